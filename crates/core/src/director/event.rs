@@ -215,7 +215,11 @@ impl Event {
             Event::Health { transition, .. } => transition.to == HealthState::Down,
             Event::Member { change, .. } => matches!(
                 change,
-                MemberChange::Silent | MemberChange::Removed | MemberChange::Refused | MemberChange::Down(_)
+                MemberChange::Cut
+                    | MemberChange::Silent
+                    | MemberChange::Removed
+                    | MemberChange::Refused
+                    | MemberChange::Down(_)
             ),
             Event::Link { now, .. } => *now != LinkState::Up,
             Event::DatagramRefused { .. }

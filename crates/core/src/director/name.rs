@@ -47,6 +47,10 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("service_recovered", "Servers of a degraded service work again."),
     ("member_joined", "A member joined a server group, or a server of a name was added."),
     ("member_left", "A member left its group."),
+    (
+        "member_cut",
+        "A member that had joined claimed more paths, hosts or weight than its credential allows: it has lost them.",
+    ),
     ("member_silent", "A member has not reported for `query_after`: the director asks it for its load."),
     ("member_removed", "A member was removed, after `remove_after` or because it refused to answer."),
     ("member_up", "Probes of a member, or of a name's server, succeed."),
@@ -136,6 +140,7 @@ impl Event {
             Event::Member { change, .. } => match change {
                 MemberChange::Joined => "member_joined",
                 MemberChange::Left => "member_left",
+                MemberChange::Cut => "member_cut",
                 MemberChange::Silent => "member_silent",
                 MemberChange::Removed | MemberChange::Refused => "member_removed",
                 MemberChange::Up => "member_up",

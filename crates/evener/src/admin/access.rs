@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Extension;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, StatusCode, Version};
 use axum::middleware::Next;
@@ -16,6 +16,7 @@ use evener_core::farm::group::TokenThrottle;
 use nix::unistd::{Uid, User};
 
 use super::api::ApiError;
+use super::change_limit::{CHANGES_A_MINUTE, ChangeLimit};
 use super::dashboard;
 use super::paths::{API_PATHS, GROUPS};
 use super::progress::Progress;
@@ -64,6 +65,7 @@ pub(super) struct Access {
     certificates: Option<FreshFile<CertificateNames, CertificateNamesError>>,
     /// Whose tokens are looked up: whoever guesses has to wait.
     throttle: Mutex<TokenThrottle>,
+    changes: Mutex<ChangeLimit>,
 }
 
 impl Access {
@@ -82,7 +84,14 @@ impl Access {
             );
         }
         let certificates = certificates_file.map(|path| FreshFile::new(path, CertificateNames::read));
-        Ok(Access { hosts: admin.hosts.clone(), closed, tokens, certificates, throttle: Mutex::default() })
+        Ok(Access {
+            hosts: admin.hosts.clone(),
+            closed,
+            tokens,
+            certificates,
+            throttle: Mutex::default(),
+            changes: Mutex::default(),
+        })
     }
 
     /// Whether a request was meant for this host (RFC 9110, section 7.4).
@@ -210,6 +219,16 @@ impl Access {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a change by role `operate`; the error is how many seconds its holder has to wait.
+    fn count_change(&self, caller: &Caller, method: &Method) -> Result<(), u64> {
+        if caller.role != Role::Operate || matches!(*method, Method::GET | Method::HEAD) {
+            return Ok(());
+        }
+        let now_ms = evener_dataplane::now_ns() / 1_000_000;
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.count(now_ms, &caller.author.by)
+    }
+
     /// The holder of the certificate that a request came with, if it has a role here.
     async fn certified(&self, sent: &Credentials) -> Option<Holder> {
         let certificates = self.certificates.as_ref()?;
@@ -254,7 +273,17 @@ pub(super) async fn guard(
         return failure.into_response();
     }
     match access.judge_token(&Credentials::of(&request), from).await {
-        Ok(caller) => drop(request.extensions_mut().insert(caller)),
+        Ok(caller) => {
+            if let Err(retry_s) = access.count_change(&caller, request.method()) {
+                let message = format!(
+                    "Role operate makes at most {CHANGES_A_MINUTE} changes a minute: wait {retry_s} s."
+                );
+                let mut response = ApiError(StatusCode::TOO_MANY_REQUESTS, message).into_response();
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_s));
+                return response;
+            }
+            drop(request.extensions_mut().insert(caller));
+        }
         // The control loop asks for a credential of the group then.
         Err(_) if request.uri().path().starts_with(GROUPS) => is_unknown = sent_token,
         Err(failure) => {

@@ -310,6 +310,10 @@ pub(super) async fn reload(
     done(send_request(&api.control, RELOAD_TIMEOUT, request).await?)
 }
 
+pub(super) async fn reopen(State(api): State<Api>) -> ApiResult<CommandResult> {
+    done(send_request(&api.control, RELOAD_TIMEOUT, ControlRequest::Reopen).await?)
+}
+
 /// Whether a query parameter that is yes or no is there and means yes.
 pub(super) fn flag(name: &str, value: Option<&str>) -> Result<bool, ApiError> {
     match value {

@@ -49,6 +49,7 @@ pub fn run(command: &Command) -> Exit {
             let path = if args.forget { "/v1/reload?forget=true" } else { "/v1/reload" };
             request(&args.view, HttpMethod::Post, path, done)
         }
+        Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
         // Printed while it comes.
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
@@ -75,7 +76,8 @@ fn wants_json(command: &Command) -> bool {
         | Command::Services(view)
         | Command::Servers(view)
         | Command::Hosts(view)
-        | Command::Names(view) => view.json,
+        | Command::Names(view)
+        | Command::Reopen(view) => view.json,
         Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,

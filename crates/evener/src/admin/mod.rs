@@ -5,6 +5,7 @@
 
 mod access;
 mod api;
+mod change_limit;
 mod changes;
 mod client;
 pub mod command;

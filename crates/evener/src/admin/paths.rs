@@ -278,6 +278,18 @@ pub const API_PATHS: &[ApiPath] = &[
         || post(state::undrain),
     ),
     path(
+        "/v1/reopen",
+        &[ApiMethod {
+            method: "POST",
+            query: "",
+            about: "The daemon opens its access log again, which may have been moved aside. It reads no file.",
+            role: Role::Operate,
+            body: None,
+            answer: "Message",
+        }],
+        || post(api::reopen),
+    ),
+    path(
         "/v1/reload",
         &[ApiMethod {
             method: "POST",

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::runtime::shown::is_shown;
 use crate::runtime::terminal;
 use crate::views::{
     Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView, ServerView, ServiceView,
@@ -257,7 +258,11 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
     ];
     // Without an engine there are none, and never will be.
     if status.engine != "none" {
-        let percent = share(status.sessions, status.sessions_max);
+        // The table takes some more than it is made for, until new sessions displace others.
+        let percent = match status.sessions > status.sessions_max {
+            true => "full".to_owned(),
+            false => share(status.sessions, status.sessions_max),
+        };
         let (assured, embryonic) = (count(status.sessions_assured), count(status.sessions_embryonic));
         facts.extend([
             ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
@@ -446,12 +451,12 @@ fn table<T>(
 
 /// Names and reasons may come from elsewhere: what could steer a terminal is shown as `?`.
 pub(super) fn clean(text: &str) -> String {
-    text.replace(char::is_control, "?")
+    text.replace(|c| !is_shown(c), "?")
 }
 
 /// The same for a text that may have several lines.
 pub(crate) fn message(text: &str) -> String {
-    text.trim_end().replace(|c: char| c.is_control() && c != '\n', "?")
+    text.trim_end().replace(|c: char| !is_shown(c) && c != '\n', "?")
 }
 
 /// A number of things.

@@ -255,6 +255,8 @@ impl Agent {
             tokio::select! {
                 action = signals.next() => match action {
                     SignalAction::Reload => self.reload().await,
+                    // The agent has no log of its own.
+                    SignalAction::Reopen => {}
                     end => return end,
                 },
                 _ = renewal.tick() => self.host_state.renew_cookies(),

@@ -31,6 +31,8 @@ pub enum ControlRequest {
     },
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
     Trace(ClientArg, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
+    /// Open the access log again, or say in a sentence why that can't be.
+    Reopen(oneshot::Sender<Result<String, String>>),
     /// Read the file again.
     Reload {
         /// Whether to drop run-time changes.

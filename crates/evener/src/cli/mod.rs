@@ -92,6 +92,8 @@ pub enum Command {
     State(StateArgs),
     /// Read the file again; a file with errors changes nothing
     Reload(ReloadArgs),
+    /// Open the access log again, after it was moved aside
+    Reopen(ViewArgs),
     /// Print shell completions
     #[command(hide = true)]
     Completions(CompletionsArgs),

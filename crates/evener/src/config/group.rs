@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::farm::Placement;
-use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
+use evener_core::farm::group::{
+    Claims, Group, GroupMember, JoinerError, Joining, LoadReading, WEIGHT_MAX, member_host, member_path,
+};
 use evener_core::net::Protocol;
 use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::pool::policy::score::GAIN_PERCENT;
@@ -50,6 +52,8 @@ const PACKET_SERVER_KEYS: [&str; 4] = ["address", "port", "mac", "publish"];
 /// Keys of groups alone, and of their servers.
 const KEYS: [&str; 4] = ["status", "load", "group", "tls"];
 const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
+/// Keys of [service.group] for members without a token.
+const CLAIM_KEYS: [&str; 3] = ["paths", "hosts", "weight"];
 
 /// A group, and what of it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,14 +122,15 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let panic_percent = section.or("panic_threshold", values::share, 0);
-    let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
+    let (joining, claims, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
         let joining = joining(section);
         let token_file = section.get("token_file", values::path);
         let client_ca = section.get("client_ca", values::path);
         let shown = ["token_file", "client_ca"].iter().any(|key| section.key_span(key).is_some());
         let joins = joining.insecure || shown;
-        (joining, allow, token_file, client_ca, joins)
+        let claims = claims(section, joining.insecure);
+        (joining, claims, allow, token_file, client_ca, joins)
     });
     let tls = section.section("tls", tls);
     if let Some(client_ca) = client_ca.as_ref().filter(|_| section.key_span("tls").is_none()) {
@@ -155,6 +160,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 slow_start_ms,
                 panic_percent,
                 joining,
+                claims,
                 allow: allow.into_iter().map(Spanned::into_inner).collect(),
                 members,
                 routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
@@ -230,6 +236,35 @@ fn joining(section: &mut Section<'_>) -> Joining {
         section.problem(Problem::new(remove.span(), message, "a member must have time to answer: raise it"));
     }
     Joining { insecure, report_ms, query_after_ms, remove_after_ms }
+}
+
+/// The claims of members without a token: lines of tokens say themselves what they allow.
+fn claims(section: &mut Section<'_>, insecure: bool) -> Claims {
+    for key in CLAIM_KEYS {
+        let Some(span) =
+            section.key_span(key).filter(|_| !insecure && section.key_span("client_ca").is_none())
+        else {
+            continue;
+        };
+        let message = format!("`{key}` is for members that join by a certificate, or with `insecure`");
+        section.problem(Problem::new(span, message, "write it on the lines of the token_file"));
+    }
+    let paths = section.list("paths", pattern(member_path));
+    let hosts = section.list("hosts", pattern(member_host));
+    Claims {
+        paths: paths.into_iter().map(Spanned::into_inner).collect(),
+        hosts: hosts.into_iter().map(Spanned::into_inner).collect(),
+        weight_max: section.or("weight", values::count(0..=u64::from(WEIGHT_MAX)), defaults::WEIGHT),
+    }
+}
+
+fn pattern<P>(
+    read: impl Fn(&str) -> Result<P, JoinerError>,
+) -> impl Fn(&DeValue<'_>) -> Result<P, Complaint> {
+    move |value| {
+        let text = values::text(value)?;
+        read(&text).or_else(|error| Complaint::new(format!("is none: {text:?}"), error.to_string()))
+    }
 }
 
 /// Both files, or none.

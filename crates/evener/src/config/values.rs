@@ -12,6 +12,7 @@ use toml::de::DeValue;
 use super::LogTarget;
 use super::defaults;
 use super::section::{Complaint, nearest_or_all};
+use crate::runtime::shown::is_shown;
 
 /// Longest name of a network interface, in bytes: IFNAMSIZ less its NUL.
 const INTERFACE_BYTES: usize = 15;
@@ -24,9 +25,9 @@ pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
     if text.is_empty() {
         return Complaint::new("is empty", "write something between the quotes, or leave the key out");
     }
-    if text.chars().any(char::is_control) {
+    if let Some(hidden) = text.chars().find(|c| !is_shown(*c)) {
         return Complaint::new(
-            format!("has a control character in {text:?}"),
+            format!("has a character that isn't shown, {}, in {text:?}", hidden.escape_unicode()),
             "write printable characters only",
         );
     }
@@ -45,6 +46,10 @@ pub(super) fn word(value: &DeValue<'_>) -> Result<String, Complaint> {
 /// The name of a service or server; `drain` writes them as `SERVICE/SERVER`, hence no slash.
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, Complaint> {
     let name = word(value)?;
+    if matches!(name.as_str(), "." | "..") {
+        let help = "a URL of the API can't name it: use another name";
+        return Complaint::new(format!("is {name:?}"), help);
+    }
     if name.contains('/') {
         return Complaint::new(format!("has a slash in {name:?}"), "use another character, such as a dash");
     }

@@ -30,7 +30,7 @@ use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{ChangedSysctls, is_reverse_path_strict};
-use crate::redirect::MemberMessage;
+use crate::redirect::{GroupSockets, MemberMessage};
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
@@ -127,6 +127,14 @@ impl Executor {
     /// Says once, when the director has become ready, whether each service has a server.
     pub(super) fn take_ready(&mut self) -> Option<bool> {
         self.ready.take()
+    }
+
+    /// Has the groups of a file that is in force served.
+    pub(super) fn follow_groups(&mut self, config: &Config, opened: Option<GroupSockets>) {
+        self.groups.follow(config, opened);
+        let now = self.moment();
+        self.groups.cut(&mut self.director, now, config);
+        self.follow_orders();
     }
 
     /// Does what the director orders.

@@ -12,6 +12,7 @@ use std::thread::available_parallelism;
 
 use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
 use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
+use evener_core::net::http::Url;
 use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
@@ -143,6 +144,22 @@ impl GroupControl {
             responders.follow(opened, &fronts, &wanted(config));
         }
         self.fronts.publish(fronts);
+    }
+
+    /// Cuts members that had joined to what the credentials of the file in force allow.
+    pub(super) fn cut(&self, director: &mut Director, now: Moment, config: &Config) {
+        for GroupService { group, client_ca, .. } in &config.groups {
+            let tokens = self.tokens.get(&group.name);
+            let by_file = (group.joining.insecure || client_ca.is_some()).then_some(&group.claims);
+            let allowed = |url: &Url| {
+                let lines = tokens.map(|tokens| tokens.claims(url)).unwrap_or_default();
+                lines.into_iter().chain(by_file).collect()
+            };
+            director.message(now, &group.name, |now, _, members| {
+                members.cut(now, allowed);
+                Ok(())
+            });
+        }
     }
 
     /// The kept state of a file's groups that aren't served yet.

@@ -188,6 +188,7 @@ impl Daemon {
                 action = signals.next() => match action {
                     // The bus reports its result.
                     SignalAction::Reload => self.begin_reload(false, None),
+                    SignalAction::Reopen => drop(self.reopen()),
                     end => return end,
                 },
                 Some(frame) = self.frames.recv() => self.receive_frame(frame).await,
@@ -315,6 +316,10 @@ impl Daemon {
             }
             ControlRequest::Trace(client, to) => drop(to.send(self.executor.follow(client))),
             ControlRequest::Reload { forget, answer } => self.begin_reload(forget, Some(answer)),
+            ControlRequest::Reopen(answer) => {
+                // The client may have gone, and that is no matter.
+                let _ = answer.send(self.reopen());
+            }
         }
     }
 

@@ -125,7 +125,7 @@ impl Daemon {
             }
             return self.refuse(error.to_string(), origin).await;
         }
-        self.executor.groups.follow(&config, opened);
+        self.executor.follow_groups(&config, opened);
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
         self.keep_named(named);
@@ -240,6 +240,16 @@ impl Daemon {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             format!("neighbours can't be heard on {name}: {error}")
         })
+    }
+
+    /// Opens the access log again, and reads no file.
+    pub(super) fn reopen(&mut self) -> Result<String, String> {
+        let reopened = self.executor.reopen_log();
+        match &reopened {
+            Ok(()) => tracing::info!("the access log is open again"),
+            Err(error) => tracing::warn!("{error}; it goes on where it was"),
+        }
+        reopened.map(|()| "the access log is open again".to_owned())
     }
 
     /// Goes on with the log of the file in force.

@@ -284,7 +284,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         }
         return Err(error);
     }
-    executor.groups.follow(&executor.config, opened_groups.take());
+    let config = executor.config.clone();
+    executor.follow_groups(&config, opened_groups.take());
     let mut daemon = Daemon {
         network_changes,
         fixed,

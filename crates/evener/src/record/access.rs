@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::AccessLogEntry;
-use super::line;
 use crate::config::LogTarget;
+use crate::runtime::shown::json;
 
 /// Lines that may wait.
 const QUEUE: usize = 8_192;
@@ -118,11 +118,11 @@ fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, coun
         if torn {
             text.push('\n');
         }
-        text.push_str(&line::json(&first));
+        text.push_str(&json(&first));
         let mut count = 1;
         while text.len() < GATHER {
             match lines.try_recv() {
-                Ok(next) => text.push_str(&line::json(&next)),
+                Ok(next) => text.push_str(&json(&next)),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
             count += 1;

@@ -31,8 +31,8 @@ use latency::LatencyHistogram;
 use summary::{ApplicationProtocol, RequestSummary};
 use trace::Traces;
 
+pub(crate) use crate::runtime::shown::json;
 pub(crate) use access::AccessLogFile;
-pub(crate) use line::json;
 pub use lines::{AccessLog, AccessLogEntry, DecisionLatency, Traced, TracedPacket};
 pub(crate) use listener::TraceReader;
 pub(crate) use names::TableNames;

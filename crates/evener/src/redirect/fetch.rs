@@ -3,15 +3,17 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evener_core::farm::group::Reach;
-use evener_core::net::http::Url;
+use evener_core::net::http::{Url, has_hidden_dots};
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
     CONTENT_LENGTH, CONTENT_LOCATION, HOST, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, REFRESH,
     SET_COOKIE, UPGRADE, VIA,
@@ -28,6 +30,9 @@ use crate::io::locating::locate;
 /// How long a member may take to open a connection, and to begin its answer.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
+/// For so long an answer waits for its first data, so that a bad one can still be refused. Streams
+/// of events may begin with silence.
+const FIRST_DATA: Duration = Duration::from_millis(100);
 /// Connections that are kept for later, of each member, and for how long.
 const KEPT: usize = 32;
 const KEPT_FOR: Duration = Duration::from_secs(10);
@@ -131,7 +136,7 @@ impl MemberClient {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 Fetch::Failed(502, "The server went on in a protocol that nobody asked for.")
             }
-            Ok(Ok(response)) => Fetch::Answer(passed_back(url, response)),
+            Ok(Ok(response)) => passed_back(url, response).await,
             Ok(Err(_)) if broke_off.load(Relaxed) => {
                 Fetch::Failed(400, "The request's body is not as HTTP has it.")
             }
@@ -173,6 +178,9 @@ fn forward(
     pseudonym: &str,
 ) -> Option<()> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    if has_hidden_dots(head.uri.path()) {
+        return None;
+    }
     let path = target.trim_start_matches(['/', '\\']);
     let named = head.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
     head.uri = format!("http://{at}{}/{path}", url.path()).parse::<Uri>().ok()?;
@@ -203,13 +211,58 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
     Some(())
 }
 
-/// The answer as the client gets it, without the member's URL.
-fn passed_back(url: &Url, response: Response<Incoming>) -> Response<ResponseBody> {
-    let (mut head, body) = response.into_parts();
+/// The answer as the client gets it, without the member's URL. A body that is damaged at its very
+/// beginning makes it none.
+async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
+    let (mut head, mut body) = response.into_parts();
+    let first = match tokio::time::timeout(FIRST_DATA, body.frame()).await {
+        Ok(Some(Err(error))) => {
+            tracing::debug!(%error, %url, "a member's answer is no HTTP");
+            return Fetch::Failed(502, "The server's answer is not as HTTP has it.");
+        }
+        Ok(Some(Ok(frame))) => Some(frame),
+        Ok(None) | Err(_) => None,
+    };
     remove_hop(&mut head.headers);
     hide(url, &mut head.headers);
     head.version = Version::HTTP_11;
-    Response::from_parts(head, body.boxed())
+    Fetch::Answer(Response::from_parts(head, BodyWithFirst { first, rest: body }.boxed()))
+}
+
+/// A body of which the first frame was read before.
+struct BodyWithFirst {
+    first: Option<Frame<Bytes>>,
+    rest: Incoming,
+}
+
+impl Body for BodyWithFirst {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.first.take() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().and_then(Frame::data_ref).map_or(0, |data| data.len() as u64);
+        let rest = self.rest.size_hint();
+        let mut whole = SizeHint::new();
+        whole.set_lower(rest.lower() + first);
+        if let Some(upper) = rest.upper() {
+            whole.set_upper(upper + first);
+        }
+        whole
+    }
 }
 
 /// Takes the member's URL out of all fields that name one.
@@ -231,11 +284,30 @@ fn hide(url: &Url, headers: &mut HeaderMap) {
     }
 }
 
-/// The path of a location below a member's URL: one that begins with one slash.
+/// The path for the client of a location on the member, which begins with one slash: the path below
+/// the member's URL, or else its own path, since nothing of the member's may be named.
 fn below(url: &Url, location: &str) -> Option<String> {
-    let rest = location.strip_prefix(url.as_str())?;
-    let is_whole = rest.is_empty() || rest.starts_with(['/', '?', '#']);
-    is_whole.then(|| format!("/{}", rest.trim_start_matches(['/', '\\'])))
+    let location = location.trim();
+    let path = match location.split_once("//") {
+        Some((scheme, rest)) if scheme.is_empty() || is_http(scheme) => {
+            let end = rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            let scheme = if scheme.is_empty() { url.as_str() } else { scheme };
+            let (scheme, _) = scheme.split_once(':')?;
+            let at = Url::parse(&format!("{scheme}://{host}")).ok()?;
+            ((at.host(), at.port()) == (url.host(), url.port())).then_some(path)?
+        }
+        _ if location.starts_with('/') && !url.path().is_empty() => location,
+        _ => return None,
+    };
+    let rest =
+        path.strip_prefix(url.path()).filter(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']));
+    Some(format!("/{}", rest.unwrap_or(path).trim_start_matches(['/', '\\'])))
+}
+
+fn is_http(scheme: &str) -> bool {
+    ["http:", "https:"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
 }
 
 /// Links (RFC 8288, section 3), of which those below the member's URL lead to the group.
@@ -295,6 +367,23 @@ mod tests {
         assert_eq!(below(&url, "http://m1:8080//evil").as_deref(), Some("/evil"));
         assert_eq!(below(&url, "http://m1:80801/a"), None);
         assert_eq!(below(&url, "https://elsewhere/"), None);
+        assert_eq!(below(&url, "/relative"), None);
+        assert_eq!(below(&url, "a//m1:8080/b"), None);
+        for same in ["HTTP://m1:8080/a", "//M1:8080/a", " http://x@m1:8080/a", "Http://m1:8080\\a"] {
+            assert_eq!(below(&url, same).as_deref(), Some("/a"), "{same}");
+        }
+        let shop = Url::parse("http://m1/shop").unwrap();
+        for (location, expected) in [
+            ("http://m1/shop/a", Some("/a")),
+            ("http://m1:80/other?x", Some("/other?x")),
+            ("//m1/shopping", Some("/shopping")),
+            ("/shop/a", Some("/a")),
+            ("/shop", Some("/")),
+            ("//elsewhere/shop/a", None),
+            ("http://m1:81/shop", None),
+        ] {
+            assert_eq!(below(&shop, location).as_deref(), expected, "{location}");
+        }
     }
 
     #[test]
@@ -309,7 +398,7 @@ mod tests {
                 "</c>; rel=next, <http://o/d>; rel=x",
             ),
             ("set-cookie", "a=1; Domain=.Example; Path=/", "a=1; Path=/"),
-            ("location", "http://m1.example:8080/shopping", "http://m1.example:8080/shopping"),
+            ("location", "http://m1.example:8080/shopping", "/shopping"),
         ];
         for (name, value, expected) in fields {
             let mut headers = HeaderMap::new();

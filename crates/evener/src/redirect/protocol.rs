@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
 use super::slow_path::Reply;
-use crate::runtime::group_tokens::{GroupTokens, TokenScope};
+use crate::runtime::group_tokens::{Grant, GrantedMembers, GroupTokens, TokenScope};
 
 /// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,11 @@ enum DenialReason {
     Throttled,
     #[error("what you show does not speak for {0}")]
     NotFor(Url),
+    #[error(
+        "{0} is more than what you show may claim: paths=, hosts= and weight= on the token's line say what that is, and \
+         the same keys in [service.group] for certificates and `insecure`"
+    )]
+    Claim(String),
     #[error("members' control URLs are on their own host, or what you show speaks for them: {0} is neither")]
     Control(Url),
     #[error("nobody may join this group: name a token_file or a client_ca in its [service.group]")]
@@ -83,7 +88,10 @@ impl DenialReason {
     fn status(&self) -> u16 {
         match self {
             DenialReason::NoCredential | DenialReason::Uncertified | DenialReason::Unknown => 401,
-            DenialReason::NotFor(_) | DenialReason::Control(_) | DenialReason::Closed => 403,
+            DenialReason::NotFor(_)
+            | DenialReason::Claim(_)
+            | DenialReason::Control(_)
+            | DenialReason::Closed => 403,
             DenialReason::Director => 405,
             DenialReason::Throttled => 429,
             DenialReason::Verb => 501,
@@ -193,18 +201,18 @@ impl GroupContext<'_> {
         };
         // A certificate was held against the authority when the connection began.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
-            return Ok(TokenScope::Named(certificate.clone()));
+            return Ok(self.group_grant(GrantedMembers::Named(certificate.clone())));
         }
         let Some(tokens) = self.tokens else {
             if self.certifies {
                 return Err(DenialReason::Uncertified);
             }
             return match self.group.joining.insecure {
-                true => Ok(TokenScope::ForAll),
+                true => Ok(self.group_grant(GrantedMembers::All)),
                 // There is no credential to show; who is anonymous stays so. A token that is shown
                 // all the same may be a guess at another one.
                 false if verb == Verb::Query => match authorization {
-                    None => Ok(TokenScope::Below(Vec::new())),
+                    None => Ok(TokenScope::Grants(Vec::new())),
                     Some(_) => Err(DenialReason::Unknown),
                 },
                 false => Err(DenialReason::Closed),
@@ -222,6 +230,11 @@ impl GroupContext<'_> {
         speaks.ok_or(DenialReason::Unknown)
     }
 
+    /// The grant of the group's file, for members without a token.
+    fn group_grant(&self, members: GrantedMembers) -> TokenScope {
+        TokenScope::Grants(vec![Grant { members, claims: self.group.claims.clone() }])
+    }
+
     fn apply_message(
         &mut self,
         from: Option<IpAddr>,
@@ -233,7 +246,8 @@ impl GroupContext<'_> {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
                 let urls = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
                 let hosts = speaks.named(urls.flatten().map(Url::host));
-                let joined = self.members.join(self.now, &MessageOrigin { from, hosts }, &joiners)?;
+                let origin = MessageOrigin { from, hosts, is_operator: *speaks == TokenScope::Operator };
+                let joined = self.members.join(self.now, &origin, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
                 Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
             }
@@ -259,9 +273,7 @@ impl GroupContext<'_> {
 
     fn list(&self, speaks: &TokenScope) -> Reply {
         // A client with a credential is a member, and members may know each other.
-        let knows_all = self.tokens.is_some()
-            || self.certifies
-            || matches!(speaks, TokenScope::Operator | TokenScope::ForAll);
+        let knows_all = self.tokens.is_some() || self.certifies || speaks.is_for_all();
         let members = self.members.snapshot(self.now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(MemberEntry::of).collect();
@@ -278,6 +290,9 @@ impl GroupContext<'_> {
 fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
         return Err(DenialReason::NotFor(joiner.url.clone()));
+    }
+    if let Some(claim) = speaks.excess(joiner) {
+        return Err(DenialReason::Claim(claim));
     }
     match &joiner.control {
         Some(control) if control.host() != joiner.url.host() && !speaks.is_for(control) => {

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use evener_core::farm::group::{Claims, Joiner, JoinerError, member_host, member_path, member_weight};
 use evener_core::net::http::{Url, UrlError};
 use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -71,15 +72,35 @@ pub(crate) enum LineError {
     /// One of the URLs.
     #[error("{0}")]
     Url(UrlError),
+    /// A claim that can't be.
+    #[error("{0}")]
+    Claim(#[from] JoinerError),
+    /// Another key.
+    #[error("behind the URLs may stand paths=GLOB,... and hosts=NAME,..., and once weight=N")]
+    Key,
 }
 
-/// The members that a credential speaks for.
+/// The members that a credential speaks for, and their claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenScope {
-    /// All: who may change the farm anyway.
+    /// All, whatever they claim: who may change the farm anyway.
     Operator,
+    /// All that one of these grants allows.
+    Grants(Vec<Grant>),
+}
+
+/// The members of one line of a token file, or of one certificate, and what they may claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) members: GrantedMembers,
+    pub(crate) claims: Claims,
+}
+
+/// The members of a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GrantedMembers {
     /// All.
-    ForAll,
+    All,
     /// Those at these URLs, and below them.
     Below(Vec<Url>),
     /// Those on hosts that this certificate names (RFC 6125; addresses as well).
@@ -90,24 +111,57 @@ impl TokenScope {
     /// Whether it speaks for the member at a URL.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         match self {
-            TokenScope::Operator | TokenScope::ForAll => true,
-            TokenScope::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
-            TokenScope::Named(certificate) => names(certificate, url.host()),
+            TokenScope::Operator => true,
+            TokenScope::Grants(grants) => grants.iter().any(|grant| grant.is_for(url)),
         }
+    }
+
+    /// Whether it speaks for every member.
+    pub(crate) fn is_for_all(&self) -> bool {
+        match self {
+            TokenScope::Operator => true,
+            TokenScope::Grants(grants) => grants.iter().any(|grant| grant.members == GrantedMembers::All),
+        }
+    }
+
+    /// Returns the first claim of a member that none of the grants for its URL allows.
+    pub(crate) fn excess(&self, member: &Joiner) -> Option<String> {
+        let TokenScope::Grants(grants) = self else { return None };
+        let mut beyond = None;
+        for grant in grants.iter().filter(|grant| grant.is_for(&member.url)) {
+            beyond = Some(grant.claims.excess(member)?);
+        }
+        beyond
     }
 
     /// Those of these hosts that it names, each by itself: a credential for all members names none.
     pub(crate) fn named<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Vec<String> {
         let is_named = |host: &&str| match self {
             TokenScope::Operator => true,
-            TokenScope::ForAll => false,
-            TokenScope::Below(prefixes) => prefixes.iter().any(|prefix| prefix.host() == *host),
-            TokenScope::Named(certificate) => names(certificate, host),
+            TokenScope::Grants(grants) => grants.iter().any(|grant| grant.names(host)),
         };
         let mut named: Vec<String> = hosts.filter(is_named).map(str::to_owned).collect();
         named.sort_unstable();
         named.dedup();
         named
+    }
+}
+
+impl Grant {
+    fn is_for(&self, url: &Url) -> bool {
+        match &self.members {
+            GrantedMembers::All => true,
+            GrantedMembers::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
+            GrantedMembers::Named(certificate) => names(certificate, url.host()),
+        }
+    }
+
+    fn names(&self, host: &str) -> bool {
+        match &self.members {
+            GrantedMembers::All => false,
+            GrantedMembers::Below(prefixes) => prefixes.iter().any(|prefix| prefix.host() == host),
+            GrantedMembers::Named(certificate) => names(certificate, host),
+        }
     }
 }
 
@@ -119,7 +173,7 @@ fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
 
 /// All tokens of a group.
 #[derive(Clone)]
-pub(crate) struct GroupTokens(Vec<(String, TokenScope)>);
+pub(crate) struct GroupTokens(Vec<(String, Grant)>);
 
 /// Secrets stay out of logs.
 impl fmt::Debug for GroupTokens {
@@ -129,7 +183,8 @@ impl fmt::Debug for GroupTokens {
 }
 
 impl GroupTokens {
-    /// Reads a file of lines `TOKEN URL...`. Lines that begin with `#` are comments.
+    /// Reads a file of lines `TOKEN URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`.
+    /// Lines that begin with `#` are comments.
     ///
     /// # Errors
     /// When it can't be read, others can write it, or a line is none.
@@ -165,35 +220,56 @@ impl GroupTokens {
             if !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte)) {
                 return Err((number, LineError::Token));
             }
-            let words: Vec<&str> = words.collect();
-            let speaks = match words.as_slice() {
-                [] => return Err((number, LineError::NoMember)),
-                words if words.contains(&"*") => TokenScope::ForAll,
-                words => {
-                    let urls = words.iter().map(|word| Url::parse(word)).collect::<Result<_, _>>();
-                    TokenScope::Below(urls.map_err(|error| (number, LineError::Url(error)))?)
-                }
-            };
-            tokens.push((token.to_owned(), speaks));
+            tokens.push((token.to_owned(), grant(words).map_err(|error| (number, error))?));
         }
         Ok((!tokens.is_empty()).then_some(GroupTokens(tokens)))
     }
 
-    /// The members that a token speaks for. How long that takes tells at most how long tokens are.
+    /// The grants of a token, of each line where it stands. How long that takes tells at most how
+    /// long tokens are, since all of them are compared, whichever it is.
     pub(crate) fn of(&self, token: &[u8]) -> Option<TokenScope> {
         let same = self.0.iter().filter(|(known, _)| bool::from(known.as_bytes().ct_eq(token)));
-        // All of them are compared, whichever it is; one that stands in several lines speaks for
-        // all of these.
-        same.map(|(_, speaks)| speaks.clone()).collect::<Vec<_>>().into_iter().reduce(|one, other| {
-            match (one, other) {
-                (TokenScope::Below(mut one), TokenScope::Below(other)) => {
-                    one.extend(other);
-                    TokenScope::Below(one)
-                }
-                _ => TokenScope::ForAll,
-            }
-        })
+        let grants: Vec<Grant> = same.map(|(_, grant)| grant.clone()).collect();
+        (!grants.is_empty()).then_some(TokenScope::Grants(grants))
     }
+
+    /// The claims of each line that is for the member at a URL.
+    pub(crate) fn claims(&self, url: &Url) -> Vec<&Claims> {
+        self.0.iter().filter(|(_, grant)| grant.is_for(url)).map(|(_, grant)| &grant.claims).collect()
+    }
+}
+
+/// Reads the words behind a token: `URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`, with `*`
+/// for all URLs.
+fn grant<'w>(words: impl Iterator<Item = &'w str>) -> Result<Grant, LineError> {
+    let (mut urls, mut claims) = (Vec::new(), Claims::default());
+    let (mut is_for_all, mut has_weight) = (false, false);
+    for word in words {
+        let key = word.split_once('=').filter(|(key, _)| key.bytes().all(|byte| byte.is_ascii_lowercase()));
+        match key {
+            Some(("paths", list)) => {
+                let paths = list.split(',').map(member_path).collect::<Result<Vec<_>, _>>()?;
+                claims.paths.extend(paths);
+            }
+            Some(("hosts", list)) => {
+                let hosts = list.split(',').map(member_host).collect::<Result<Vec<_>, _>>()?;
+                claims.hosts.extend(hosts);
+            }
+            Some(("weight", weight)) if !has_weight => {
+                has_weight = true;
+                claims.weight_max = member_weight(weight)?;
+            }
+            Some(_) => return Err(LineError::Key),
+            None if word == "*" => is_for_all = true,
+            None => urls.push(Url::parse(word).map_err(LineError::Url)?),
+        }
+    }
+    let members = match (is_for_all, urls.is_empty()) {
+        (true, _) => GrantedMembers::All,
+        (false, false) => GrantedMembers::Below(urls),
+        (false, true) => return Err(LineError::NoMember),
+    };
+    Ok(Grant { members, claims })
 }
 
 #[cfg(test)]
@@ -221,8 +297,34 @@ mod tests {
         ] {
             assert_eq!(speaks.is_for(&url(at)), good, "{at}");
         }
-        assert_eq!(tokens.of(b"all"), Some(TokenScope::ForAll));
+        assert!(tokens.of(b"all").unwrap().is_for_all() && !speaks.is_for_all());
         assert!(["", "ab", "abcd", "ABC", "#"].iter().all(|other| tokens.of(other.as_bytes()).is_none()));
+    }
+
+    #[test]
+    fn claims_are_allowed_by_the_line_of_the_url_alone() {
+        let text =
+            "abc http://m1 paths=/img/*,/a? weight=5\nabc http://m2 hosts=*.shop.example\nabc http://m3\n";
+        let tokens = GroupTokens::parse(text).unwrap().unwrap();
+        let scope = tokens.of(b"abc").unwrap();
+        for (line, excess) in [
+            ("http://m1 path=/img/* path=/img/cats/?.png path=/ab weight=5", None),
+            ("http://m1 path=/*", Some("path=/*")),
+            ("http://m1 path=/a*", Some("path=/a*")),
+            ("http://m1 path=/imgs/x", Some("path=/imgs/x")),
+            ("http://m1 host=x path=/img/*", None),
+            ("http://m1 host=x", Some("host=x")),
+            ("http://m1 weight=6", Some("weight=6")),
+            ("http://m2 host=A.shop.example host=*.b.shop.example path=/*", None),
+            ("http://m2 host=shop.example", Some("host=shop.example")),
+            ("http://m2 host=*.example", Some("host=*.example")),
+            ("http://m2 path=/img/*", Some("path=/img/*")),
+            ("http://m2 weight=2", Some("weight=2")),
+            ("http://m3 weight=0", None),
+            ("http://m3 path=/img/x", Some("path=/img/x")),
+        ] {
+            assert_eq!(scope.excess(&Joiner::parse(line).unwrap()).as_deref(), excess, "{line}");
+        }
     }
 
     #[test]
@@ -231,6 +333,10 @@ mod tests {
         assert_eq!(error("abc *\nabc"), Some((2, LineError::NoMember)));
         assert_eq!(error("a\"c *"), Some((1, LineError::Token)));
         assert_eq!(error("abc m1"), Some((1, LineError::Url(UrlError::Scheme))));
+        assert_eq!(error("abc * path=/x"), Some((1, LineError::Key)));
+        assert_eq!(error("abc * weight=1 weight=2"), Some((1, LineError::Key)));
+        assert_eq!(error("abc * weight=1001"), Some((1, LineError::Claim(JoinerError::Weight))));
+        assert_eq!(error("abc paths=/x"), Some((1, LineError::NoMember)));
         assert!(GroupTokens::parse("# nothing\n").unwrap().is_none());
     }
 }

@@ -18,6 +18,7 @@ pub mod paths;
 pub(crate) mod reader;
 pub(crate) mod receive_buffer;
 pub mod secret;
+pub(crate) mod shown;
 pub mod signals;
 pub(crate) mod slots_by_source;
 pub mod spelling;

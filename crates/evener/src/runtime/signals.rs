@@ -10,6 +10,7 @@ pub(crate) struct ProcessSignals {
     interrupt: Signal,
     quit: Signal,
     hangup: Signal,
+    user: Signal,
 }
 
 /// The meaning of a signal.
@@ -21,6 +22,8 @@ pub(crate) enum SignalAction {
     Dismantle,
     /// Read the file again.
     Reload,
+    /// Open logs again, which may have been moved aside.
+    Reopen,
 }
 
 impl ProcessSignals {
@@ -34,6 +37,7 @@ impl ProcessSignals {
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
             hangup: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
         })
     }
 
@@ -44,6 +48,7 @@ impl ProcessSignals {
             _ = self.interrupt.recv() => SignalAction::Stop,
             _ = self.quit.recv() => SignalAction::Dismantle,
             _ = self.hangup.recv() => SignalAction::Reload,
+            _ = self.user.recv() => SignalAction::Reopen,
         }
     }
 }

@@ -5,15 +5,20 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Author, Record};
+use crate::runtime::shown::json;
 
 /// The format of the file. Another one is not read.
 const FORMAT: u32 = 1;
-/// A log of this length is kept as `audit.log.1`, and another one begun, in bytes.
+/// A log of this length is put aside as `audit.log.1`, and another one begun, in bytes.
 const LOG_BYTES: u64 = 16 << 20;
+/// Logs that were put aside are kept for 30 days, and these many however old they are.
+const LOGS_KEPT: u32 = 4;
+const LOG_AGE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// Files that were put aside and are kept.
 const ASIDE_MAX: usize = 9;
@@ -138,16 +143,33 @@ impl Store {
     pub(crate) fn log(&self, entries: &[AuditEntry]) -> io::Result<()> {
         let path = self.folder.join("audit.log");
         if fs::metadata(&path).is_ok_and(|known| known.len() > LOG_BYTES) {
-            fs::rename(&path, self.folder.join("audit.log.1"))?;
+            self.put_log_aside(SystemTime::now())?;
         }
         let mut text = Vec::new();
         for AuditEntry { unix_ms, author, generation, message } in entries {
             let (time, generation) = (time(*unix_ms), *generation);
             let line = Line { time, by: &author.by, from: &author.from, generation, message };
-            serde_json::to_writer(&mut text, &line)?;
-            text.push(b'\n');
+            text.extend(json(&line).into_bytes());
         }
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)?.write_all(&text)
+    }
+}
+
+impl Store {
+    /// Makes `audit.log.1` of the log, with those before it one number up, and removes those that
+    /// need not be kept any more.
+    fn put_log_aside(&self, now: SystemTime) -> io::Result<()> {
+        let aside = |number: u32| self.folder.join(format!("audit.log.{number}"));
+        let count = (1..).take_while(|number| aside(*number).exists()).count();
+        for number in (1..=u32::try_from(count).unwrap_or(u32::MAX)).rev() {
+            let written = fs::metadata(aside(number)).and_then(|about| about.modified());
+            let is_old = written.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > LOG_AGE));
+            match number >= LOGS_KEPT && is_old {
+                true => fs::remove_file(aside(number))?,
+                false => fs::rename(aside(number), aside(number + 1))?,
+            }
+        }
+        fs::rename(self.folder.join("audit.log"), aside(1))
     }
 }
 
@@ -161,4 +183,36 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn time(unix_ms: u64) -> String {
     let ms = i64::try_from(unix_ms).unwrap_or_default();
     jiff::Timestamp::from_millisecond(ms).map(|time| time.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audit_logs_are_kept_for_30_days_and_the_newest_for_longer() {
+        let folder = std::env::temp_dir().join(format!("evener-audit-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let store = Store::new(&folder);
+        let names = || {
+            let mut names: Vec<_> =
+                fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let put_aside = |text: &str, now| {
+            fs::write(folder.join("audit.log"), text).unwrap();
+            store.put_log_aside(now).unwrap();
+        };
+        let now = SystemTime::now();
+        (0..7).for_each(|number| put_aside(&number.to_string(), now));
+        assert_eq!(names().len(), 7);
+        assert_eq!(fs::read_to_string(folder.join("audit.log.1")).unwrap(), "6");
+        assert_eq!(fs::read_to_string(folder.join("audit.log.7")).unwrap(), "0");
+        put_aside("7", now + LOG_AGE + Duration::from_secs(60));
+        assert_eq!(names(), ["audit.log.1", "audit.log.2", "audit.log.3", "audit.log.4"]);
+        assert_eq!(fs::read_to_string(folder.join("audit.log.4")).unwrap(), "4");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

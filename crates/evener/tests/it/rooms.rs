@@ -28,7 +28,7 @@ const PRODUCT: [Room; 18] = [
     ("import", &["runtime", "cli", "config"]),
     ("io", &["runtime"]),
     ("events", &["runtime"]),
-    ("record", &["cli", "config"]),
+    ("record", &["runtime", "cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
     ("redirect", &["runtime", "io", "record", "handoff"]),
     ("names", &["runtime"]),

@@ -13,6 +13,7 @@ use evener_lab::load::Load;
 use evener_lab::proc::Proc;
 use evener_lab::visit::Visit;
 use evener_lab::wait;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::talk::{Talk, get};
@@ -208,9 +209,24 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     request(&handoff, "/second")?;
     assert_eq!(paths(&handoff)?, ["/second"]);
 
-    // a reload that is refused opens it again, too
+    // By command and by signal, and no half-finished edit is in force by that.
+    let reloads = handoff.evener.status()?.reloads;
     handoff.evener.write("[engin]\n")?;
-    fs::rename(&log, log.with_extension("2"))?;
+    for (number, path) in [("2", "/by-command"), ("3", "/by-signal")] {
+        fs::rename(&log, log.with_extension(number))?;
+        match number {
+            "2" => drop(handoff.evener.command(&["reopen"])?),
+            _ => handoff.evener.daemon().signal(Signal::SIGUSR1)?,
+        }
+        wait::until("it is opened again", || Ok(log.exists()))?;
+        request(&handoff, path)?;
+        assert_eq!(paths(&handoff)?, [path]);
+    }
+    let status = handoff.evener.status()?;
+    assert!(status.reload_error.is_none() && status.reloads == reloads);
+
+    // a reload that is refused opens it again, too
+    fs::rename(&log, log.with_extension("4"))?;
     handoff.evener.daemon().sighup()?;
     wait::until("it is opened again", || happened(&handoff, "reload_refused", 1))?;
     assert!(log.exists() && handoff.evener.status()?.reload_error.is_some());
@@ -224,7 +240,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     handoff.reload()?;
     request(&handoff, "/unseen")?;
     let status = handoff.evener.status()?.access_log;
-    assert_eq!((status.path, status.written), (None, 3));
+    assert_eq!((status.path, status.written), (None, 5));
     // lines of the last moment are not lost
     handoff.evener.reload(&file_with_log(&handoff))?;
     request(&handoff, "/last")?;

@@ -21,7 +21,7 @@ const TOKEN: &str = "0123456789abcdef-farm";
 
 /// A group for those who have the token, with what else its [service.group] says.
 fn group(name: &str, times: &str) -> Result<(Stage, std::path::PathBuf)> {
-    let path = tokens(name, &format!("{TOKEN} *\n"))?;
+    let path = tokens(name, &format!("{TOKEN} * weight=4\n"))?;
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
     let stage = Stage::start_with(farm, &[], "", &in_group(&path, times))?;
     Ok((stage, path))

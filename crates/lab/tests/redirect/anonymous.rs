@@ -1,7 +1,8 @@
 //! Members that clients never learn of.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -83,8 +84,66 @@ fn a_path_leads_nowhere_above_the_members_url() -> Result<()> {
         "//../private",
         "/..\\private",
         "/..%5cprivate",
+        "/..;/private",
+        "/..;a=b/private",
+        "/%2e%2e;/private",
+        "/..%09/private",
+        "/%252e%252e/private",
+        "/%c0%ae%c0%ae/private",
     ] {
         assert_eq!(status_of(&stage, outside)?, "400", "{outside}");
+    }
+    Ok(())
+}
+
+/// Answers requests at a server's port 9000: healthy, and else by what `answer` says for the
+/// target.
+fn answer_raw(stage_farm: &Farm, answer: fn(&str) -> String) -> Result<()> {
+    let server = stage_farm.server(0);
+    let listener = server.enter(|| TcpListener::bind((server.address(), 9000)))??;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut request = String::new();
+            let mut reader = BufReader::new(&stream);
+            while !request.ends_with("\r\n\r\n") && reader.read_line(&mut request).is_ok_and(|len| len > 0) {}
+            let target = request.split(' ').nth(1).unwrap_or_default();
+            let text = match target.ends_with("/healthz") {
+                true => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned(),
+                false => answer(target),
+            };
+            let _ = (&stream).write_all(text.as_bytes());
+        }
+    });
+    Ok(())
+}
+
+#[test]
+fn odd_answers_of_a_member_name_it_nowhere() -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).build()?;
+    answer_raw(&farm, |target| {
+        let (start, rest) = ("HTTP/1.1 302 Found\r\nConnection: close\r\n", "Content-Length: 0\r\n\r\n");
+        match target.rsplit('/').next() {
+            Some("chunk") => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_owned(),
+            Some(at) if at.starts_with("at=") => {
+                let at = at.trim_start_matches("at=").replace('|', "/");
+                format!("{start}Location: {at}\r\n{rest}")
+            }
+            _ => format!("{start}{rest}"),
+        }
+    })?;
+    let address = farm.server(0).address();
+    let members = format!(
+        "\n[[service.server]]\nname = \"m1\"\nurl = \"http://{address}:9000/shop\"\nanonymous = true\n"
+    );
+    let stage = Stage::start_with(farm, &[], "", &members)?;
+    wait::until("it is chosen", || Ok(status_of(&stage, "/x")? == "302"))?;
+    assert_eq!(status_of(&stage, "/chunk")?, "502");
+    for at in ["HTTP:||{}:9000|shop|a", "||{}:9000|shop|a", "http:||{}:9000|a", "|shop|a"] {
+        let at = at.replace("{}", &address.to_string());
+        let text = stage.say(
+            format!("GET /at={at} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
+        assert!(text.to_ascii_lowercase().contains("\r\nlocation: /a\r\n"), "{at}: {text}");
     }
     Ok(())
 }

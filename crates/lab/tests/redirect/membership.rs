@@ -11,10 +11,13 @@ use evener_lab::farm::Farm;
 use evener_lab::wait;
 use serde_json::Value;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, file};
 
 /// Anybody may join, and let others of the farm join.
-const INSECURE: &str = "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\n";
+const INSECURE: &str =
+    "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\npaths = [\"/img/*\"]\nweight = 3\n";
+/// The same without claims.
+const WITHOUT_CLAIMS: &str = "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\n";
 
 /// A group that nobody is a member of, with what its [service.group] says.
 fn empty(group: &str) -> Result<Stage> {
@@ -142,6 +145,26 @@ fn members_outlive_the_daemon() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn members_kept_from_before_are_cut_to_their_claims() -> Result<()> {
+    let mut stage = empty(INSECURE)?;
+    let line = format!("{} weight=3 path=/img/*\n{}", url(&stage, 0), url(&stage, 1));
+    assert_eq!(stage.tell(0, "GROUP-ADD", "", &line)?.0, 201);
+    wait::until("both work", || Ok(stage.states()? == ["up", "up"]))?;
+    stage.evener.daemon().kill9()?;
+    stage.evener.write(&file(&stage.farm, "policy = \"least-load\"\nreport_gain = 32", WITHOUT_CLAIMS))?;
+    stage.evener.start_again()?;
+    let members = stage.members("")?;
+    assert_eq!(
+        (&members[0]["weight"], &members[0]["paths"]),
+        (&Value::from(1), &Value::from(Vec::<u8>::new()))
+    );
+    assert!(stage.evener.daemon().log().contains("its credential no longer allows"));
+    let (status, why) = stage.tell(0, "GROUP-ADD", "", &line)?;
+    assert!(status == 403 && why.contains("weight=3"), "{status} {why}");
+    Ok(())
+}
+
 /// A file with tokens that only its owner reads.
 pub(crate) fn tokens(stage_name: &str, text: &str) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
@@ -156,7 +179,10 @@ fn token_limits_members_a_sender_may_change() -> Result<()> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
     let (one, all) = ("0123456789abcdef-one", "0123456789abcdef-all");
     let own = format!("http://{}", farm.server(0).address());
-    let path = tokens("speak", &format!("# members\n{one} {own}\n{all} *\n"))?;
+    let path = tokens(
+        "speak",
+        &format!("# members\n{one} {own} paths=/img/*,/a? hosts=*.shop.example weight=2\n{all} *\n"),
+    )?;
     let group = format!("[service.group]\ntoken_file = \"{}\"\nallow = [\"192.0.2.0/24\"]\n", path.display());
     let stage = Stage::start_with(farm, &[], "", &group)?;
     let other = url(&stage, 1);
@@ -167,7 +193,15 @@ fn token_limits_members_a_sender_may_change() -> Result<()> {
         ("GROUP-ADD", one, other.clone(), 403),
         ("GROUP-ADD", one, format!("{own}\n{other}"), 403),
         ("GROUP-ADD", one, format!("{own} control={other}"), 403),
-        ("GROUP-ADD", one, own.clone(), 201),
+        ("GROUP-ADD", one, format!("{own} path=/*"), 403),
+        ("GROUP-ADD", one, format!("{own} path=/a*"), 403),
+        ("GROUP-ADD", one, format!("{own} path=/img/*"), 403),
+        ("GROUP-ADD", one, format!("{own} host=*.2"), 403),
+        ("GROUP-ADD", one, format!("{own} path=/img/* host=a.shop.example weight=1000"), 403),
+        ("GROUP-ADD", all, format!("{own} weight=2"), 403),
+        ("GROUP-ADD", all, format!("{own}\n{other} path=/x"), 403),
+        ("GROUP-ADD", one, format!("{own} path=/img/* host=A.shop.example weight=2"), 201),
+        ("GROUP-ADD", one, own.clone(), 200),
         ("GROUP-ADD", all, other.clone(), 201),
         ("GROUP-QUERY", one, String::new(), 200),
         ("LOAD-INFORM", one, format!("5 {other}"), 403),
@@ -251,7 +285,7 @@ fn members_are_json_on_the_admin_address() -> Result<()> {
         Ok((status.parse()?, serde_json::from_str(text).unwrap_or_default()))
     };
     let json = ["--header", "Content-Type: application/json", "--data-binary"];
-    let body = format!("[{{\"url\": \"{}\", \"weight\": 2, \"paths\": [\"/a\"]}}]", url(&stage, 0));
+    let body = format!("[{{\"url\": \"{}\", \"weight\": 2, \"paths\": [\"/img/a\"]}}]", url(&stage, 0));
     assert_eq!(ask(&[&json[..], &[&body]].concat())?.0, 201);
     assert_eq!(ask(&[&json[..], &["{\"url\": \"ftp://m1\"}"]].concat())?.0, 422);
     assert_eq!(ask(&[&json[..], &["{\"uri\": \"http://m1\"}"]].concat())?.0, 400);

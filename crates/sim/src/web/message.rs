@@ -105,7 +105,7 @@ pub(super) fn arrive(world: &mut World, post: Post) {
 fn deliver(world: &mut World, server: usize, message: Message) -> Option<u16> {
     let url = model::url(server)?;
     let address = farms::server(server).0;
-    let origin = MessageOrigin { from: Some(address), hosts: Vec::new() };
+    let origin = MessageOrigin { from: Some(address), ..MessageOrigin::default() };
     let status = |result: Result<(), MemberRefusal>| match result {
         Ok(()) => Ok(200),
         Err(refused) => Err(refused.status()),
@@ -137,7 +137,7 @@ fn load(reports: Reports) -> f64 {
 /// A host that serves nobody has so many members join, each by a port of its own.
 pub(crate) fn storm(world: &mut World, count: usize) {
     let host = farms::client(7);
-    let origin = MessageOrigin { from: Some(host), hosts: Vec::new() };
+    let origin = MessageOrigin { from: Some(host), ..MessageOrigin::default() };
     for port in 1..=count {
         let Ok(url) = Url::parse(&format!("http://{host}:{port}")) else { continue };
         world.message(DIRECTOR, GROUP, |now, _, members| {
@@ -161,7 +161,7 @@ pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), 
     let address = farms::server(server).0;
     let elsewhere = farms::client(7);
     let is_believed = world.message(DIRECTOR, GROUP, |now, _, members| {
-        let origin = |from| MessageOrigin { from: Some(from), hosts: Vec::new() };
+        let origin = |from| MessageOrigin { from: Some(from), ..MessageOrigin::default() };
         let report = |load, ahead_ms| LoadInform {
             load,
             stamp_ms: Some(now.unix_ms + ahead_ms),

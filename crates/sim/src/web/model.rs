@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evener_core::dns::{
     AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList, Zone, rtype,
 };
-use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
+use evener_core::farm::group::{Claims, Group, GroupMember, Joining, LoadReading};
 use evener_core::farm::{Farm, RouteList};
 use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::pool::policy::{self, Policy};
@@ -129,6 +129,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
             query_after_ms: QUERY_MS,
             remove_after_ms: REMOVE_MS,
         },
+        claims: Claims::default(),
         allow: Vec::new(),
         members: listed.filter_map(member).collect(),
         routes: RouteList::default(),

@@ -2,6 +2,7 @@
 
 use alloc::vec;
 
+use super::claims::Claims;
 use super::model::{Group, Joining, LoadReading};
 use crate::farm::RouteList;
 use crate::net::http::RedirectStatus;
@@ -28,6 +29,7 @@ pub(crate) fn group() -> Group {
             query_after_ms: 45_000,
             remove_after_ms: 60_000,
         },
+        claims: Claims::default(),
         allow: vec![],
         members: vec![],
         routes: RouteList::default(),

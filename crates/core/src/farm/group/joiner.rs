@@ -91,7 +91,7 @@ impl Joiner {
             match word.split_once('=').unwrap_or((word, "")) {
                 ("weight", value) => {
                     once(&mut seen.0)?;
-                    joiner.weight = weight(value)?;
+                    joiner.weight = member_weight(value)?;
                 }
                 ("anonymous", "") if !word.contains('=') => {
                     once(&mut seen.1)?;
@@ -114,11 +114,7 @@ impl Joiner {
     /// # Errors
     /// When it is none, or one too many.
     pub fn add_path(&mut self, text: &str) -> Result<(), JoinerError> {
-        let path = PathPattern::parse(text).map_err(JoinerError::Pattern)?;
-        if let Some(space) = text.chars().find(|char| char.is_whitespace()) {
-            return Err(JoinerError::Pattern(PatternError::PathByte(space)));
-        }
-        add(&mut self.paths, path)
+        add(&mut self.paths, member_path(text)?)
     }
 
     /// Adds a host of its own, once.
@@ -126,8 +122,41 @@ impl Joiner {
     /// # Errors
     /// When it is none, or one too many.
     pub fn add_host(&mut self, text: &str) -> Result<(), JoinerError> {
-        add(&mut self.hosts, HostPattern::parse(text).map_err(JoinerError::Pattern)?)
+        add(&mut self.hosts, member_host(text)?)
     }
+
+    /// Each of its hosts with each of its paths; where there are none of one kind, any.
+    pub(super) fn pairs(&self) -> Vec<(Option<&HostPattern>, Option<&PathPattern>)> {
+        let paths = or_any(&self.paths);
+        let pairs =
+            or_any(&self.hosts).into_iter().flat_map(|host| paths.iter().map(move |path| (host, *path)));
+        pairs.filter(|pair| *pair != (None, None)).collect()
+    }
+}
+
+/// A path of a member's own, as it is written.
+///
+/// # Errors
+/// When it is none.
+pub fn member_path(text: &str) -> Result<PathPattern, JoinerError> {
+    let path = PathPattern::parse(text).map_err(JoinerError::Pattern)?;
+    match text.chars().find(|char| char.is_whitespace()) {
+        Some(space) => Err(JoinerError::Pattern(PatternError::PathByte(space))),
+        None => Ok(path),
+    }
+}
+
+/// A host of a member's own, as it is written.
+///
+/// # Errors
+/// When it is none.
+pub fn member_host(text: &str) -> Result<HostPattern, JoinerError> {
+    HostPattern::parse(text).map_err(JoinerError::Pattern)
+}
+
+/// The entries of a list, or any if it is empty.
+pub(super) fn or_any<T>(list: &[T]) -> Vec<Option<&T>> {
+    if list.is_empty() { alloc::vec![None] } else { list.iter().map(Some).collect() }
 }
 
 /// The URL by which a member is known.
@@ -138,8 +167,11 @@ pub fn member_url(text: &str) -> Result<Url, JoinerError> {
     if text.contains("://") { Url::parse(text).map_err(JoinerError::Url) } else { Err(JoinerError::NoUrl) }
 }
 
-/// A weight as it is written.
-fn weight(text: &str) -> Result<u16, JoinerError> {
+/// A member's weight, as it is written.
+///
+/// # Errors
+/// When it is none.
+pub fn member_weight(text: &str) -> Result<u16, JoinerError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let weight = text.parse().ok().filter(|weight| digits && *weight <= WEIGHT_MAX);
     weight.ok_or(JoinerError::Weight)

@@ -2,6 +2,7 @@
 //! Server Groups for the World Wide Web* (CMU-CS-95-114). The meaning of a file ([`Group`]), the
 //! members and their states ([`Members`]), and the choice for a request ([`Dispatch`]).
 
+mod claims;
 mod dispatch;
 #[cfg(test)]
 pub(crate) mod example;
@@ -12,8 +13,11 @@ mod model;
 mod reach;
 mod token_throttle;
 
+pub use claims::Claims;
 pub use dispatch::{Dispatch, DispatchRequest, MemberCandidate, PER_DISPATCH, RouteTo};
-pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
+pub use joiner::{
+    Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_host, member_path, member_url, member_weight,
+};
 pub use members::{
     ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
     MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing, thousandths,

@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use super::claims::Claims;
 use crate::farm::RouteList;
 use crate::net::http::{RedirectStatus, Url};
 use crate::net::prefix::Prefix;
@@ -34,6 +35,8 @@ pub struct Group {
     pub panic_percent: u8,
     /// How members join, and what is expected of them.
     pub joining: Joining,
+    /// The claims of members that join by a certificate, or by nothing.
+    pub claims: Claims,
     /// The networks that members who join by themselves are in. None: where they join from, and
     /// where they are known to be.
     pub allow: Vec<Prefix>,

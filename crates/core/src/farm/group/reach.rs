@@ -27,6 +27,8 @@ pub struct MessageOrigin {
     pub from: Option<IpAddr>,
     /// Hosts that its credential names; nobody's if it speaks for all.
     pub hosts: Vec<String>,
+    /// Whether an operator sent it, who needs no credential.
+    pub is_operator: bool,
 }
 
 /// Why no connection is opened to an address.

@@ -8,6 +8,8 @@ use super::refusal::HttpRefusal;
 
 /// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;
+/// How often codes of codes are read: no known server does so more than twice.
+const CODES_MAX: usize = 4;
 
 /// A host without its port, in lower case.
 ///
@@ -63,16 +65,58 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     Ok(path)
 }
 
+/// Whether a path may lead elsewhere in a server that reads it in another way than
+/// [`normal_path`]: with dot segments that have parameters (`..;a=b`), white space or control
+/// characters beside them, backslashes, or codes of codes (`%252e`, `%c0%ae`).
+pub fn has_hidden_dots(path: &str) -> bool {
+    let Ok(mut path) = normal_path(path) else { return true };
+    for _ in 0..CODES_MAX {
+        path = read_once_more(&path);
+    }
+    path.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| {
+        let name = segment.split(|byte| *byte == b';').next().unwrap_or_default();
+        let is_graphic = |byte: &u8| *byte > b' ' && *byte != 0x7f;
+        let from = name.iter().position(is_graphic).unwrap_or_default();
+        let to = name.iter().rposition(is_graphic).map_or(0, |last| last + 1);
+        matches!(name.get(from..to), Some(b"." | b".."))
+    })
+}
+
+/// Codes read as the bytes that they stand for, and as dots and slashes the two bytes by which
+/// UTF-8 must not write them, but which some servers read so.
+fn read_once_more(path: &[u8]) -> Vec<u8> {
+    let mut read = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, behind @ ..] = rest {
+        let coded = match behind {
+            [high, low, ..] if *first == b'%' => byte_of(*high, *low),
+            _ => None,
+        };
+        let (byte, len) = match (coded, rest) {
+            (Some(byte), _) => (byte, 3),
+            (None, [0xc0, 0xae, ..]) => (b'.', 2),
+            (None, [0xc0, 0xaf, ..]) => (b'/', 2),
+            (None, [0xc1, 0x9c, ..]) => (b'\\', 2),
+            _ => (*first, 1),
+        };
+        read.push(byte);
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    read
+}
+
+/// The byte of two hexadecimal digits.
+fn byte_of(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    digit(high).zip(digit(low)).and_then(|(high, low)| u8::try_from(high << 4 | low).ok())
+}
+
 /// The bytes that percent signs stand for. None stands alone, and none for a NUL.
 fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let (mut decoded, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
     while let Some((first, after)) = rest.split_first() {
         let (byte, after) = match (first, after) {
-            (b'%', [high, low, after @ ..]) => {
-                let byte = digit(high).zip(digit(low)).map(|(high, low)| high << 4 | low);
-                (byte.and_then(|byte| u8::try_from(byte).ok()).ok_or(HttpRefusal::Target)?, after)
-            }
+            (b'%', [high, low, after @ ..]) => (byte_of(*high, *low).ok_or(HttpRefusal::Target)?, after),
             (b'%', _) => return Err(HttpRefusal::Target),
             (byte, after) => (*byte, after),
         };

@@ -256,3 +256,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn dot_segments_of_other_readings_are_found() {
+    for path in [
+        "/..;/manager/html",
+        "/..;a=b/x",
+        "/%2e%2e;/x",
+        "/..%09/",
+        "/%252e%252e/x",
+        "/%25252e%252e/x",
+        "/%25zz/%252e%252e/x",
+        "/a/%c0%ae%c0%ae/b",
+        "/a/.%c0%ae/b",
+        "/a%c0%af..%c0%afb",
+        "/a/..%5cb",
+        "/a%5c..%5cb",
+        "/%20../x",
+        "/.;/x",
+        "/../x",
+        "/%",
+    ] {
+        assert!(has_hidden_dots(path), "{path}");
+    }
+    for path in ["/", "/a;b=c/d", "/a..b/..c/d../...", "/%c3%a9/100%25", "/a/../b", "/caf%e9/%25zz", "/a;..;"]
+    {
+        assert!(!has_hidden_dots(path), "{path}");
+    }
+}

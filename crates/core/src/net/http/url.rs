@@ -163,7 +163,10 @@ fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), UrlErro
 fn one_form(host: &str) -> Option<String> {
     if let Some(address) = host.strip_prefix('[') {
         let address: Ipv6Addr = address.strip_suffix(']')?.parse().ok()?;
-        return Some(format!("[{address}]"));
+        return Some(match address.to_ipv4_mapped() {
+            Some(address) => address.to_string(),
+            None => format!("[{address}]"),
+        });
     }
     let last = host.rsplit('.').next()?;
     let is_number = last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit());
@@ -190,6 +193,7 @@ mod tests {
         assert_eq!(normal("http://[2001:DB8::1]"), "http://[2001:db8::1]");
         assert_eq!(normal("http://[2001:db8:0::0:1]"), "http://[2001:db8::1]");
         assert_eq!(normal("http://10.79.0.11."), "http://10.79.0.11");
+        assert_eq!(normal("http://[::ffff:10.79.0.11]:81/a"), "http://10.79.0.11:81/a");
         let url = Url::parse("http://[2001:db8::1]:81/x").unwrap();
         assert_eq!((url.host(), url.authority(), url.port()), ("2001:db8::1", "[2001:db8::1]:81", 81));
         assert_eq!((url.path(), url.is_secure()), ("/x", false));

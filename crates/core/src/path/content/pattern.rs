@@ -131,6 +131,15 @@ impl HostPattern {
         }
     }
 
+    /// Whether all hosts of another pattern are hosts of this one.
+    pub fn covers(&self, other: &HostPattern) -> bool {
+        match (&self.0, &other.0) {
+            (_, HostMatch::Exact(name)) => self.matches(name.as_bytes()),
+            (HostMatch::End(end), HostMatch::End(other)) => other.ends_with(end.as_str()),
+            (HostMatch::Exact(_), HostMatch::End(_)) => false,
+        }
+    }
+
     /// The literal by which it is looked up, unless it is too long for that.
     pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
@@ -173,8 +182,19 @@ impl PathPattern {
         match &self.0 {
             PathMatch::Exact(whole) => path == whole.as_bytes(),
             PathMatch::Beginning(beginning) => path.starts_with(beginning.as_bytes()),
-            PathMatch::Glob(glob) => globs(glob.as_bytes(), path),
+            PathMatch::Glob(glob) => {
+                globs(glob.as_bytes(), path, |wanted, byte| wanted == b'?' || wanted == byte)
+            }
         }
+    }
+
+    /// Whether all paths of another pattern are paths of this one, as far as a comparison of their
+    /// characters shows it: only a star covers a star.
+    pub fn covers(&self, other: &PathPattern) -> bool {
+        let (wide, narrow) = (self.to_string(), other.to_string());
+        globs(wide.as_bytes(), narrow.as_bytes(), |wanted, byte| {
+            wanted == byte || (wanted == b'?' && byte != b'*')
+        })
     }
 
     /// The literal by which it is looked up, if it is no glob and not too deep for that.
@@ -218,7 +238,7 @@ fn count(text: &str, byte: u8) -> usize {
 /// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit,
 /// the last star takes a byte more. Earlier ones never need to, so it takes no more steps than the
 /// product of both lengths.
-fn globs(glob: &[u8], text: &[u8]) -> bool {
+fn globs(glob: &[u8], text: &[u8], is_same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut in_glob, mut in_text) = (0, 0);
     // behind the last star, and where its text ends
     let mut star = None;
@@ -229,7 +249,7 @@ fn globs(glob: &[u8], text: &[u8]) -> bool {
                 star = Some((in_glob, in_text));
                 continue;
             }
-            Some(wanted) if *wanted == b'?' || wanted == byte => {
+            Some(wanted) if is_same(*wanted, *byte) => {
                 in_glob += 1;
                 in_text += 1;
                 continue;

@@ -141,6 +141,7 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
                 drop(answer.send(Ok(receiver)));
             }
             ControlRequest::Trace(_, answer) => drop(answer.send(Err("no \u{1b}[2Jmore".into()))),
+            ControlRequest::Reopen(answer) => drop(answer.send(Ok("open again".to_owned()))),
             ControlRequest::Reload { answer, .. } => {
                 drop(answer.send(Err("evener.toml: 1 error\n  | here".into())));
             }

@@ -2,11 +2,13 @@
 
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::{
     ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX, routes,
 };
+use crate::farm::group::claims::Claims;
 use crate::farm::group::joiner::Joiner;
 use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
@@ -43,6 +45,30 @@ impl Members {
         }
         self.changed(now);
         Ok(joined)
+    }
+
+    /// Cuts members that have joined to what credentials for their URLs allow now, with an event
+    /// for each. What an operator said for a member stays, and so does the weight of a listed one.
+    pub fn cut<'c>(&mut self, now: ClockReading, allowed: impl Fn(&Url) -> Vec<&'c Claims>) {
+        let mut cut = Vec::new();
+        for member in self.members.values_mut() {
+            if !member.joined || member.left || member.origin.is_operator {
+                continue;
+            }
+            let mut joiner = member.joiner.clone();
+            Claims::cut(&allowed(&joiner.url), &mut joiner);
+            if member.listed.is_some() {
+                joiner.weight = member.joiner.weight;
+            }
+            if joiner != member.joiner {
+                member.joiner = joiner;
+                cut.push(member.name().to_string());
+            }
+        }
+        if !cut.is_empty() {
+            cut.into_iter().for_each(|name| self.push_event(name, MemberChange::Cut));
+            self.changed(now);
+        }
     }
 
     fn may_join(&self, joiners: &[Joiner]) -> Result<(), MemberRefusal> {

@@ -164,6 +164,9 @@ pub enum MemberChange {
     /// It said so.
     #[error("left")]
     Left,
+    /// Its credential no longer allows all that it claims.
+    #[error("cut: its credential no longer allows all of its paths, hosts or weight")]
+    Cut,
     /// It has not reported in time, and was asked to.
     #[error("silent: it was asked for its load")]
     Silent,

@@ -130,7 +130,7 @@ mod tests {
         let members = if listed_too { vec![listed("192.0.2.31")] } else { vec![] };
         let group = Group { members, ..example::group() };
         let mut members = Members::new(at(0), &group, Seed(1, 2), None);
-        let origin = MessageOrigin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
+        let origin = MessageOrigin { from: Some(IpAddr::from([192, 0, 2, 31])), ..MessageOrigin::default() };
         members.join(at(0), &origin, &[Joiner::parse("http://192.0.2.31").unwrap()]).unwrap();
         let orders = members.poll(at(50_000));
         assert!(

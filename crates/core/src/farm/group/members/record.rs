@@ -47,6 +47,9 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
         if let Some(from) = member.origin.from {
             text.push_str(&format!(" @from={from}"));
         }
+        if member.origin.is_operator {
+            text.push_str(" @operator");
+        }
         for host in &member.origin.hosts {
             text.push_str(&format!(" @host={host}"));
         }
@@ -80,6 +83,7 @@ fn line(line: &str) -> Option<MemberRecord> {
         origin: MessageOrigin {
             from: value("@from=").and_then(|from| from.parse().ok()),
             hosts: values("@host=").map(String::from).collect(),
+            is_operator: ours.contains(&"@operator"),
         },
     })
 }

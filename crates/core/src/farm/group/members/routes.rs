@@ -11,7 +11,6 @@ use crate::farm::Route;
 use crate::farm::group::dispatch::RouteTo;
 use crate::farm::group::joiner::{Joiner, pattern_text};
 use crate::farm::group::model::Group;
-use crate::path::content::{HostPattern, PathPattern};
 
 /// A route of members' own: hosts before paths alone, and of each the exact before those with
 /// stars, and the long before the short.
@@ -28,8 +27,9 @@ pub(super) fn count(joiner: &Joiner) -> usize {
     }
 }
 
-/// All routes, with the places of those that they name among the chosen. A route of members that
-/// can't be chosen has no members for now: the others don't have it.
+/// All routes, with the places of those that they name among the chosen. Where a listed route has
+/// no working member, its requests have none: its content may be nowhere else. Where a route that
+/// members brought has none, its requests go to the members without any route.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],
@@ -48,7 +48,7 @@ pub(super) fn all(
         .collect();
     let mut own: BTreeMap<RoutePrecedence, RouteTo> = BTreeMap::new();
     for member in members.iter().filter(|member| !member.left) {
-        for (host, path) in pairs(&member.joiner) {
+        for (host, path) in member.joiner.pairs() {
             let (host_text, path_text) = pattern_text(host, path);
             let specific = |text: &str| (!text.is_empty(), !text.contains(['*', '?']), text.len());
             let order = (Reverse(specific(&host_text)), Reverse(specific(&path_text)), host_text, path_text);
@@ -64,19 +64,21 @@ pub(super) fn all(
             route.members.extend(place(member));
         }
     }
-    routes.extend(own.into_values());
+    let is_listed = |member: &TrackedMember| {
+        let name = member.listed.as_ref();
+        name.is_some_and(|name| group.routes.iter().any(|route| route.servers.contains(name)))
+    };
+    let without_routes: Vec<usize> = members
+        .iter()
+        .filter(|member| count(&member.joiner) == 0 && !is_listed(member))
+        .filter_map(|member| place(member))
+        .collect();
+    routes.extend(own.into_values().map(|mut route| {
+        if route.members.is_empty() {
+            route.members.clone_from(&without_routes);
+        }
+        route
+    }));
     routes.truncate(crate::path::content::ROUTES_MAX);
     routes
-}
-
-/// Each host with each path; where there are none of one kind, any.
-fn pairs(joiner: &Joiner) -> Vec<(Option<&HostPattern>, Option<&PathPattern>)> {
-    let hosts: Vec<Option<&HostPattern>> = or_any(&joiner.hosts);
-    let paths: Vec<Option<&PathPattern>> = or_any(&joiner.paths);
-    let some = hosts.iter().flat_map(|host| paths.iter().map(|path| (*host, *path)));
-    some.filter(|pair| *pair != (None, None)).collect()
-}
-
-fn or_any<T>(list: &[T]) -> Vec<Option<&T>> {
-    if list.is_empty() { alloc::vec![None] } else { list.iter().map(Some).collect() }
 }

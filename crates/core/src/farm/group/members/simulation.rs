@@ -152,7 +152,7 @@ impl Play {
         group.joining.report_ms = report_ms;
         (group.joining.query_after_ms, group.joining.remove_after_ms) = (report_ms * 3, report_ms * 10);
         let members = core::cell::RefCell::new(Members::new(at(0.0), &group, Seed(seed, 2), None));
-        let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
+        let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), ..MessageOrigin::default() };
         for place in 0..self.rates.len() {
             let joiner = Joiner::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
             members.borrow_mut().join(at(0.0), &origin, &[joiner]).unwrap();
@@ -272,7 +272,7 @@ fn a_member_that_becomes_slow_is_spared_within_seconds() {
 fn first_reports_are_compared_as_soon_as_there_are_two() {
     let group = Group { load: LoadReading::Aged, report_gain_percent: 3_200, ..example::group() };
     let mut members = Members::new(at(0.0), &group, Seed(1, 2), None);
-    let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
+    let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), ..MessageOrigin::default() };
     let joiners =
         ["http://192.0.2.31:1 weight=2", "http://192.0.2.31:2"].map(|line| Joiner::parse(line).unwrap());
     members.join(at(0.0), &origin, &joiners).unwrap();

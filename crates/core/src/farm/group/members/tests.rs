@@ -4,7 +4,8 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::group::{DispatchRequest, GroupMember, MessageOrigin, example};
+use crate::farm::group::{Claims, DispatchRequest, GroupMember, MessageOrigin, example};
+use crate::path::content::PathPattern;
 use crate::pool::HealthKind;
 use crate::pool::policy::{Consumer, Policy, by_name};
 use crate::pool::{Fact, ServerState};
@@ -40,7 +41,7 @@ fn unprobed(listed: &[&str]) -> Members {
 }
 
 fn origin() -> MessageOrigin {
-    MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] }
+    MessageOrigin { from: Some([192, 0, 2, 31].into()), ..MessageOrigin::default() }
 }
 
 fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<JoinResult, MemberRefusal> {
@@ -297,9 +298,56 @@ fn routed_request_goes_only_to_route_members() {
     let all: BTreeSet<_> = (0..90).filter_map(|_| chosen(&mut members, 0, "/")).collect();
     assert_eq!(all.len(), 3);
     members.drain(at(1), "http://m2", true);
-    assert_eq!(chosen(&mut members, 1, "/img/x"), None);
+    let without_route = Some("http://m1.example");
+    assert!((0..20).all(|_| chosen(&mut members, 1, "/img/x").as_deref() == without_route));
     members.remove_members(at(2), &[url("http://m2")]).unwrap();
     assert!(chosen(&mut members, 2, "/img/x").is_some());
+}
+
+#[test]
+fn listed_route_without_working_member_has_none() {
+    let mut settings = group("round-robin", &["m1", "m2"], HealthKind::None);
+    let route = crate::farm::Route {
+        host: None,
+        path: Some(PathPattern::parse("/img/*").unwrap()),
+        methods: vec![],
+        servers: vec!["m2".into()],
+    };
+    settings.routes = vec![route].into();
+    let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
+    assert_eq!(chosen(&mut members, 0, "/img/x").as_deref(), Some("http://m2.example"));
+    members.drain(at(1), "m2", true);
+    assert_eq!(chosen(&mut members, 1, "/img/x"), None);
+}
+
+#[test]
+fn members_are_cut_to_what_credentials_allow() {
+    let mut settings = group("round-robin", &["m1"], HealthKind::None);
+    settings.members[0].weight = 7;
+    let record = "evener group members 1\n\
+        http://m1.example path=/* @joined @up\n\
+        http://m2 weight=1000 path=/img/* path=/* host=a.example @joined @up\n\
+        http://m3 weight=1000 path=/* host=* @joined @up @operator\n\
+        http://m4 weight=2 path=/img/* @joined @up\n";
+    let record = record.replace("host=*", "host=*.example");
+    let mut members = Members::new(at(0), &settings, Seed(1, 2), Some(&record));
+    members.take_events();
+    let paths = ["/img/*"].map(|path| PathPattern::parse(path).unwrap()).to_vec();
+    let of_line = Claims { paths, weight_max: 2, ..Claims::default() };
+    let allowed = |at: &Url| if *at == url("http://m1.example") { vec![] } else { vec![&of_line] };
+    for (seconds, names) in [(0, vec!["m1", "http://m2"]), (1, vec![])] {
+        members.cut(at(seconds), allowed);
+        let cut = (names.into_iter()).map(|name| (name.into(), MemberEvent::Changed(MemberChange::Cut)));
+        assert_eq!(members.take_events(), cut.collect::<Vec<_>>());
+    }
+    let lines: Vec<_> = members.snapshot(at(1)).into_iter().map(|member| member.joiner.to_string()).collect();
+    let left = [
+        "http://m1.example weight=7",
+        "http://m2 weight=2 path=/img/* host=a.example",
+        "http://m3 weight=1000 path=/* host=*.example",
+        "http://m4 weight=2 path=/img/*",
+    ];
+    assert_eq!(lines, left);
 }
 
 #[test]
