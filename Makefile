@@ -5,8 +5,6 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 # farms of network namespaces need root; building does not
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# one build for tests and the demo: see scripts/test
-demo: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
@@ -55,7 +53,7 @@ model: setup ## Try all orders in which a packet and whoever resizes a session t
 
 # it shows and doesn't measure: the programs are those of the tests, which take half as long to build
 demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it to play with
-	@cargo build --workspace
+	@. scripts/tests-env && cargo build --workspace
 	@$(SUDO) target/debug/evener-lab demo $(ARGS)
 
 bench: setup ## Measure; `make bench ARGS=--quick` is quicker
