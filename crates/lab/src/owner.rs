@@ -46,14 +46,13 @@ pub(crate) fn directory() -> PathBuf {
 /// A file that all farms of this process share and that goes with the process. The first who wants
 /// it has it made.
 pub(crate) fn shared_file(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    let guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
     let path = directory().join(format!("{}{name}", own_prefix()?));
     if !path.exists() {
         let begun = path.with_extension("begun");
         make(&begun)?;
         fs::rename(&begun, &path)?;
     }
-    drop(guardian);
     Ok(path)
 }
 

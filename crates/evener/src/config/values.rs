@@ -306,3 +306,19 @@ pub(super) fn status(value: &DeValue<'_>) -> Result<(u16, u16), Complaint> {
         _ => Complaint::new(format!("is not a status code or a range of them: {text:?}"), help),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_hidden_characters_and_are_no_dot_segments() {
+        let read = |text: &str| name(&DeValue::String(text.to_owned().into()));
+        assert_eq!(read("web1").ok().as_deref(), Some("web1"));
+        assert_eq!(read("wéb.1").ok().as_deref(), Some("wéb.1"));
+        for bad in [".", "..", "a/b", "a\u{202e}b", "a\u{200b}b", "\u{feff}a", "a\u{7}b", "a b", ""] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -129,11 +129,11 @@ impl Executor {
         self.ready.take()
     }
 
-    /// Has the groups of a file that is in force served.
-    pub(super) fn follow_groups(&mut self, config: &Config, opened: Option<GroupSockets>) {
-        self.groups.follow(config, opened);
+    /// Has the groups of the file in force served.
+    pub(super) fn follow_groups(&mut self, opened: Option<GroupSockets>) {
+        self.groups.follow(&self.config, opened);
         let now = self.moment();
-        self.groups.cut(&mut self.director, now, config);
+        self.groups.cut(&mut self.director, now, &self.config);
         self.follow_orders();
     }
 

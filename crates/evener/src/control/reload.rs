@@ -125,8 +125,8 @@ impl Daemon {
             }
             return self.refuse(error.to_string(), origin).await;
         }
-        self.executor.follow_groups(&config, opened);
         self.executor.config = config;
+        self.executor.follow_groups(opened);
         self.executor.mark_what_is_passed_on();
         self.keep_named(named);
         if let Origin::Requests { .. } = origin {

@@ -284,8 +284,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         }
         return Err(error);
     }
-    let config = executor.config.clone();
-    executor.follow_groups(&config, opened_groups.take());
+    executor.follow_groups(opened_groups.take());
     let mut daemon = Daemon {
         network_changes,
         fixed,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::source::Source;
+use crate::runtime::shown::is_shown;
 
 /// How connections get to the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,11 +185,15 @@ fn next(count: &mut u32, [a, b, c]: [u8; 3], taken: &BTreeSet<Ipv4Addr>) -> IpAd
     }
 }
 
-/// A name as the file takes it: no spaces and slashes, and not too long.
+/// A name as the file takes it: no spaces, slashes and characters that aren't shown, no dot
+/// segment, and not too long.
 pub(super) fn usable_name(text: &str) -> String {
-    let usable = |c: char| if c.is_whitespace() || c.is_control() || c == '/' { '-' } else { c };
+    let usable = |c: char| if c.is_whitespace() || !is_shown(c) || c == '/' { '-' } else { c };
     let name: String = text.chars().map(usable).take(64).collect();
-    if name.is_empty() { "unnamed".to_owned() } else { name }
+    match name.as_str() {
+        "" | "." | ".." => "unnamed".to_owned(),
+        _ => name,
+    }
 }
 
 /// The name, or one like it where it is in use.
@@ -197,4 +202,22 @@ pub(super) fn unused_name(used: &BTreeSet<String>, text: &str) -> String {
     let stem: String = name.chars().take(56).collect();
     let more = (2_u32..).map(|number| format!("{stem}-{number}"));
     std::iter::once(name).chain(more).find(|name| !used.contains(name)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imported_names_are_names_of_a_file() {
+        for (text, expected) in [
+            ("..", "unnamed"),
+            ("", "unnamed"),
+            ("a b/c", "a-b-c"),
+            ("a\u{202e}b\u{200b}", "a-b-"),
+            ("web1", "web1"),
+        ] {
+            assert_eq!(usable_name(text), expected);
+        }
+    }
 }

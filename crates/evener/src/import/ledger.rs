@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::reasons::{self, LeftReason};
 use super::source::Source;
 use super::tree::Statement;
+use crate::runtime::shown::is_shown;
 
 /// The longest excerpt of the source in a report, in characters.
 const EXCERPT: usize = 72;
@@ -194,7 +195,7 @@ impl<'s> Ledger<'s> {
 /// A line as a report shows it.
 fn excerpt(text: &str, goes_on: bool) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let printable = words.chars().filter(|c| !c.is_control());
+    let printable = words.chars().filter(|c| is_shown(*c));
     let mut shown: String = printable.take(EXCERPT).collect();
     if goes_on || words.chars().count() > EXCERPT {
         shown.push_str(" ...");

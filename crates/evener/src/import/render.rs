@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 use std::net::SocketAddr;
 
 use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService};
+use crate::runtime::shown::is_shown;
 
 /// The part of a draft that a line of TOML belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub(super) fn quoted(text: &str) -> String {
     for c in text.replace("${", "$${").chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() => {
+            c if !is_shown(c) => {
                 let _ = write!(out, "\\u{:04X}", u32::from(c));
             }
             c => out.push(c),

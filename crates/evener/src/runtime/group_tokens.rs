@@ -75,7 +75,7 @@ pub(crate) enum LineError {
     /// A claim that can't be.
     #[error("{0}")]
     Claim(#[from] JoinerError),
-    /// Another key.
+    /// A key that no line has, or a second weight.
     #[error("behind the URLs may stand paths=GLOB,... and hosts=NAME,..., and once weight=N")]
     Key,
 }

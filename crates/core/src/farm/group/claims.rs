@@ -10,11 +10,12 @@ use crate::path::content::{HostPattern, PathPattern};
 /// The claims that a credential allows. The default allows no path or host, and weight 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Paths that they may have of their own, and all that these cover.
+    /// Paths within which a member may have paths of its own.
     pub paths: Vec<PathPattern>,
-    /// The same of hosts. With paths: these paths of these hosts.
+    /// Hosts within which a member may have hosts of its own. If there are `paths` too, a member
+    /// may have these paths of these hosts.
     pub hosts: Vec<HostPattern>,
-    /// The most weight.
+    /// The largest weight that a member may ask for.
     pub weight_max: u16,
 }
 
@@ -56,20 +57,18 @@ impl Claims {
         if member.pairs().into_iter().all(|(host, path)| allows(host, path)) {
             return;
         }
-        // Hosts and paths are pairs: a path stays only if it may be had of all hosts that stay.
-        let hosts: Vec<Option<&HostPattern>> = or_any(&member.hosts);
-        let paths: Vec<bool> =
-            member.paths.iter().map(|path| hosts.iter().all(|host| allows(*host, Some(path)))).collect();
-        if paths.contains(&true) {
-            let mut kept = paths.into_iter();
-            member.paths.retain(|_| kept.next().unwrap_or_default());
+        // Hosts and paths are pairs: a path stays if it is allowed of all hosts, else a host if it
+        // is allowed with all paths.
+        let hosts = or_any(&member.hosts);
+        let of_all_hosts = |path: &&PathPattern| hosts.iter().all(|host| allows(*host, Some(path)));
+        let kept: Vec<PathPattern> = member.paths.iter().filter(of_all_hosts).cloned().collect();
+        if !kept.is_empty() {
+            member.paths = kept;
             return;
         }
-        let paths: Vec<Option<&PathPattern>> = or_any(&member.paths);
-        let hosts: Vec<bool> =
-            member.hosts.iter().map(|host| paths.iter().all(|path| allows(Some(host), *path))).collect();
-        let mut kept = hosts.into_iter();
-        member.hosts.retain(|_| kept.next().unwrap_or_default());
+        let paths = or_any(&member.paths);
+        let with_all_paths = |host: &&HostPattern| paths.iter().all(|path| allows(Some(host), *path));
+        member.hosts = member.hosts.iter().filter(with_all_paths).cloned().collect();
         if member.hosts.is_empty() {
             member.paths.clear();
         }

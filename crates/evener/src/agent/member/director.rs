@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::config::Tls;
 use crate::io::message::{exchange_with, status, target};
+use crate::runtime::shown::is_shown;
 use crate::runtime::tls::{self, TlsError};
 
 /// How long a message and its answer may take.
@@ -119,7 +120,7 @@ impl DirectorClient {
 fn sentence(answer: &str) -> String {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let line = body.lines().next().unwrap_or_default();
-    line.chars().filter(|char| !char.is_control()).take(SENTENCE_MAX).collect()
+    line.chars().filter(|char| is_shown(*char)).take(SENTENCE_MAX).collect()
 }
 
 /// The address by which this host reaches another. Nothing is sent for that.

@@ -5,9 +5,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::{
-    ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX, routes,
-};
+use super::{ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX};
 use crate::farm::group::claims::Claims;
 use crate::farm::group::joiner::Joiner;
 use crate::farm::group::reach::{MessageOrigin, Reach};
@@ -81,8 +79,9 @@ impl Members {
             return Err(MemberRefusal::Full);
         }
         let staying = self.members.values().map(|member| &member.joiner);
-        let staying: usize = staying.filter(|joiner| !urls.contains(&joiner.url)).map(routes::count).sum();
-        let coming: usize = joiners.iter().map(routes::count).sum();
+        let routes = |joiner: &Joiner| joiner.pairs().len();
+        let staying: usize = staying.filter(|joiner| !urls.contains(&joiner.url)).map(routes).sum();
+        let coming: usize = joiners.iter().map(routes).sum();
         if coming > 0 && staying + coming > ROUTES_MAX {
             return Err(MemberRefusal::Routes);
         }

@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use super::member::TrackedMember;
 use crate::farm::Route;
 use crate::farm::group::dispatch::RouteTo;
-use crate::farm::group::joiner::{Joiner, pattern_text};
+use crate::farm::group::joiner::pattern_text;
 use crate::farm::group::model::Group;
 
 /// A route of members' own: hosts before paths alone, and of each the exact before those with
@@ -17,15 +17,6 @@ use crate::farm::group::model::Group;
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
 /// Whether there is one, whether it is exact, and its length.
 type Specific = (bool, bool, usize);
-
-/// How many routes a member brings.
-pub(super) fn count(joiner: &Joiner) -> usize {
-    match (joiner.hosts.len(), joiner.paths.len()) {
-        (0, paths) => paths,
-        (hosts, 0) => hosts,
-        (hosts, paths) => hosts * paths,
-    }
-}
 
 /// All routes, with the places of those that they name among the chosen. Where a listed route has
 /// no working member, its requests have none: its content may be nowhere else. Where a route that
@@ -70,7 +61,7 @@ pub(super) fn all(
     };
     let without_routes: Vec<usize> = members
         .iter()
-        .filter(|member| count(&member.joiner) == 0 && !is_listed(member))
+        .filter(|member| member.joiner.pairs().is_empty() && !is_listed(member))
         .filter_map(|member| place(member))
         .collect();
     routes.extend(own.into_values().map(|mut route| {
