@@ -125,3 +125,26 @@ fn tokens_change_while_the_daemon_runs() {
     fs::remove_file(&file).unwrap();
     assert_eq!(with(OTHER), 503);
 }
+
+#[test]
+fn holder_of_role_operate_makes_60_changes_a_minute() {
+    let file = std::env::temp_dir().join(format!("evener-changes-{}", std::process::id()));
+    let tokens = "operator-operator-1 operate oscar\noperator-operator-2 operate olga\nadmin-admin-admin-1 admin alice\n";
+    write(&file, tokens, 0o600);
+    let daemon = Daemon::open(&AdminConfig { token_file: Some(file.clone()), ..admin("127.0.0.1:0") });
+    let ask = |line: &str, token: &str| {
+        let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n");
+        say(TcpStream::connect(daemon.tcp).unwrap(), &head).0.to_lowercase()
+    };
+    let undo = "POST /v1/undo";
+    for number in 0..60 {
+        assert!(ask(undo, "operator-operator-1").contains(" 200 "), "{number}");
+    }
+    let refused = ask(undo, "operator-operator-1");
+    assert!(refused.contains(" 429 ") && refused.contains("\r\nretry-after: "), "{refused}");
+    assert!(ask("GET /v1/servers", "operator-operator-1").contains(" 200 "), "it may look");
+    for other in ["operator-operator-2", "admin-admin-admin-1"] {
+        assert!(ask(undo, other).contains(" 200 "), "{other}");
+    }
+    fs::remove_file(file).unwrap();
+}
