@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::cpu;
 use crate::host::Host;
 use crate::visit::Visit;
 
@@ -59,7 +60,10 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
     Ok(())
 }
 
+/// Stays on one processor: the packet engine reads what each one receives by itself, and a segment
+/// that overtakes the first of its connection is dropped.
 fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Result<()> {
+    cpu::stay_on_one(port.into())?;
     for number in 0..USES {
         if number > 0 {
             thread::sleep(PAUSE);

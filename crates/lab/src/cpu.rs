@@ -1,4 +1,4 @@
-//! The cost of a host's part of a farm to the machine's processors.
+//! The machine's processors: their time, and threads that stay on one of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use nix::unistd::{SysconfVar, sysconf};
+use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use crate::host::Host;
 
@@ -78,6 +79,22 @@ pub fn process_times(pid: u32) -> [Duration; 2] {
     let programs: BTreeMap<_, _> =
         held.iter().filter_map(|file| program(&fs::read_to_string(file).ok()?)).collect();
     [total, programs.values().sum()].map(Duration::from_nanos)
+}
+
+/// Keeps this thread, and those that it starts, on one of its processors. Processors are counted
+/// from the last one, since the first has more to do, and behind the first the count begins again.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn stay_on_one(number: usize) -> Result<()> {
+    let thread = Pid::from_raw(0);
+    let may = sched_getaffinity(thread)?;
+    let cpus: Vec<usize> =
+        (0..CpuSet::count()).rev().filter(|cpu| may.is_set(*cpu).unwrap_or_default()).collect();
+    ensure!(!cpus.is_empty(), "There is no CPU to run on");
+    let mut only = CpuSet::new();
+    only.set(cpus[number % cpus.len()])?;
+    Ok(sched_setaffinity(thread, &only)?)
 }
 
 fn paths_in(folder: &Path) -> Vec<PathBuf> {

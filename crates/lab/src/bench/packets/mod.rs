@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::ticks;
@@ -19,13 +19,12 @@ use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_core::pool::policy::{self, Weighted};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 use serde::Serialize;
 
 use self::frames::{OWN, SERVER_PORT, SERVERS, TUNNELS_FROM, address_of, mac_of};
 use self::katran::Source;
 use self::subject::{Bench, Subject};
+use crate::cpu;
 use crate::netns::{Netns, ip_batch};
 use crate::owner;
 use crate::table::Table;
@@ -149,23 +148,14 @@ pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
     );
     let surroundings = Surroundings::new()?;
     surroundings.netns.enter(|| {
-        stay_on_one_cpu()?;
+        // Katran's flows are each CPU's own, and caches are as well.
+        cpu::stay_on_one(0)?;
         let rows = FLOWS.into_iter().map(|flows| {
             eprintln!("  packets of {flows} flows");
             row(flows, rounds, katran)
         });
         Ok(Outcome { beside, rounds, rows: rows.collect::<Result<_>>()? })
     })?
-}
-
-/// Katran's flows are each CPU's own, and caches are as well. It is the last CPU, since the first
-/// has more to do.
-fn stay_on_one_cpu() -> Result<()> {
-    let may = sched_getaffinity(Pid::from_raw(0))?;
-    let last = (0..CpuSet::count()).rev().find(|cpu| may.is_set(*cpu).unwrap_or_default());
-    let mut cpus = CpuSet::new();
-    cpus.set(last.context("There is no CPU to run on")?)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &cpus)?)
 }
 
 fn row(flows: u32, rounds: usize, katran: Option<&Source>) -> Result<Row> {
