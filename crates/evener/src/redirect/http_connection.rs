@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::DispatchRequest;
+use evener_core::farm::group::{DispatchRequest, MemberCandidate};
 use evener_core::net::http::{self, BodyFraming, HeadParse, HttpRefusal, Request, ResponseFraming};
 
 use super::frontend::{RequestOutcome, Rules};
@@ -58,6 +58,16 @@ pub(super) struct HttpConnection {
     unread: Vec<u8>,
     /// The rest of a body that is drained.
     drained: u64,
+    /// The anonymous member that the request at the beginning of `unread` is to be fetched from.
+    chosen: Option<MemberCandidate>,
+}
+
+/// What becomes of one request.
+enum Answer<'t> {
+    /// It was answered.
+    Written(AnsweredRequest<'t>),
+    /// It is fetched from this member.
+    Fetched(MemberCandidate),
 }
 
 impl HttpConnection {
@@ -66,9 +76,9 @@ impl HttpConnection {
         !self.unread.is_empty() || self.drained > 0
     }
 
-    /// The bytes without action.
-    pub(super) fn into_unread(self) -> Vec<u8> {
-        self.unread
+    /// The bytes without action, and the member that was chosen for the request that begins them.
+    pub(super) fn into_unread(self) -> (Vec<u8>, Option<MemberCandidate>) {
+        (self.unread, self.chosen)
     }
 
     /// Takes in what was heard, and appends answers to `out`.
@@ -139,8 +149,12 @@ impl HttpConnection {
             if is_for_others(&request, setting.rules) {
                 return (ConnectionAction::GiveAway, read);
             }
-            let Some(answered) = one(&request, rest, setting, out) else {
-                return (ConnectionAction::GiveAway, read);
+            let answered = match one(&request, rest, setting, out) {
+                Answer::Written(answered) => answered,
+                Answer::Fetched(member) => {
+                    self.chosen = Some(member);
+                    return (ConnectionAction::GiveAway, read);
+                }
             };
             log(&answered);
             read += request.len;
@@ -171,13 +185,13 @@ fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
     (short && request.keeps_alive && !ends, length)
 }
 
-/// Answers one request; nothing if that takes somebody who fetches.
+/// Chooses a member for one request, and answers it unless it is to be fetched.
 fn one<'t>(
     request: &Request<'_>,
     rest: &'t [u8],
     setting: &AnswerContext<'_>,
     out: &mut Vec<u8>,
-) -> Option<AnsweredRequest<'t>> {
+) -> Answer<'t> {
     let (kept, _) = kept(request, setting.ends);
     let frame = ResponseFraming {
         date: setting.date,
@@ -195,14 +209,15 @@ fn one<'t>(
     let Some(member) = setting.rules.dispatch.choose(&wanted) else {
         let after = setting.rules.retry_after_s.to_string();
         http::write_text(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
-        return Some(AnsweredRequest { head, status: 503, member: None, outcome: RequestOutcome::NoMember });
+        let outcome = RequestOutcome::NoMember;
+        return Answer::Written(AnsweredRequest { head, status: 503, member: None, outcome });
     };
     if member.anonymous {
-        return None;
+        return Answer::Fetched(member.clone());
     }
     let status = setting.rules.status.keeping(request.method);
     http::redirect(out, &frame, status, member.url.as_str(), request.target);
-    Some(AnsweredRequest {
+    Answer::Written(AnsweredRequest {
         head,
         status: status.code(),
         member: Some(member.id),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use evener_core::farm::group::MemberCandidate;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -62,6 +63,8 @@ pub(crate) struct DelegatedConnection {
     pub(crate) front: Arc<Frontend>,
     /// The bytes received already.
     pub(crate) received: Vec<u8>,
+    /// The member that was chosen for their first request, if one was.
+    pub(crate) chosen: Option<MemberCandidate>,
 }
 
 /// The taker of such connections. Called by the responder's thread, and must not wait; false where
@@ -264,7 +267,8 @@ impl Responder {
     fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Frontend>) {
         if front.is_secure() {
             // Where there is no room the connection just ends.
-            (self.taker)(DelegatedConnection { stream: stream.into(), client, front, received: Vec::new() });
+            let (stream, received) = (stream.into(), Vec::new());
+            (self.taker)(DelegatedConnection { stream, client, front, received, chosen: None });
             return;
         }
         if self.connections.len() >= self.places {
@@ -358,12 +362,8 @@ impl Responder {
         let Some(connection) = self.drop_connection(key) else { return };
         let Connection { stream, client, front, talk, .. } = connection;
         // Where there is no room the connection just ends, and the client may come again.
-        (self.taker)(DelegatedConnection {
-            stream: stream.into(),
-            client,
-            front,
-            received: talk.into_unread(),
-        });
+        let (received, chosen) = talk.into_unread();
+        (self.taker)(DelegatedConnection { stream: stream.into(), client, front, received, chosen });
     }
 
     /// Looks for clients that took too long.

@@ -6,10 +6,10 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use evener_core::farm::group::{DispatchRequest, RETRY_AFTER_S};
+use evener_core::farm::group::{DispatchRequest, MemberCandidate, RETRY_AFTER_S};
 use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, write_text};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client_stream::ClientStream;
 use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
-use super::frontend::{Frontend, RequestOutcome};
+use super::frontend::{Frontend, RequestOutcome, Rules};
 use super::request_log::RequestLog;
 use super::request_stream::RequestStream;
 use super::responder::{Delegate, DelegatedConnection};
@@ -117,114 +117,161 @@ impl SlowPathServer {
     }
 }
 
+/// One connection.
+struct SlowConnection {
+    client: SocketAddr,
+    /// A certificate that the client has shown, and that was found to be good.
+    certificate: Option<CertificateDer<'static>>,
+    front: Arc<Frontend>,
+    desk: SlowPathContext,
+    /// The member that the responder chose for the first request.
+    chosen: Mutex<Option<MemberCandidate>>,
+}
+
 async fn attend(given: DelegatedConnection, desk: SlowPathContext) {
-    let DelegatedConnection { stream, client, front, received } = given;
+    let DelegatedConnection { stream, client, front, received, chosen } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
     let stream = ClientStream::new(received, stream, SEND);
-    let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
+    let tls = front.tls();
+    let mut connection =
+        SlowConnection { client, certificate: None, front, desk, chosen: Mutex::new(chosen) };
+    let Some(tls) = tls else { return connection.serve(stream).await };
     match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
-            serve(stream, client, shown.map(CertificateDer::into_owned).as_ref(), &front, &desk).await;
+            connection.certificate = shown.map(CertificateDer::into_owned);
+            connection.serve(stream).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, %client, "a client speaks no TLS that is understood"),
         Err(_) => tracing::debug!(%client, "a handshake took too long"),
     }
 }
 
-async fn serve(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    client: SocketAddr,
-    certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Frontend>,
-    desk: &SlowPathContext,
-) {
-    let service = service_fn(|request| async move {
-        Ok::<_, Infallible>(answer(request, client, certificate, front, desk).await)
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(READ_BUFFER)
-        .max_headers(HEADERS_MAX)
-        .half_close(true)
-        .serve_connection(TokioIo::new(RequestStream::new(stream)), service);
-    match served.without_shutdown().await {
-        Err(error) => tracing::debug!(%error, %client, "a connection broke"),
-        Ok(parts) => {
-            let mut stream = parts.io.into_inner();
-            if let Some((refusal, head)) = stream.refused() {
-                front.count(RequestOutcome::Refused(refusal));
-                let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
-                desk.request_log.log_request(front, None, client, Instant::now(), head, status, outcome);
+impl SlowConnection {
+    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(READ_BUFFER)
+            .max_headers(HEADERS_MAX)
+            .half_close(true)
+            .serve_connection(TokioIo::new(RequestStream::new(stream)), service);
+        match served.without_shutdown().await {
+            Err(error) => tracing::debug!(%error, client = %self.client, "a connection broke"),
+            Ok(parts) => {
+                let mut stream = parts.io.into_inner();
+                if let Some((refusal, head)) = stream.refused() {
+                    self.log(None, Instant::now(), head, refusal.status(), RequestOutcome::Refused(refusal));
+                }
+                // A client that has gone needs no end.
+                let _ = tokio::time::timeout(SEND, stream.end()).await;
             }
-            // A client that has gone needs no end.
-            let _ = tokio::time::timeout(SEND, stream.end()).await;
         }
     }
-}
 
-async fn answer(
-    request: Request<Incoming>,
-    client: SocketAddr,
-    certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Frontend>,
-    desk: &SlowPathContext,
-) -> Response<ResponseBody> {
-    let (began, summary) = (Instant::now(), Summary::of(&request));
-    let (response, outcome, member) = if front.rules().is_protocol(request.method().as_str()) {
-        let response = message(request, client, certificate, front, desk).await;
-        let outcome = RequestOutcome::Message(response.status().as_u16());
-        (response, outcome, None)
-    } else {
-        send_on(request, &summary, client, front, desk).await
-    };
-    front.count(outcome);
-    let (server, status) = (member.as_deref(), response.status().as_u16());
-    desk.request_log.log_request(front, server, client, began, &summary.head, status, outcome);
-    response
-}
+    /// Counts a request, and logs it.
+    fn log(&self, member: Option<&str>, began: Instant, head: &[u8], status: u16, outcome: RequestOutcome) {
+        let Self { client, front, desk, .. } = self;
+        front.count(outcome);
+        desk.request_log.log_request(front, member, *client, began, head, status, outcome);
+    }
 
-/// A member's message goes to the control loop, whose answer is the member's.
-async fn message(
-    request: Request<Incoming>,
-    from: SocketAddr,
-    certificate: Option<&CertificateDer<'static>>,
-    front: &Frontend,
-    desk: &SlowPathContext,
-) -> Response<ResponseBody> {
-    let summary = Summary::of(&request);
-    let refuse = |status: u16, sentence: &str| {
-        spoken(&summary, |out, frame| write_text(out, frame, status, &[], sentence))
-    };
-    let (head, body) = request.into_parts();
-    let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
-    let body = match collected {
-        Ok(Ok(body)) => body.to_bytes().to_vec(),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return refuse(413, "A message has at most 64 KiB.");
+    async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let (began, summary) = (Instant::now(), Summary::of(&request));
+        let (response, outcome, member) = if self.front.rules().is_protocol(request.method().as_str()) {
+            let response = self.message(request, &summary).await;
+            let outcome = RequestOutcome::Message(response.status().as_u16());
+            (response, outcome, None)
+        } else {
+            self.send_on(request, &summary).await
+        };
+        self.log(member.as_deref(), began, &summary.head, response.status().as_u16(), outcome);
+        response
+    }
+
+    /// A member's message goes to the control loop, whose answer is the member's.
+    async fn message(&self, request: Request<Incoming>, summary: &Summary) -> Response<ResponseBody> {
+        let refuse = |status: u16, sentence: &str| {
+            spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
+        };
+        let (head, body) = request.into_parts();
+        let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
+        let body = match collected {
+            Ok(Ok(body)) => body.to_bytes().to_vec(),
+            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+                return refuse(413, "A message has at most 64 KiB.");
+            }
+            Ok(Err(_)) => return refuse(400, "The message broke off."),
+            Err(_) => return refuse(408, HttpRefusal::Timeout.sentence()),
+        };
+        let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let (answer, answered) = oneshot::channel();
+        let message = MemberMessage {
+            group: self.front.name.clone(),
+            from: self.client,
+            verb: head.method.as_str().to_owned(),
+            authorization: authorization.map(str::to_owned),
+            certificate: self.certificate.clone(),
+            body,
+            answer,
+        };
+        let reply = async {
+            self.desk.messages.send(message).await.ok()?;
+            answered.await.ok()
+        };
+        match tokio::time::timeout(MESSAGE, reply).await {
+            Ok(Some(reply)) => replied(&reply),
+            _ => refuse(503, "The control loop does not answer."),
         }
-        Ok(Err(_)) => return refuse(400, "The message broke off."),
-        Err(_) => return refuse(408, HttpRefusal::Timeout.sentence()),
-    };
-    let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let (answer, answered) = oneshot::channel();
-    let message = MemberMessage {
-        group: front.name.clone(),
-        from,
-        verb: head.method.as_str().to_owned(),
-        authorization: authorization.map(str::to_owned),
-        certificate: certificate.cloned(),
-        body,
-        answer,
-    };
-    let reply = async {
-        desk.messages.send(message).await.ok()?;
-        answered.await.ok()
-    };
-    match tokio::time::timeout(MESSAGE, reply).await {
-        Ok(Some(reply)) => replied(&reply),
-        _ => refuse(503, "The control loop does not answer."),
+    }
+
+    /// The member for a request: for the first one, that which the responder has chosen.
+    fn choose(&self, summary: &Summary, rules: &Rules) -> Option<MemberCandidate> {
+        let first = self.chosen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.or_else(|| {
+            let wanted = DispatchRequest {
+                client: self.client.ip(),
+                method: &summary.method,
+                host: summary.host.as_bytes(),
+                target: &summary.target,
+            };
+            rules.dispatch.choose(&wanted).cloned()
+        })
+    }
+
+    /// A client's request: fetched, or the client is sent on.
+    async fn send_on(
+        &self,
+        request: Request<Incoming>,
+        summary: &Summary,
+    ) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
+        let rules = self.front.rules().clone();
+        let Some(member) = self.choose(summary, &rules) else {
+            let after = rules.retry_after_s.to_string();
+            let sentence = "No server of this group works now.";
+            let fields = [("Retry-After", after.as_str())];
+            let response = spoken(summary, |out, frame| write_text(out, frame, 503, &fields, sentence));
+            return (response, RequestOutcome::NoMember, None);
+        };
+        let name = rules.names.get(&member.id).cloned();
+        if !member.anonymous {
+            let status = rules.status.keeping(&summary.method);
+            let response = spoken(summary, |out, frame| {
+                redirect(out, frame, status, member.url.as_str(), &summary.target)
+            });
+            return (response, RequestOutcome::Redirected, name);
+        }
+        let by =
+            FetchContext { group: &self.front.name, client: self.client, by_tls: self.front.is_secure() };
+        let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &rules.own };
+        let response = match self.desk.client.fetch(&member, request, &by).await {
+            Fetch::Answer(response) => response,
+            Fetch::Failed(status, sentence) => {
+                spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
+            }
+        };
+        (response, RequestOutcome::Fetched, name)
     }
 }
 
@@ -242,57 +289,6 @@ fn replied(reply: &Reply) -> Response<ResponseBody> {
     };
     let body = if reply.status == 204 { String::new() } else { reply.body.clone() };
     response.body(full(body)).unwrap_or_default()
-}
-
-/// A client's request: fetched, or the client is sent on.
-async fn send_on(
-    request: Request<Incoming>,
-    summary: &Summary,
-    client: SocketAddr,
-    front: &Frontend,
-    desk: &SlowPathContext,
-) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
-    let chosen = {
-        let rules = front.rules();
-        let wanted = DispatchRequest {
-            client: client.ip(),
-            method: &summary.method,
-            host: summary.host.as_bytes(),
-            target: &summary.target,
-        };
-        let chosen = rules
-            .dispatch
-            .choose(&wanted)
-            .map(|member| (member.clone(), rules.names.get(&member.id).cloned(), Arc::clone(&rules.own)));
-        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&summary.method)))
-    };
-    match chosen {
-        Err(seconds) => {
-            let after = seconds.to_string();
-            let sentence = "No server of this group works now.";
-            let fields = [("Retry-After", after.as_str())];
-            let response = spoken(summary, |out, frame| write_text(out, frame, 503, &fields, sentence));
-            (response, RequestOutcome::NoMember, None)
-        }
-        Ok(((member, name, _), status)) if !member.anonymous => {
-            let response = spoken(summary, |out, frame| {
-                redirect(out, frame, status, member.url.as_str(), &summary.target)
-            });
-            (response, RequestOutcome::Redirected, name)
-        }
-        Ok(((member, name, own), _)) => {
-            let by = FetchContext { group: &front.name, client, by_tls: front.is_secure() };
-            let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &own };
-            let fetched = desk.client.fetch(&member, request, &by).await;
-            let response = match fetched {
-                Fetch::Answer(response) => response,
-                Fetch::Failed(status, sentence) => {
-                    spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
-                }
-            };
-            (response, RequestOutcome::Fetched, name)
-        }
-    }
 }
 
 /// The summary of a request, for the answer and the log.
@@ -359,6 +355,15 @@ mod tests {
     use crate::redirect::tests::rules;
     use crate::request_heads::{Expected, vectors};
 
+    fn connection(
+        desk: SlowPathContext,
+        front: &Arc<Frontend>,
+        chosen: Option<MemberCandidate>,
+    ) -> SlowConnection {
+        let (client, chosen) = (([127, 0, 0, 1], 1).into(), Mutex::new(chosen));
+        SlowConnection { client, certificate: None, front: Arc::clone(front), desk, chosen }
+    }
+
     /// The statuses of all that is answered to these bytes, on a connection as hyper has it.
     async fn answers(bytes: &[u8]) -> Vec<u16> {
         let (mut client, server) = duplex(256 * 1024);
@@ -367,7 +372,7 @@ mod tests {
         let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
         let request_log = RequestLog::new(Arc::new(Recorder::default()));
         let desk = SlowPathContext { messages: mpsc::channel(1).0, client: MemberClient::new(), request_log };
-        serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;
+        connection(desk, &front, None).serve(server).await;
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("HTTP/1."));

@@ -17,6 +17,10 @@ use crate::record::Recorder;
 use crate::request_heads::{Expected, vectors};
 
 pub(super) fn rules(members: &[&str]) -> Rules {
+    rules_of(Choice::Turn, members)
+}
+
+fn rules_of(choice: Choice, members: &[&str]) -> Rules {
     let candidates = members.iter().enumerate().map(|(id, url)| MemberCandidate {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
@@ -30,7 +34,7 @@ pub(super) fn rules(members: &[&str]) -> Rules {
     });
     let by = group::GroupRules {
         status: RedirectStatus::Found,
-        dispatch: Arc::new(Dispatch::new(Choice::Turn, GAIN_PERCENT, candidates.collect(), &[], Seed(1, 2))),
+        dispatch: Arc::new(Dispatch::new(choice, GAIN_PERCENT, candidates.collect(), &[], Seed(1, 2))),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
         retry_after_s: 2,
     };
@@ -144,7 +148,28 @@ fn request_for_slow_path_is_left_unread() {
             AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
         let next = talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {});
         assert_eq!((next, out.len()), (ConnectionAction::GiveAway, 0));
-        assert_eq!(talk.into_unread(), text.as_bytes());
+        let (unread, chosen) = talk.into_unread();
+        assert_eq!(unread, text.as_bytes());
+        assert_eq!(chosen.map(|member| member.id), members[0].contains("hidden").then_some(0));
+    }
+}
+
+#[test]
+fn anonymous_members_beside_plain_ones_have_their_share_by_each_policy() {
+    const CLIENTS: u8 = 40;
+    for choice in [Choice::Turn, Choice::Hash, Choice::Random, Choice::Head, Choice::Two] {
+        let rules = rules_of(choice, &["http://m1", "http://hidden"]);
+        let mut out = Vec::new();
+        let fetched = (0..CLIENTS).filter(|client| {
+            let client = Ipv4Addr::new(192, 0, 2, *client).into();
+            let setting = AnswerContext { client, rules: &rules, date: "", ends: false };
+            let next = HttpConnection::default().receive(GET.as_bytes(), &setting, &mut out, &mut |_| {});
+            next == ConnectionAction::GiveAway
+        });
+        let fetched = fetched.count();
+        let dispatched = rules.dispatch.given().map(|(_, given)| given);
+        assert_eq!(dispatched.sum::<u64>(), u64::from(CLIENTS), "{choice:?}");
+        assert!((8..=32).contains(&fetched), "{choice:?}: {fetched} of {CLIENTS} are fetched");
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::wait;
@@ -51,6 +51,28 @@ fn uploads_go_through_and_connections_are_kept() -> Result<()> {
         ["--write-out", "%{num_connects}", "--output", "/dev/null", &at, "--output", "/dev/null", &at];
     assert_eq!(client.curl(&words)?, "10", "one connection for both");
     assert_eq!(client.curl(&[&at])?, body);
+    Ok(())
+}
+
+#[test]
+fn request_is_given_to_one_member_by_each_policy() -> Result<()> {
+    const REQUESTS: u64 = 40;
+    for (policy, fetched) in
+        [("round-robin", 20..=20), ("least-load", 10..=30), ("power-of-two", 10..=30), ("hash", 0..=40)]
+    {
+        let farm = Farm::builder().bare().servers(2).build()?;
+        let members = member(&farm, 0, "") + &member(&farm, 1, "anonymous = true");
+        let stage = Stage::start_with(farm, &[], &format!("policy = \"{policy}\""), &members)?;
+        for _ in 0..REQUESTS {
+            stage.answer(&[], "/who")?;
+        }
+        let (by_director, sent_on) = (stage.counted("fetched")?, stage.counted("redirected")?);
+        ensure!(by_director + sent_on == REQUESTS, "{policy}: {by_director} and {sent_on}");
+        ensure!(fetched.contains(&by_director), "{policy}: {by_director} fetched");
+        let servers: serde_json::Value = stage.evener.json(&["servers"])?;
+        let dispatched = [0, 1].map(|at| servers[at]["connections"].as_u64().unwrap_or_default());
+        ensure!(dispatched == [sent_on, by_director], "{policy}: {servers}");
+    }
     Ok(())
 }
 
