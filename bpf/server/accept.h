@@ -179,7 +179,7 @@ __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
  * hardware. */
 __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
-	struct message *m = message_here();
+	struct message *m = message_here(MESSAGE_IN);
 	__u64 pseudo;
 	__u32 end;
 

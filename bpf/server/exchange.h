@@ -70,9 +70,9 @@ static __always_inline bool is_request(struct __sk_buff *skb, const struct paylo
 	__u32 len = payload->len - empty;
 	struct message *m;
 
-	if (payload->urgent || !read_message(skb, payload->from + empty, len))
+	if (payload->urgent || !read_message(skb, payload->from + empty, len, MESSAGE_IN))
 		return false;
-	m = message_here();
+	m = message_here(MESSAGE_IN);
 	return m && !m->odd && m->head_len == len && !m->lengths && !m->codings && !m->closes &&
 	       word_at(m, 0) >> 32 == WORD(0, 0, 0, 0, 'G', 'E', 'T', ' ');
 }
@@ -159,9 +159,9 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange 
 	struct message *m;
 	__u64 status;
 
-	if (!read_message(skb, payload->from, payload->len < ANSWER_HEAD_MAX ? payload->len : ANSWER_HEAD_MAX))
+	if (!read_message(skb, payload->from, payload->len < ANSWER_HEAD_MAX ? payload->len : ANSWER_HEAD_MAX, MESSAGE_OUT))
 		return false;
-	m = message_here();
+	m = message_here(MESSAGE_OUT);
 	if (!m || m->odd || m->closes || !m->head_len || word_at(m, 0) != WORD('H', 'T', 'T', 'P', '/', '1', '.', '1'))
 		return false;
 	/* Provisional ones are not the answer. */

@@ -9,6 +9,13 @@
 #define MESSAGE_MAX 4096
 /* Longer than a field's name and what is compared of its value. */
 #define MESSAGE_PAD 40
+/* Where a message is read: what comes interrupts what leaves. */
+enum message_place {
+	MESSAGE_IN = 0,
+	MESSAGE_OUT = 1,
+	MESSAGE_PLACES,
+};
+
 /* The data of one segment, or of some that follow each other, as far as it is read: message.h. */
 struct message {
 	__u32 at, len; /* where the reading is, and where it ends */

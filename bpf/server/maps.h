@@ -135,7 +135,7 @@ struct scratch {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, MESSAGE_PLACES);
 	__type(key, __u32);
 	__type(value, struct scratch);
 } scratch SEC(".maps");
@@ -151,10 +151,9 @@ static __always_inline struct tcp_options *options_here(void)
 	return at ? member_of(at, options) : 0;
 }
 
-static __always_inline struct message *message_here(void)
+static __always_inline struct message *message_here(__u32 place)
 {
-	__u32 first = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &first);
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &place);
 
 	return at ? member_of(at, message) : 0;
 }

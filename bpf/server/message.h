@@ -3,7 +3,7 @@
  * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. An unusual
  * one counts as odd, and nobody goes by it. The state so far stands in the message: the verifier
  * can't tell its values apart, and walks through a loop over bytes once and not once for each
- * state. The maps that a program includes before have message_here().
+ * state. The maps that a program includes before have message_here(place).
  */
 #ifndef EVENER_MESSAGE_H
 #define EVENER_MESSAGE_H
@@ -156,9 +156,9 @@ static __always_inline bool is_cut(const struct message *m)
 
 /* Reads the first `kept` bytes that stand in the message, and `len` of a segment behind them, as
  * the beginning of a message. Global, so that it is verified once, and on its own. */
-__noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept)
+__noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept, __u32 place)
 {
-	struct message *m = message_here();
+	struct message *m = message_here(place);
 
 	if (!m || kept > MESSAGE_MAX ||
 	    !frame_load_some(skb, from, m->byte + at_most(kept, MESSAGE_MAX), len, MESSAGE_MAX))
@@ -179,9 +179,9 @@ __noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 k
 }
 
 /* The same of a segment that begins with it. */
-static __always_inline int read_message(struct __sk_buff *skb, __u32 from, __u32 len)
+static __always_inline int read_message(struct __sk_buff *skb, __u32 from, __u32 len, __u32 place)
 {
-	return read_behind(skb, from, len, 0);
+	return read_behind(skb, from, len, 0, place);
 }
 
 #endif

@@ -100,12 +100,15 @@ int request_comes(struct __sk_buff *skb)
 		return PASS;
 	known = bpf_sk_storage_get(&pending, sk, 0, 0);
 	if (known) {
-		if (!is_open(known, &data))
+		if (is_open(known, &data))
+			note_behind(known, data.sequence + data.len);
+		else
 			read_request(skb, &data, known);
-	} else if (read_request(skb, &data, &found) &&
-		   !bpf_sk_storage_get(&pending, sk, &found, BPF_SK_STORAGE_GET_F_CREATE)) {
-		count(COUNT_UNFOLLOWED, 1);
+		return PASS;
 	}
+	found.sent_to = data.acknowledgment;
+	if (read_request(skb, &data, &found) && !bpf_sk_storage_get(&pending, sk, &found, BPF_SK_STORAGE_GET_F_CREATE))
+		count(COUNT_UNFOLLOWED, 1);
 	return PASS;
 }
 
@@ -125,8 +128,6 @@ int answer_leaves(struct __sk_buff *skb)
 	tcp = bpf_tcp_sock(sk);
 	if (!tcp)
 		return PASS;
-	if (data.sequence == tcp->snd_nxt)
-		count(COUNT_SENT, data.len);
 	known = bpf_sk_storage_get(&pending, sk, 0, 0);
 	if (!known) {
 		turn_round(&ends);
@@ -138,7 +139,9 @@ int answer_leaves(struct __sk_buff *skb)
 			bpf_map_delete_elem(&early, &ends);
 		if (!known)
 			return PASS;
+		known->sent_to = data.sequence;
 	}
+	count_sent(known, &data);
 	follow(skb, sk, known, &data, tcp->bytes_acked + (__u32)(data.sequence - tcp->snd_una));
 	return PASS;
 }

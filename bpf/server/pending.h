@@ -18,6 +18,8 @@
  * most costs as much as to read them. */
 #define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
+/* The body of a request whose end is known: less than half of all sequence numbers. */
+#define FOLLOWED_BODY_MAX (1ULL << 30)
 #define VERSION_LEN 8
 
 /* A segment's data. */
@@ -50,6 +52,28 @@ static long read_method_byte(__u32 at, void *arg)
 	return byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z');
 }
 
+/* What the client has sent up to here: another request, if its first goes no further. */
+static __always_inline void note_behind(struct pending *p, __u32 end)
+{
+	if (p->behind == BEHIND_NOTHING && (__s32)(end - p->next_sequence) > 0)
+		p->behind = BEHIND_REQUEST;
+}
+
+/* Where a request ends that begins there. */
+static __always_inline void find_end(struct __sk_buff *skb, const struct data *data, struct pending *p, __u32 from, __u32 len)
+{
+	__u32 most = len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX;
+	struct message *m = message_here(MESSAGE_IN);
+
+	p->behind = BEHIND_UNKNOWN;
+	if (!m || !read_message(skb, from, most, MESSAGE_IN) || m->odd || !m->head_len || m->lengths > 1 || m->codings ||
+	    (m->lengths && m->length >= FOLLOWED_BODY_MAX))
+		return;
+	p->next_sequence = data->sequence + (from - data->from) + m->head_len + (m->lengths ? (__u32)m->length : 0);
+	p->behind = BEHIND_NOTHING;
+	note_behind(p, data->sequence + data->len);
+}
+
 /* Whether a request begins there; `p` becomes that. */
 static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
 {
@@ -70,6 +94,7 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 		return false;
 	__builtin_memcpy(&word, start.byte, sizeof(word));
 	word = bpf_be64_to_cpu(word);
+	find_end(skb, data, p, from, len);
 	if (len > LINE_MAX)
 		len = LINE_MAX;
 	if (!frame_load_some(skb, from, p->line, len, LINE_MAX))
@@ -93,7 +118,8 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 /* Whether something before is still to be answered, or on its way. */
 static __always_inline bool is_open(const struct pending *p, const struct data *data)
 {
-	return p->answer == PENDING_WAITING || (p->answer == PENDING_KNOWN && p->end_sequence != data->acknowledgment);
+	return p->answer == PENDING_WAITING ||
+	       (p->answer == PENDING_KNOWN && (p->end_sequence != data->acknowledgment || p->behind == BEHIND_REQUEST));
 }
 
 /* How long the body is, or false where that can't be known. */
@@ -143,9 +169,9 @@ static __always_inline bool read_head(struct __sk_buff *skb, const struct messag
 {
 	__u32 room = ANSWER_HEAD_MAX - kept;
 
-	if (!kept && !read_message(skb, from, len < ANSWER_HEAD_USUAL ? len : ANSWER_HEAD_USUAL))
+	if (!kept && !read_message(skb, from, len < ANSWER_HEAD_USUAL ? len : ANSWER_HEAD_USUAL, MESSAGE_OUT))
 		return false;
-	if ((kept || (is_cut(m) && len > ANSWER_HEAD_USUAL)) && !read_behind(skb, from, len < room ? len : room, kept))
+	if ((kept || (is_cut(m) && len > ANSWER_HEAD_USUAL)) && !read_behind(skb, from, len < room ? len : room, kept, MESSAGE_OUT))
 		return false;
 	return m->len < VERSION_LEN || word_at(m, 0) >> 8 == WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.');
 }
@@ -155,7 +181,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock 
 					 const struct data *data, __u64 position)
 {
 	__u32 from = data->from, len = data->len, sequence = p->begin_sequence, kept = p->kept;
-	struct message *m = message_here();
+	struct message *m = message_here(MESSAGE_OUT);
 
 	position -= kept;
 	/* Also of one whose end is unknown. */
@@ -209,6 +235,17 @@ static __always_inline void finish(struct pending *p, const struct data *data, _
 		p->end = end;
 		p->end_sequence = data->sequence + data->len;
 	}
+}
+
+/* Counts what the server has not sent before: a queue that is full has it try the same again. */
+static __always_inline void count_sent(struct pending *p, const struct data *data)
+{
+	__s32 more = data->sequence + data->len - p->sent_to;
+
+	if (more <= 0)
+		return;
+	count(COUNT_SENT, (__u32)more < data->len ? (__u32)more : data->len);
+	p->sent_to += more;
 }
 
 /* Follows the server's next bytes; `position` is that of their first. */

@@ -17,6 +17,13 @@ enum pending_answer {
 	PENDING_UNKNOWN = 2,
 };
 
+/* core/src/server/pending.rs, Behind */
+enum pending_behind {
+	BEHIND_UNKNOWN = 0,
+	BEHIND_NOTHING = 1,
+	BEHIND_REQUEST = 2,
+};
+
 enum pending_count {
 	/* bytes that were sent for the first time */
 	COUNT_SENT = 0,
@@ -38,8 +45,10 @@ struct pending {
 	__u8 answer;
 	__u8 is_head;
 	__u8 line_len;
-	__u8 pad;
+	__u8 behind;
 	__u32 kept; /* bytes of the answer's head that were sent, while that isn't whole: heads */
+	__u32 next_sequence; /* where the client's next request begins, with BEHIND_NOTHING */
+	__u32 sent_to; /* up to this sequence number the server's bytes are counted */
 	__u8 line[LINE_MAX];
 };
 

@@ -65,16 +65,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, MESSAGE_PLACES);
 	__type(key, __u32);
 	__type(value, struct message);
 } scratch SEC(".maps");
 
-static __always_inline struct message *message_here(void)
+static __always_inline struct message *message_here(__u32 place)
 {
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&scratch, &first);
+	return bpf_map_lookup_elem(&scratch, &place);
 }
 
 static __always_inline bool is_followed(__u32 port)

@@ -10,14 +10,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use evener_core::server::{Pending, ResponseProgress};
+use evener_core::server::{Behind, Pending, ResponseProgress};
 use libbpf_rs::{Error, ErrorKind, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::load::{LoadError, Refusal, load};
 use crate::numbers::pending::{
-    COUNT_SENT, COUNT_UNFOLLOWED, LINE_MAX, PENDING_KNOWN, PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
+    BEHIND_NOTHING, BEHIND_REQUEST, BEHIND_UNKNOWN, COUNT_SENT, COUNT_UNFOLLOWED, LINE_MAX, PENDING_KNOWN,
+    PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
 };
 use crate::server::namespace_cookie;
 
@@ -86,8 +87,10 @@ struct PendingRecord {
     answer: u8,
     is_head: u8,
     line_len: u8,
-    pad: u8,
+    behind: u8,
     kept: u32,
+    next_sequence: u32,
+    sent_to: u32,
     line: [u8; LINE_MAX as usize],
 }
 
@@ -108,6 +111,12 @@ impl TrackedRequest {
             end_sequence: value.end_sequence,
             begin: value.begin,
             end: value.end,
+            behind: match u64::from(value.behind) {
+                BEHIND_NOTHING => Behind::Nothing(value.next_sequence),
+                BEHIND_REQUEST => Behind::Request,
+                BEHIND_UNKNOWN => Behind::Unknown,
+                _ => return None,
+            },
         };
         let line = value.line.get(..usize::from(value.line_len))?.to_vec();
         Some(TrackedRequest { pending, since_ns: value.since_ns, line })

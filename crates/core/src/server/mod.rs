@@ -21,7 +21,7 @@ pub use exchange::{Exchange, ExchangeSpan, Payload};
 pub use leave::Leaving;
 pub use message::Head;
 pub use open::open;
-pub use pending::{Pending, ResponseProgress, Sent};
+pub use pending::{Behind, Pending, Received, ResponseProgress, Sent};
 pub use reason::Reason;
 
 use alloc::collections::{BTreeMap, BTreeSet};

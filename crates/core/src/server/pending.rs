@@ -21,6 +21,8 @@ const ANSWER_HEAD_MAX: usize = 4_096;
 const PROVISIONAL_MAX: usize = 2;
 /// The longest body that is believed, in bytes: positions are added to it.
 const LENGTH_MAX: u64 = 1 << 60;
+/// The longest body of a request whose end is known: less than half of all sequence numbers.
+const FOLLOWED_BODY_MAX: u64 = 1 << 30;
 /// Bytes of the version that an answer begins with.
 const VERSION_LEN: usize = 8;
 /// An empty line before a request, which servers pass over (RFC 9112, section 2.2).
@@ -36,6 +38,17 @@ pub enum ResponseProgress {
     /// It has none that could be known: it says none, in a way that isn't followed, or not the
     /// truth.
     Unknown,
+}
+
+/// What the client has sent behind a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// The end of the request isn't known: its head came in pieces, or its body comes in chunks.
+    Unknown,
+    /// Nothing: its next request begins at this sequence number.
+    Nothing(u32),
+    /// Another request (RFC 9112, section 9.3.2), of whose answer nothing is known.
+    Request,
 }
 
 /// The last request of a connection, and the answer to it. Positions count the bytes that the
@@ -55,6 +68,26 @@ pub struct Pending {
     pub begin: u64,
     /// Position behind its last, once that is known.
     pub end: u64,
+    /// What came behind the request.
+    pub behind: Behind,
+}
+
+/// The client's next bytes, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Sequence number of the first byte.
+    pub sequence: u32,
+    /// The sequence number that the segment acknowledges.
+    pub acknowledgment: u32,
+    /// The data.
+    pub data: &'a [u8],
+}
+
+impl Received<'_> {
+    /// The sequence number behind the data.
+    fn end(&self) -> u32 {
+        self.sequence.wrapping_add(self.data.len() as u32)
+    }
 }
 
 /// The server's bytes: data, or the end of it.
@@ -80,22 +113,21 @@ impl Pending {
             end_sequence: 0,
             begin: 0,
             end: 0,
+            behind: Behind::Unknown,
         }
     }
 
-    /// Follows the client's next bytes, in order: a request that begins there if they look like
-    /// one, and if the answer before is over. `acknowledgment` is the sequence number that the
-    /// segment acknowledges: where the answer will begin, since clients that don't ask ahead have
-    /// all of the answer before.
+    /// Follows the client's next bytes: a request that begins there if they look like one, and if
+    /// the answer before is over. The answer will begin at the sequence number that the segment
+    /// acknowledges: clients that don't ask ahead have all of the answer before.
     #[must_use]
-    pub fn request(before: Option<Pending>, acknowledgment: u32, data: &[u8]) -> Option<Pending> {
-        let is_open = before.is_some_and(|before| match before.answer {
-            ResponseProgress::Waiting => true, // more of that request
-            ResponseProgress::Known => before.end_sequence != acknowledgment,
-            ResponseProgress::Unknown => false,
-        });
-        let data = data.strip_prefix(EMPTY_LINE).unwrap_or(data);
-        if is_open || !is_request(data) {
+    pub fn request(before: Option<Pending>, received: &Received<'_>) -> Option<Pending> {
+        if let Some(mut open) = before.filter(|before| before.is_open(received.acknowledgment)) {
+            open.behind = open.behind.up_to(received.end());
+            return Some(open);
+        }
+        let data = received.data.strip_prefix(EMPTY_LINE).unwrap_or(received.data);
+        if !is_request(data) {
             return before;
         }
         // The bytes behind these are no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
@@ -103,12 +135,23 @@ impl Pending {
             true => ResponseProgress::Unknown,
             false => ResponseProgress::Waiting,
         };
+        let begin = received.end().wrapping_sub(data.len() as u32);
         Some(Pending {
             answer,
             is_head: data.starts_with(b"HEAD "),
-            begin_sequence: acknowledgment,
+            begin_sequence: received.acknowledgment,
+            behind: Behind::of(begin, data).up_to(received.end()),
             ..Pending::unknown()
         })
+    }
+
+    /// Whether the client's bytes that acknowledge this are no new request.
+    fn is_open(&self, acknowledgment: u32) -> bool {
+        match self.answer {
+            ResponseProgress::Waiting => true, // more of that request
+            ResponseProgress::Known => self.end_sequence != acknowledgment || self.behind == Behind::Request,
+            ResponseProgress::Unknown => false,
+        }
     }
 
     /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent
@@ -208,11 +251,37 @@ impl Pending {
         (head.lengths == 1 && head.codings == 0).then_some(head.length)
     }
 
+    /// Whether the client waits for another answer behind this one.
+    pub fn has_another(&self) -> bool {
+        self.behind == Behind::Request
+    }
+
     /// The bytes of the answer that the client lacks, where that is known; so much of the
     /// connection it has acknowledged.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
         (self.answer == ResponseProgress::Known)
             .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
+    }
+}
+
+impl Behind {
+    /// Behind a request that begins at this sequence number, with these bytes, as far as its own
+    /// end.
+    fn of(begin: u32, data: &[u8]) -> Behind {
+        let start = data.get(..ANSWER_HEAD_MAX).unwrap_or(data);
+        let MessageParse::Whole(head) = Head::read_up_to(start, LENGTH_MAX) else { return Behind::Unknown };
+        if head.lengths > 1 || head.codings > 0 || head.length >= FOLLOWED_BODY_MAX {
+            return Behind::Unknown;
+        }
+        Behind::Nothing(begin.wrapping_add(head.len as u32).wrapping_add(head.length as u32))
+    }
+
+    /// The same once the client has sent up to this sequence number.
+    fn up_to(self, end: u32) -> Behind {
+        match self {
+            Behind::Nothing(next) if (end.wrapping_sub(next) as i32) > 0 => Behind::Request,
+            _ => self,
+        }
     }
 }
 
@@ -253,11 +322,13 @@ mod tests {
         pending: Option<Pending>,
         head: Vec<u8>,
         position: u64,
+        /// The client's next sequence number.
+        next: u32,
     }
 
     impl Connection {
         fn new() -> Connection {
-            Connection { pending: None, head: Vec::new(), position: 0 }
+            Connection { pending: None, head: Vec::new(), position: 0, next: FIRST }
         }
 
         fn sequence(&self) -> u32 {
@@ -266,7 +337,14 @@ mod tests {
 
         /// The client has all that was sent, and sends this.
         fn request(&mut self, data: &str) -> &mut Connection {
-            self.pending = Pending::request(self.pending, self.sequence(), data.as_bytes());
+            self.request_early(data, self.sequence())
+        }
+
+        /// The client has acknowledged up to this number, and sends this.
+        fn request_early(&mut self, data: &str, acknowledgment: u32) -> &mut Connection {
+            let received = Received { sequence: self.next, acknowledgment, data: data.as_bytes() };
+            self.pending = Pending::request(self.pending, &received);
+            self.next = received.end();
             self
         }
 
@@ -433,26 +511,73 @@ mod tests {
         assert_eq!(connection.left(before), Some(head.len() as u64 + 10));
         // Bytes that are no request change nothing.
         let known = connection.pending;
+        let at = |acknowledgment, data: &str, before| {
+            Pending::request(before, &Received { sequence: 0, acknowledgment, data: data.as_bytes() })
+        };
         for data in
             ["", "GET / HTTP/1.1", "get /aaaaaaaa HTTP/1.1", " GET /aaaaaa HTTP/1.1", "ABCDEFGHIJKLMNOPQ / H"]
         {
-            assert_eq!(Pending::request(known, connection.sequence(), data.as_bytes()), known, "{data}");
-            assert_eq!(Pending::request(None, 0, data.as_bytes()), None, "{data}");
+            let over = at(connection.sequence().wrapping_add(10), data, known);
+            assert_eq!(over, known, "{data}");
+            assert_eq!(at(0, data, None), None, "{data}");
         }
-        assert!(Pending::request(None, 0, ["\r\n", GET].concat().as_bytes()).is_some());
+        assert!(at(0, &["\r\n", GET].concat(), None).is_some());
+    }
+
+    #[test]
+    fn requests_that_come_ahead_leave_the_sum_a_lower_bound() {
+        let head = answer("200 OK", "Content-Length: 10\r\n");
+        let upload = "POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\n";
+        for (pieces, has_another) in [
+            (&[GET][..], false),
+            (&["\r\n", GET], false),
+            (&[GET, GET], true),
+            (&[upload, "hello"], false),
+            (&[upload, "he", "llo"], false),
+            (&[upload, "hello", GET], true),
+        ] {
+            let mut apart = Connection::new();
+            for piece in pieces.iter().filter(|piece| piece.len() > 2) {
+                apart.request(piece);
+            }
+            let mut at_once = Connection::new();
+            at_once.request(&pieces.concat());
+            for mut connection in [apart, at_once] {
+                connection.answer(&head);
+                let pending = connection.pending.unwrap();
+                assert_eq!(pending.has_another(), has_another, "{pieces:?}");
+                assert_eq!(pending.left(0), Some(head.len() as u64 + 10), "{pieces:?}");
+            }
+        }
+        let mut during = Connection::new();
+        during.request(GET).answer(&head).request_early(GET, FIRST);
+        assert!(during.pending.unwrap().has_another());
+        // The client has all of the first answer: the second is no answer to a third request.
+        during.answer("1234567890").request(GET);
+        assert!(during.pending.unwrap().has_another());
+        during.answer(&head);
+        assert_eq!((during.left(0), during.pending.unwrap().answer), (None, ResponseProgress::Unknown));
+        // A chunked body, or a head in pieces, has no end that is looked for.
+        let mut chunked = Connection::new();
+        chunked
+            .request("PUT /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .request("5\r\n")
+            .answer(&head);
+        assert!(!chunked.pending.unwrap().has_another());
     }
 
     #[test]
     fn retransmission_of_earlier_answer_is_ignored() {
         let head = answer("200 OK", "Content-Length: 10\r\n");
-        let mut pending = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
+        let first = Received { sequence: 0, acknowledgment: FIRST, data: GET.as_bytes() };
+        let mut pending = Pending::request(None, &first).unwrap();
         let sent = |sequence, data| Sent { sequence, position: 0, data, is_last: false };
         let head_so_far = &mut Vec::new();
         pending.send(&sent(FIRST.wrapping_sub(5), b"12345"), head_so_far);
         assert_eq!(pending.answer, ResponseProgress::Waiting);
         pending.send(&sent(FIRST, head.as_bytes()), head_so_far);
         assert_eq!(pending.answer, ResponseProgress::Known);
-        let mut late = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
+        let mut late = Pending::request(None, &first).unwrap();
         late.send(&sent(FIRST.wrapping_add(1), head.as_bytes()), head_so_far);
         assert_eq!(late.answer, ResponseProgress::Unknown);
     }

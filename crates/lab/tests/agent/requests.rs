@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use evener_core::server::{Pending, ResponseProgress, Sent};
+use evener_core::server::{Pending, Received, ResponseProgress, Sent};
 use evener_lab::evener::program;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::host::Host;
@@ -25,13 +25,13 @@ const NEAR: u64 = 64 * 1024;
 const SCRIPTED_PORT: u16 = 8_088;
 
 /// A file for a host whose server has this port.
-fn config(farm: &Farm, host: &Host, port: u16) -> String {
+pub(crate) fn config(farm: &Farm, host: &Host, port: u16) -> String {
     let address = SocketAddr::new(farm.vip(0).into(), port).to_string();
     let service = service("web", &[address], "method = \"nat\"", &host.address().to_string());
     format!("[agent]\nreport = \"100ms\"\n{service}")
 }
 
-fn load(host: &Host) -> Result<Value> {
+pub(crate) fn load(host: &Host) -> Result<Value> {
     Ok(serde_json::from_str(&host.curl(&["http://127.0.0.1:9183/v1/load"])?)?)
 }
 
@@ -302,6 +302,12 @@ fn answer_end_follows_headers_or_kernel_counts() -> Result<()> {
         ),
         ("upgrade", get, vec![head("101 Switching Protocols\r\nUpgrade: x"), much.clone()], Left::AtLeast),
         ("no HTTP", get, vec![much.clone()], Left::AtLeast),
+        (
+            "two requests at once",
+            "GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+            vec![head("200 OK\r\nContent-Length: 100000"), part.clone()],
+            Left::AtLeast,
+        ),
     ];
     for (name, request, pieces, expected) in cases {
         script.send(pieces)?;
@@ -409,7 +415,8 @@ fn kernel_and_core_track_answers_alike() -> Result<()> {
         let request = format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
         let pieces = some_answer(&mut random);
         let mut head = Vec::new();
-        let mut expected = Pending::request(None, 0, request.as_bytes()).context("a request")?;
+        let received = Received { sequence: 0, acknowledgment: 0, data: request.as_bytes() };
+        let mut expected = Pending::request(None, &received).context("a request")?;
         let mut position = 0;
         for piece in &pieces {
             let sent = Sent { sequence: position as u32, position, data: piece, is_last: false };

@@ -9,8 +9,12 @@ use crate::config::DelayKind;
 use crate::io::diag::{OpenConnection, Sending};
 use crate::runtime::slots_by_source::{ClientSource, source};
 
-/// A transfer counts for so long: bursts and pauses of a second or two are no other speed.
+/// A speed counts for so long: pauses are no other speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
+/// A speed is measured over so much time, or a token bucket's burst would be one.
+const STRETCH: Duration = Duration::from_secs(2);
+/// The beginning of a busy period, in which the tokens that were saved up are spent.
+const BURST: Duration = Duration::from_millis(500);
 /// One client's outstanding bytes count for as long as this, in times of the client in the middle:
 /// clients that read slowly on purpose, on however many connections, make no server look busy.
 const SLOWEST: f64 = 4.0;
@@ -25,11 +29,7 @@ pub(super) struct Delay {
     /// shown more.
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
-    /// The rates of the last seconds.
-    speeds: VecDeque<SendSample>,
-    /// How fast the link and the paths of clients are, as was seen when they had more to carry than
-    /// they could.
-    speed: Option<f64>,
+    link: LinkSpeed,
     /// The clients' rates between the last two looks.
     rates: BTreeMap<ClientSource, f64>,
 }
@@ -40,31 +40,80 @@ struct DelaySample {
     at: Duration,
     sent: u64,
     in_flight: u64,
-    /// Whether there was something to send.
-    is_busy: bool,
     acknowledged: HashMap<(SocketAddr, SocketAddr), u64>,
+}
+
+/// How fast the link and the paths of clients are, by times when they had more to carry than they
+/// could.
+#[derive(Debug, Default)]
+struct LinkSpeed {
+    /// Since when there is more to send at each look.
+    busy_since: Option<Duration>,
+    /// The last samples of this busy period, of a [`STRETCH`] where there are so many.
+    stretch: VecDeque<SendSample>,
+    /// The speeds of whole stretches, in bytes a second, and when they ended.
+    speeds: VecDeque<(Duration, f64)>,
+    /// The speed to go by, in bytes a second.
+    speed: Option<f64>,
 }
 
 /// The bytes that went between two looks.
 #[derive(Debug)]
 struct SendSample {
-    at: Duration,
-    /// In bytes a second.
-    speed: f64,
-    /// Whether there was more to send at both: else the link may be faster.
-    is_busy: bool,
+    bytes: f64,
+    time: Duration,
+    /// Whether it may hold a token bucket's burst.
+    has_burst: bool,
+}
+
+impl LinkSpeed {
+    /// Takes in what went in the time before this moment. One sample alone tells no speed where
+    /// anything else does.
+    fn add_sample(&mut self, at: Duration, time: Duration, bytes: u64, is_busy: bool) {
+        if !is_busy {
+            (self.busy_since, self.stretch) = (None, VecDeque::new());
+            return;
+        }
+        let Some(since) = self.busy_since else {
+            self.busy_since = Some(at);
+            return;
+        };
+        let has_burst = at.saturating_sub(time) < since + BURST && time < STRETCH;
+        self.stretch.push_back(SendSample { bytes: bytes as f64, time, has_burst });
+        while self.stretch.len() > 1
+            && self
+                .stretch
+                .front()
+                .is_some_and(|first| first.has_burst || self.time() >= STRETCH + first.time)
+        {
+            self.stretch.pop_front();
+        }
+        let (time, bytes) = (self.time(), self.stretch.iter().map(|sample| sample.bytes).sum::<f64>());
+        if bytes == 0.0 || time.is_zero() {
+            return;
+        }
+        let speed = bytes / time.as_secs_f64();
+        if time < STRETCH {
+            // It goes until a whole stretch tells more, and only where none did before.
+            if self.speeds.is_empty() {
+                self.speed = Some(speed);
+            }
+            return;
+        }
+        self.speeds.push_back((at, speed));
+        self.speeds.retain(|(end, _)| at.saturating_sub(*end) <= SPEED_KEPT);
+        self.speed = self.speeds.iter().map(|(_, speed)| *speed).reduce(f64::max);
+    }
+
+    /// The time of the samples.
+    fn time(&self) -> Duration {
+        self.stretch.iter().map(|sample| sample.time).sum()
+    }
 }
 
 impl Delay {
     pub(super) fn new(kind: DelayKind) -> Delay {
-        Delay {
-            kind,
-            first_speed: None,
-            last: None,
-            speeds: VecDeque::new(),
-            speed: None,
-            rates: BTreeMap::new(),
-        }
+        Delay { kind, first_speed: None, last: None, link: LinkSpeed::default(), rates: BTreeMap::new() }
     }
 
     /// Takes in one more look, some time after the one before. `sent` counts all bytes that were
@@ -73,16 +122,17 @@ impl Delay {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
         let is_busy = sending.open.iter().any(|one| one.left().0 > 0);
-        let look = DelaySample {
-            at,
-            sent,
-            in_flight: sending.in_flight,
-            is_busy,
-            acknowledged: acknowledged.collect(),
-        };
+        let in_flight = sending.in_flight;
+        let look = DelaySample { at, sent, in_flight, acknowledged: acknowledged.collect() };
         if let Some(last) = self.last.replace(look) {
-            self.carry(&last, sent, sending.in_flight, is_busy, at);
-            self.rates = rates(&sending.open, &last, at.saturating_sub(last.at).as_secs_f64());
+            let time = at.saturating_sub(last.at);
+            // What clients have taken: what was sent, less what is on its way now and wasn't then.
+            let taken =
+                sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
+            self.link.add_sample(at, time, taken, is_busy);
+            self.rates = rates(&sending.open, &last, time.as_secs_f64());
+        } else {
+            self.link.add_sample(at, Duration::ZERO, 0, is_busy);
         }
     }
 
@@ -95,34 +145,13 @@ impl Delay {
         }
     }
 
-    /// Notes what clients have taken since the last look: what was sent, less what is on its way
-    /// now and wasn't then. Bytes that went while there was nothing more to send tell only that the
-    /// link is no slower.
-    fn carry(&mut self, last: &DelaySample, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
-        let seconds = at.saturating_sub(last.at).as_secs_f64();
-        let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
-        if carried > 0 && seconds > 0.0 {
-            let speed = carried as f64 / seconds;
-            self.speeds.push_back(SendSample { at, speed, is_busy: is_busy && last.is_busy });
-        }
-        while self.speeds.front().is_some_and(|one| at.saturating_sub(one.at) > SPEED_KEPT) {
-            self.speeds.pop_front();
-        }
-        let fastest = self.speeds.iter().map(|one| one.speed).fold(0.0, f64::max);
-        let is_known = self.speeds.iter().any(|one| one.is_busy);
-        let before = self.speed.filter(|_| !is_known).unwrap_or_default();
-        if fastest > 0.0 {
-            self.speed = Some(fastest.max(before));
-        }
-    }
-
     /// The delay of outstanding bytes, by the recent rates of the link and clients' paths.
     fn corrected(&self, open: &[OpenConnection]) -> Option<f64> {
         let bytes = self.bounded(open);
         if bytes < 1.0 {
             return Some(0.0);
         }
-        self.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
+        self.link.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
     }
 
     /// The sum of outstanding bytes; of a client no more than it takes in some times of the client
@@ -257,6 +286,32 @@ mod tests {
         let left = (9 * MIB - 5 * MIB) as f64;
         let slow = of(vec![download(2, 5 * MIB, 9 * MIB, 20)]);
         assert_eq!(look(&mut delay, &slow, 8 * MIB + 120_000, 140), Some(left / (MIB as f64 / 4.0)));
+    }
+
+    /// A link of 1 MiB/s behind a token bucket of 64 KiB, whose burst comes within one sample: of
+    /// half a second, or of a millisecond.
+    #[test]
+    fn one_sample_governs_no_speed() {
+        for bursts_at_ms in [1, 400, 900, 901, 2_400] {
+            let mut delay = Delay::new(DelayKind::Corrected);
+            let mut told = Vec::new();
+            let looks = (0..20).map(|look| look * 500).chain((0..5).map(|look| look * 1_000 + 401));
+            let mut looks: Vec<u64> = looks.collect();
+            looks.sort_unstable();
+            for at_ms in looks {
+                let burst = if at_ms >= bursts_at_ms { MIB / 16 } else { 0 };
+                let taken = MIB * at_ms / 1_000 + burst;
+                let sending = of(vec![download(1, taken, 100 * MIB, at_ms / 1_000)]);
+                delay.add_sample(&sending, Some(taken), Duration::from_millis(at_ms));
+                let seconds = delay.seconds(&sending, NOW_NS);
+                let true_seconds = (100 * MIB - taken) as f64 / MIB as f64;
+                told.push((at_ms, seconds.map(|seconds| seconds / true_seconds)));
+            }
+            let close = |told: &(u64, Option<f64>)| {
+                told.0 < 3_000 || told.1.is_some_and(|ratio| (0.8..1.25).contains(&ratio))
+            };
+            assert!(told.iter().all(close), "a burst at {bursts_at_ms} ms: {told:?}");
+        }
     }
 
     #[test]

@@ -22,8 +22,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const STATUS_MAX: u64 = 64 * 1024;
 
 /// The kernel tells of each socket, and of ten thousand it takes some twenty milliseconds: then it
-/// is asked more rarely, so that this takes a four-hundredth of a processor at most.
-const SHARE_OF_TIME: u32 = 400;
+/// is asked more rarely, so that this takes a hundredth of a processor at most.
+const SHARE_OF_TIME: u32 = 100;
 const RAREST: Duration = Duration::from_secs(10);
 
 /// Requests that this program has made of the server: its page counts them as well.
@@ -82,31 +82,23 @@ impl Sockets {
         found.or(of_machine)
     }
 
-    /// The bytes that connections have to send, and the bandwidth of their paths; `sent` counts the
-    /// bytes that the host has sent.
-    fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<PathBandwidth>) {
-        if let Some(sending) = self.sample() {
-            let at = self.began.elapsed();
-            let sent = self.following.as_deref().map(PendingPrograms::sent).or(sent);
-            self.delay.add_sample(&sending, sent, at);
-            self.add_sample(&sending);
-            self.bandwidth.add_sample(sending.rates.into_values().collect(), at);
-        }
-        (self.last, self.bandwidth.paths())
+    /// The bytes that connections have to send, and the bandwidth of their paths.
+    fn read(&mut self) -> (Option<ToSend>, Option<PathBandwidth>) {
+        (self.refresh(), self.bandwidth.paths())
     }
 
     /// The bytes that connections have to send, as of now.
     pub(super) fn refresh(&mut self) -> Option<ToSend> {
         if let Some(sending) = self.sample() {
-            self.add_sample(&sending);
+            let at = self.began.elapsed();
+            let following = self.following.as_deref();
+            self.delay.add_sample(&sending, following.map(PendingPrograms::sent).or_else(sent), at);
+            let delay_seconds = self.delay.seconds(&sending, monotonic_ns());
+            let unfollowed = following.map(PendingPrograms::unfollowed);
+            self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(&sending) });
+            self.bandwidth.add_sample(sending.rates.into_values().collect(), at);
         }
         self.last
-    }
-
-    fn add_sample(&mut self, sending: &Sending) {
-        let delay_seconds = self.delay.seconds(sending, monotonic_ns());
-        let unfollowed = self.following.as_deref().map(PendingPrograms::unfollowed);
-        self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
     /// The kernel's list of sockets, unless that was read a moment ago. Where the kernel gives
@@ -156,12 +148,15 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
 /// All that can be read now.
 pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));
-    let (sockets, paths) = sockets.read(sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")));
+    let (sockets, paths) = sockets.read();
     HostCounters {
         running,
         busy: busy(&stat),
@@ -199,7 +194,11 @@ fn memory(meminfo: &str) -> Option<(u64, u64)> {
 }
 
 /// Bytes that were sent over IPv4 and IPv6.
-fn sent(netstat: &str, snmp6: &str) -> Option<u64> {
+fn sent() -> Option<u64> {
+    octets_out(&text("/proc/net/netstat"), &text("/proc/net/snmp6"))
+}
+
+fn octets_out(netstat: &str, snmp6: &str) -> Option<u64> {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
     let (names, values) = (lines.next()?, lines.next()?);
     let at = names.split_whitespace().position(|name| name == "OutOctets")?;
@@ -249,11 +248,11 @@ mod tests {
         let meminfo = "MemTotal:       16384000 kB\nMemFree:  1 kB\nMemAvailable:    4096000 kB\n";
         assert_eq!(memory(meminfo), Some((4_096_000, 16_384_000)));
         let netstat = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InOctets OutOctets X\nIpExt: 10 20 30\n";
-        assert_eq!(sent(netstat, "Ip6InOctets   5\nIp6OutOctets      \t7\n"), Some(27));
-        assert_eq!(sent(netstat, ""), Some(20));
+        assert_eq!(octets_out(netstat, "Ip6InOctets   5\nIp6OutOctets      \t7\n"), Some(27));
+        assert_eq!(octets_out(netstat, ""), Some(20));
         for odd in ["", "cpu \nprocs_running x\nMemTotal: \nIpExt: OutOctets\n", "cpu 1 2 3 4\n"] {
             assert_eq!(
-                (running(odd), busy(odd), memory(odd), sent(odd, odd)),
+                (running(odd), busy(odd), memory(odd), octets_out(odd, odd)),
                 (None, None, None, None),
                 "{odd}"
             );

@@ -170,11 +170,17 @@ impl Sending {
 }
 
 impl OpenConnection {
-    /// The bytes that the client lacks, and whether that is exact: else it is what the kernel
-    /// holds.
+    /// The bytes that the client lacks, and whether that is exact: else it is the least that it can
+    /// be, by the answer that is known, or by what the kernel holds.
     pub(crate) fn left(&self) -> (u64, bool) {
-        let known = self.request.as_ref().and_then(|request| request.pending.left(self.acknowledged));
-        known.map_or((self.queued, false), |left| (left, true))
+        let Some(pending) = self.request.as_ref().map(|request| &request.pending) else {
+            return (self.queued, false);
+        };
+        match pending.left(self.acknowledged) {
+            Some(left) if pending.has_another() => (left.max(self.queued), false),
+            Some(left) => (left, true),
+            None => (self.queued, false),
+        }
     }
 
     /// The bytes that the client has of the answer, as far as it was seen to begin.
@@ -204,7 +210,9 @@ impl OpenConnection {
     fn is_pending(&self) -> bool {
         self.request.as_ref().is_some_and(|request| match request.pending.answer {
             Known::Waiting => true,
-            Known::Known => request.pending.left(self.acknowledged) != Some(0),
+            Known::Known => {
+                request.pending.left(self.acknowledged) != Some(0) || request.pending.has_another()
+            }
             Known::Unknown => false,
         })
     }
