@@ -6,10 +6,12 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::Director;
+use crate::farm::membership::Member;
 use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
 use crate::node::peers::KnownHost;
-use crate::pool::{ServerState, health};
+use crate::pool::health::HealthState;
+use crate::pool::{PoolServer, ServerState};
 
 impl Director {
     /// How a server is, and why it isn't up.
@@ -20,42 +22,65 @@ impl Director {
         state: &MemberState,
         known: &[KnownHost],
     ) -> (ServerState, Option<String>) {
-        let member = &state.member;
+        let suspended = self.pools.server(name).filter(|server| server.is_suspended());
+        let (health, failure) = self.health_of(name, service, state, known);
+        let drained = self.why_drained(name, state);
+        let shown = ServerState::shown(suspended.is_some(), health, drained.is_some());
+        let reason = match shown {
+            ServerState::Maintenance => suspended.and_then(PoolServer::operator_reason).map(str::to_owned),
+            ServerState::Down => failure,
+            ServerState::Draining => drained.map(str::to_owned),
+            ServerState::Up | ServerState::Silent => None,
+        };
+        (shown, reason)
+    }
+
+    /// The health of a server, with why it isn't up. One that can't be reached is down.
+    fn health_of(
+        &self,
+        name: &ServerName,
+        service: &Service,
+        state: &MemberState,
+        known: &[KnownHost],
+    ) -> (HealthState, Option<String>) {
+        if let Some(reason) = self.why_unreachable(service, &state.member) {
+            return (HealthState::Down, Some(reason));
+        }
+        let health = state.health.state;
+        let reason = match health {
+            HealthState::Up => None,
+            _ if self.other_host(name).is_some() => Some(why_not_up(name, known)),
+            HealthState::Unknown => Some("not probed yet".to_owned()),
+            HealthState::Down => {
+                let failure = self.pools.server(name).and_then(|server| server.health().last_failure());
+                failure.map(|(_, failure)| failure.to_string())
+            }
+        };
+        (health, reason)
+    }
+
+    fn why_unreachable(&self, service: &Service, member: &Member) -> Option<String> {
         if let Some(reason) = self.why_not_here(service, member) {
-            return (ServerState::Down, Some(reason));
-        }
-        // Where all refuse new sessions, they are given them all the same.
-        let by_itself = state.refuses && !self.is_chosen(name);
-        let own = self.pools.server(name);
-        if let Some(server) = own.filter(|server| server.is_suspended()) {
-            return (ServerState::Maintenance, server.operator_reason().map(str::to_owned));
-        }
-        let by_operator = state.admin_draining.then_some("drained by the operator");
-        if let Some(who) = by_operator.or(by_itself.then_some("drained by its own report")) {
-            return (ServerState::Draining, Some(who.to_owned()));
-        }
-        if member.weight == 0 {
-            return (ServerState::Draining, Some("its weight is 0".to_owned()));
+            return Some(reason);
         }
         if member.draining {
-            return (ServerState::Draining, Some("silent: it no longer answers".to_owned()));
+            return Some("silent: it no longer answers".to_owned());
         }
         if !member.local && member.mac.is_none() {
-            return (ServerState::Down, Some(self.why_not_found(service.method, member.address)));
+            return Some(self.why_not_found(service.method, member.address));
         }
-        if member.ifindex.is_some_and(|ifindex| !self.links.contains_key(&ifindex)) {
-            let why = "the interface that leads to it is gone, or not one of [engine] interfaces";
-            return (ServerState::Down, Some(why.to_owned()));
-        }
-        match state.health.state {
-            health::HealthState::Up => (ServerState::Up, None),
-            _ if self.other_host(name).is_some() => (ServerState::Down, Some(why_not_up(name, known))),
-            health::HealthState::Unknown => (ServerState::Down, Some("not probed yet".to_owned())),
-            health::HealthState::Down => {
-                let failure = self.pools.server(name).and_then(|server| server.health().last_failure());
-                (ServerState::Down, failure.map(|(_, failure)| failure.to_string()))
-            }
-        }
+        let is_gone = member.ifindex.is_some_and(|ifindex| !self.links.contains_key(&ifindex));
+        is_gone
+            .then(|| "the interface that leads to it is gone, or not one of [engine] interfaces".to_owned())
+    }
+
+    /// Why a server is to take no new sessions, if it isn't.
+    fn why_drained(&self, name: &ServerName, state: &MemberState) -> Option<&'static str> {
+        // Where all refuse new sessions, they are given them all the same.
+        let by_itself = state.refuses && !self.is_chosen(name);
+        let by_operator = state.admin_draining.then_some("drained by the operator");
+        let by_report = || by_itself.then_some("drained by its own report");
+        by_operator.or_else(by_report).or((state.member.weight == 0).then_some("its weight is 0"))
     }
 
     /// Whether new sessions go to a server, by the tables in force.

@@ -18,6 +18,8 @@ pub mod shares;
 pub mod signals;
 mod slow_start;
 
+use health::HealthState;
+
 pub use check_history::{CHECKS_MAX, CheckHistory};
 pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
@@ -74,6 +76,18 @@ pub enum ServerState {
 }
 
 impl ServerState {
+    /// The state to show: what a server can't do counts before what it is to do, and both behind
+    /// maintenance, in which nobody asks.
+    pub const fn shown(is_in_maintenance: bool, health: HealthState, is_drained: bool) -> ServerState {
+        match (health, is_drained) {
+            _ if is_in_maintenance => ServerState::Maintenance,
+            (HealthState::Down, _) => ServerState::Down,
+            (_, true) => ServerState::Draining,
+            (HealthState::Up, false) => ServerState::Up,
+            (HealthState::Unknown, false) => ServerState::Down,
+        }
+    }
+
     /// Its name in views.
     pub const fn name(self) -> &'static str {
         match self {

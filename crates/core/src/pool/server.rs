@@ -231,12 +231,8 @@ impl PoolServer {
 
     /// How it is, where its weight is this. That it `refuses` counts only where others don't.
     pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
-        match self.is_up() {
-            _ if self.is_suspended => ServerState::Maintenance,
-            _ if self.is_drained || weight == 0 || refuses => ServerState::Draining,
-            true => ServerState::Up,
-            false => ServerState::Down,
-        }
+        let health = self.health.status().state;
+        ServerState::shown(self.is_suspended, health, self.is_drained || weight == 0 || refuses)
     }
 
     /// Of its weight, how many tenths it has by now, and wants.
@@ -364,10 +360,7 @@ mod tests {
         assert_eq!(server.state(1, false), ServerState::Draining);
         assert!(server.drain(false));
         fails(&mut server, 2);
-        assert_eq!(
-            (server.state(1, false), server.state(0, false)),
-            (ServerState::Down, ServerState::Draining)
-        );
+        assert_eq!((server.state(1, false), server.state(0, false)), (ServerState::Down, ServerState::Down));
     }
 
     #[test]

@@ -455,6 +455,9 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -
         labels: |server| [("service", server.service.as_str()), ("server", server.name.as_str())],
     };
     group.gauge("server_up", "Whether the server is up.", |server| (server.state == "up").into())?;
+    group.gauge("server_down", "Whether the server fails, or can't be reached.", |server| {
+        (server.state == "down").into()
+    })?;
     group.gauge("server_draining", "Whether the server is draining: no new sessions.", |server| {
         matches!(server.state.as_str(), "draining" | "maintenance").into()
     })?;

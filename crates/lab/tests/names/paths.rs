@@ -212,6 +212,20 @@ fn echoes_measure_a_path_to_a_server_without_an_agent() -> Result<()> {
         let path = shown(&stage, 0)?;
         Ok(is_near(&path["bottleneck_bps"], 4.0, 10.0) && is_near(&path["available_bps"], 4.0, 10.0))
     })?;
+    let name = stage.farm.server(0).interfaces().first().context("an interface")?.name.clone();
+    let bucket = ["rate", "10mbit", "burst", "16kb", "latency", "200ms"];
+    stage
+        .farm
+        .server(0)
+        .run(&[&["tc", "qdisc", "replace", "dev", &name, "root", "tbf"][..], &bucket].concat())?;
+    wait::until("10 Mbit/s are known behind a bucket that lets a train pass", || {
+        let path = shown(&stage, 0)?;
+        ensure!(
+            path["bottleneck_bps"].as_f64().is_none_or(|bps| bps < 20e6),
+            "the burst is believed: {path}"
+        );
+        Ok(is_near(&path["bottleneck_bps"], 10.0, 10.0) && is_near(&path["available_bps"], 10.0, 15.0))
+    })?;
     drop(agents);
     stage.farm.server(0).run(&["sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=1"])?;
     wait::until("it answers no more", || {

@@ -30,6 +30,7 @@ mod reports;
 mod services;
 mod slow_start;
 mod snapshot;
+mod states;
 
 /// The surroundings of the director.
 struct World {

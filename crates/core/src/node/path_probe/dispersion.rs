@@ -98,6 +98,23 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
+/// The rate of the narrowest link by a long train, and by shorter ones that went right behind it.
+/// Where these came out less than half as fast, a token bucket let the first one pass, and the last
+/// two tell the link's rate if they agree.
+pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival>]) -> Option<u64> {
+    let first = bottleneck_bps(first)?;
+    let behind: Vec<u64> = behind.iter().filter_map(|train| bottleneck_bps(train)).collect();
+    let mut sorted = behind.clone();
+    sorted.sort_unstable();
+    match (sorted.get(sorted.len() / 2), &behind[..]) {
+        (Some(middle), [.., one, other]) if middle.saturating_mul(2) < first => {
+            let (less, more) = (one.min(other), one.max(other));
+            (*more <= less.saturating_mul(100 + ALIKE_PERCENT) / 100).then_some(*less)
+        }
+        _ => Some(first),
+    }
+}
+
 /// The bandwidth that cprobe calls available: trains of echoes, of each the bits by the time from
 /// the first to the last; the mean of all but the fastest and the slowest. That is the rate at
 /// which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and
@@ -205,6 +222,27 @@ mod tests {
             }
         }
         assert!(!is_burst(&[], 1));
+    }
+
+    #[test]
+    fn trains_behind_a_burst_tell_the_link() {
+        let bps = 10_000_000;
+        let train =
+            |link: &Link, packets: u64| link.carry(&(0..packets).map(|at| at * 5_000).collect::<Vec<_>>());
+        let drained = Link::of(bps);
+        for burst in [1, 4, 12, 14, 24] {
+            let first = Link { burst_bits: burst * PACKET_BITS, ..Link::of(bps) };
+            let second = Link { burst_bits: 1.max(burst.saturating_sub(14)) * PACKET_BITS, ..Link::of(bps) };
+            let behind = [train(&second, 10), train(&drained, 10), train(&drained, 10)];
+            let found = settled_bottleneck_bps(&train(&first, 14), &behind);
+            assert!(is_near(found, bps, 10), "a bucket of {burst} packets: {found:?}");
+        }
+        let first = train(&Link { burst_bits: 24 * PACKET_BITS, ..Link::of(bps) }, 14);
+        let slower = train(&Link::of(bps / 2), 10);
+        let unsettled = [train(&drained, 10), train(&drained, 10), slower];
+        assert_eq!(settled_bottleneck_bps(&first, &unsettled), None);
+        assert_eq!(settled_bottleneck_bps(&[], &unsettled), None);
+        assert!(is_near(settled_bottleneck_bps(&train(&drained, 14), &[]), bps, 10));
     }
 
     #[test]

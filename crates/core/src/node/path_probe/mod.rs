@@ -12,7 +12,9 @@
 mod dispersion;
 mod trains;
 
-pub use dispersion::{ProbeArrival, available_bps, bottleneck_bps, echoes_available_bps, is_burst};
+pub use dispersion::{
+    ProbeArrival, available_bps, bottleneck_bps, echoes_available_bps, is_burst, settled_bottleneck_bps,
+};
 pub use trains::{ProbeRefusal, ProbeResponder, ProbeResponse, Train};
 
 use alloc::vec::Vec;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use evener_core::dns::MeasuredPath;
 use evener_core::net::checksum;
 use evener_core::net::wire::{icmp, icmpv6};
-use evener_core::node::path_probe::{ProbeArrival, bottleneck_bps, echoes_available_bps};
+use evener_core::node::path_probe::{
+    ProbeArrival, bottleneck_bps, echoes_available_bps, settled_bottleneck_bps,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout_at};
@@ -36,12 +38,18 @@ pub(crate) async fn by_echoes(server: IpAddr) -> Result<MeasuredPath, String> {
     if pairs.is_empty() {
         return Err(format!("{server} answers no ICMP echoes"));
     }
-    let lost = || format!("of {PAIRS} ICMP echoes from {server} {} came", pairs.len());
-    let bottleneck_bps = bottleneck_bps(&pairs).ok_or_else(lost)?;
+    if bottleneck_bps(&pairs).is_none() {
+        return Err(format!("of {PAIRS} ICMP echoes from {server} {} came", pairs.len()));
+    }
     let mut trains = Vec::new();
     for _ in 0..TRAINS {
         trains.push(echoes.train(TRAIN).await.map_err(failed)?);
     }
+    let bottleneck_bps = settled_bottleneck_bps(&pairs, &trains).ok_or_else(|| {
+        format!(
+            "a token bucket on the path from {server} lets echoes pass at once, whatever the path carries"
+        )
+    })?;
     Ok(MeasuredPath { bottleneck_bps, available_bps: echoes_available_bps(&trains) })
 }
 
