@@ -83,7 +83,7 @@ impl Director {
         let service = self.farm.service(&name.service)?;
         let member = self.membership.member(&name.service, &name.server)?;
         service.addresses.iter().find_map(|address| {
-            let destination = SocketAddr::new(address.ip(), service.health.port.unwrap_or(address.port()));
+            let destination = service.probe_address(*address);
             let way = self.probe_way(service, &member, destination)?;
             Some(Target { destination, way })
         })

@@ -213,6 +213,11 @@ impl Service {
         self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
 
+    /// Where a server that has this service address is probed, but for methods that translate.
+    pub fn probe_address(&self, address: SocketAddr) -> SocketAddr {
+        SocketAddr::new(address.ip(), self.health.port.unwrap_or(address.port()))
+    }
+
     /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's
     /// first address.
     pub fn server_port(&self, server: &str) -> Option<u16> {

@@ -6,9 +6,13 @@ use core::net::SocketAddr;
 
 use super::HealthKind;
 use super::health::Failure;
+use crate::net::http::Chunks;
 
 /// The most of a reply that is read for a probe, head and body, in bytes.
 pub const REPLY_MAX: usize = 64 * 1024;
+
+/// The only one of its class that is the final reply (RFC 9110, section 15.2.2).
+const SWITCHING_PROTOCOLS: u16 = 101;
 
 /// The verdict on a reply read so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,9 +57,9 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     };
     let full = reply.len() >= REPLY_MAX;
     let reply = &reply[..reply.len().min(REPLY_MAX)];
-    let status = match status_of(reply) {
-        Ok(Some(status)) => status,
-        Ok(None) if eof => return ReplyVerdict::Failed(Failure::Closed),
+    let (status, reply) = match final_reply(reply) {
+        Ok(Some(found)) => found,
+        Ok(None) if eof || full => return ReplyVerdict::Failed(Failure::Closed),
         Ok(None) => return ReplyVerdict::More,
         Err(failure) => return ReplyVerdict::Failed(failure),
     };
@@ -65,13 +69,46 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     let Some(wanted) = wanted.as_ref().filter(|text| !text.is_empty()) else {
         return ReplyVerdict::Ok;
     };
-    let body = body_of(reply);
-    match body {
-        Some(body) if contains(body, wanted.as_bytes()) => ReplyVerdict::Ok,
-        None if eof && !full => ReplyVerdict::Failed(Failure::Closed),
-        _ if eof || full => ReplyVerdict::Failed(Failure::Body),
-        _ => ReplyVerdict::More,
+    let Some(body) = body_of(reply) else {
+        return match (eof, full) {
+            (true, false) => ReplyVerdict::Failed(Failure::Closed),
+            (_, true) => ReplyVerdict::Failed(Failure::Body),
+            (false, false) => ReplyVerdict::More,
+        };
+    };
+    let head = &reply[..reply.len() - body.len()];
+    let (body, is_whole) = match is_chunked(head) {
+        true => Chunks::data_of(body),
+        false => (body.to_vec(), false),
+    };
+    match contains(&body, wanted.as_bytes()) {
+        true => ReplyVerdict::Ok,
+        false if eof || full || is_whole => ReplyVerdict::Failed(Failure::Body),
+        false => ReplyVerdict::More,
     }
+}
+
+/// The status of the reply behind interim ones (RFC 9110, section 15.2), and where it begins, once
+/// it is there.
+fn final_reply(mut reply: &[u8]) -> Result<Option<(u16, &[u8])>, Failure> {
+    loop {
+        match status_of(reply)? {
+            Some(status) if (100..200).contains(&status) && status != SWITCHING_PROTOCOLS => {
+                let Some(behind) = body_of(reply) else { return Ok(None) };
+                reply = behind;
+            }
+            found => return Ok(found.map(|status| (status, reply))),
+        }
+    }
+}
+
+/// Whether the body comes in chunks (RFC 9112, section 7.1).
+fn is_chunked(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b'\n').any(|line| {
+        let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
+        let last = value.rsplit(|byte| matches!(byte, b',' | b':')).next().unwrap_or_default();
+        name.eq_ignore_ascii_case(b"transfer-encoding") && last.trim_ascii().eq_ignore_ascii_case(b"chunked")
+    })
 }
 
 /// The status code of a status line (RFC 9112, section 4), once it is there.
@@ -164,6 +201,43 @@ mod tests {
     }
 
     #[test]
+    fn expected_text_may_lie_in_two_chunks() {
+        let kind = http(Some("ready"));
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n";
+        let whole = format!("{head}3\r\nrea\r\n2;a=b\r\ndy\r\n0\r\n\r\n");
+        let found = whole.find("dy").unwrap() + 2;
+        for end in 0..=whole.len() {
+            let expected = if end < found { ReplyVerdict::More } else { ReplyVerdict::Ok };
+            assert_eq!(judge_http(&kind, &whole.as_bytes()[..end], false), expected, "{end}");
+        }
+        // The size of a chunk is no text, and behind the last one nothing comes.
+        let other = format!("{head}5\r\nread\r\r\n0\r\n\r\n");
+        assert_eq!(judge_http(&kind, other.as_bytes(), false), ReplyVerdict::Failed(Failure::Body));
+        let sizes = format!("{head}3;ready\r\nabc\r\n");
+        assert_eq!(judge_http(&kind, sizes.as_bytes(), false), ReplyVerdict::More);
+        let plain = "HTTP/1.1 200 OK\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n";
+        assert_eq!(judge_http(&kind, plain.as_bytes(), true), ReplyVerdict::Failed(Failure::Body));
+    }
+
+    #[test]
+    fn interim_replies_come_before_the_final_one() {
+        let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+        let whole = |status: &str| format!("{interim}HTTP/1.1 {status}\r\n\r\nready");
+        for (kind, status, expected) in [
+            (http(None), "200 OK", ReplyVerdict::Ok),
+            (http(Some("ready")), "200 OK", ReplyVerdict::Ok),
+            (http(None), "503 Busy", ReplyVerdict::Failed(Failure::Status(503))),
+            (http(None), "101 Other", ReplyVerdict::Failed(Failure::Status(101))),
+        ] {
+            let reply = whole(status);
+            assert_eq!(judge_http(&kind, reply.as_bytes(), false), expected, "{status}");
+            assert_eq!(judge_http(&kind, interim.as_bytes(), false), ReplyVerdict::More);
+        }
+        let ended = judge_http(&http(None), interim.as_bytes(), true);
+        assert_eq!(ended, ReplyVerdict::Failed(Failure::Closed));
+    }
+
+    #[test]
     fn a_request_names_the_service() {
         let text = |port| {
             let address = SocketAddr::new([192, 0, 2, 100].into(), port);
@@ -199,7 +273,7 @@ mod tests {
         for status in [200, 299, 304] {
             assert_eq!(judge(status), ReplyVerdict::Ok, "{status}");
         }
-        for status in [100, 199, 300, 303, 305, 999] {
+        for status in [101, 300, 303, 305, 999] {
             assert_eq!(judge(status), ReplyVerdict::Failed(Failure::Status(status)));
         }
     }

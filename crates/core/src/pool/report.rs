@@ -102,16 +102,23 @@ pub fn number(value: f64, parts: u32, max: u64) -> Result<u64, BadReport> {
     if parts > max { Err(BadReport::Absurd) } else { Ok(parts) }
 }
 
+/// The first line that says anything, once it has its end.
+pub fn agent_line(bytes: &[u8]) -> Option<&[u8]> {
+    let start = bytes.iter().position(|byte| !byte.is_ascii_whitespace())?;
+    let line = bytes.get(start..)?;
+    line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).and_then(|end| line.get(..end))
+}
+
 /// Reads the line of HAProxy's agent-check: words with blanks, tabs or commas between them, `75%`
-/// among them, up to the first end of a line.
+/// among them, up to its end or the end of all. Blank lines before it are passed over.
 ///
 /// Each line says all: what an earlier one said doesn't last. More than 100 % is 100 %; `maxconn`
 /// is left to others.
 ///
 /// # Errors
 /// It says nothing, or something else.
-pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
-    let line = line.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+pub fn agent_check(bytes: &[u8]) -> Result<Report, BadReport> {
+    let line = agent_line(bytes).unwrap_or(bytes.trim_ascii());
     let line = core::str::from_utf8(line).map_err(|_| BadReport::Unreadable)?;
     let (words, _description) = line.split_once('#').unwrap_or((line, ""));
     let mut report = Report::default();
@@ -154,7 +161,15 @@ pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
     })
 }
 
+/// Parts of a percent are rounded.
 fn percents(digits: &str) -> Result<u16, BadReport> {
+    if let Some((whole, parts)) = digits.split_once('.') {
+        let is_up = matches!(parts.bytes().next(), Some(b'5'..=b'9'));
+        return match parts.bytes().all(|byte| byte.is_ascii_digit()) && !parts.is_empty() {
+            true => Ok((percents(whole)? + u16::from(is_up)).min(100)),
+            false => Err(BadReport::NotANumber),
+        };
+    }
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(BadReport::NotANumber);
     }
@@ -165,7 +180,7 @@ fn claim(word: &str) -> Option<AdminState> {
     let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name));
     if is(&["up", "ready"]) {
         Some(AdminState::Ready)
-    } else if is(&["drain", "maint", "down", "failed", "stopped"]) {
+    } else if is(&["drain", "maint", "down", "fail", "failed", "stopped"]) {
         Some(AdminState::Drain)
     } else {
         None
@@ -192,13 +207,23 @@ mod tests {
         assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(AdminState::Drain))));
         assert_eq!(read("250%"), Ok((Some(100), None)));
         assert_eq!(read("0%"), Ok((Some(0), None)));
-        for silent in ["", "\n75%", "   ", "# nothing"] {
+        assert_eq!(read("fail#the disk is full, 5%"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("\r\n \n75%\nup"), Ok((Some(75), None)));
+        assert_eq!(read("up 33.5%"), Ok((Some(34), Some(AdminState::Ready))));
+        assert_eq!(
+            [read("33.49%"), read("99.9%"), read("0.4%")].map(|read| read.unwrap().0),
+            [33, 100, 0].map(Some)
+        );
+        for silent in ["", "\n", "   ", "# nothing", "\n# nothing\n75%"] {
             assert_eq!(read(silent), Err(BadReport::Unreadable), "{silent:?}");
         }
         for (line, bad) in [
             ("99999999%", BadReport::Absurd),
             ("-5%", BadReport::NotANumber),
             ("%", BadReport::NotANumber),
+            (".5%", BadReport::NotANumber),
+            ("5.%", BadReport::NotANumber),
+            ("5.5.5%", BadReport::NotANumber),
             ("1e2%", BadReport::NotANumber),
             ("fine", BadReport::Unreadable),
         ] {
@@ -279,7 +304,7 @@ mod tests {
         for takes in ["up", "READY", "Up"] {
             assert_eq!(read(takes), Ok((None, Some(AdminState::Ready))), "{takes}");
         }
-        for refuses in ["drain", "MAINT", "down", "failed", "Stopped"] {
+        for refuses in ["drain", "MAINT", "down", "FAIL", "failed", "Stopped"] {
             assert_eq!(read(refuses), Ok((None, Some(AdminState::Drain))), "{refuses}");
         }
         assert_eq!(read("MaxConn:30"), Ok((None, None)), "others' business");

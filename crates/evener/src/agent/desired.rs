@@ -9,6 +9,7 @@ use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::mark::MARK_LEN;
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::{RehandoffMode, VipKey};
+use evener_core::pool::HealthKind;
 use evener_dataplane::server::{AttachPoints, Hook, Offer, Tables};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,18 @@ impl<'a> ServedService<'a> {
         self.service.addresses.iter().map(|address| address.ip()).collect()
     }
 
+    /// Where directors' probes come that go to no address of the service: to a port of their own, or
+    /// by TCP to a service of UDP.
+    fn probes(&self) -> impl Iterator<Item = VipKey> {
+        let service = self.service;
+        let are_tcp = matches!(service.health.kind, HealthKind::Tcp | HealthKind::Http { .. });
+        let to = service.addresses.iter().filter(move |_| are_tcp).map(|address| {
+            let to = service.probe_address(*address);
+            VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp }
+        });
+        to.filter(|key| !service_keys(service).any(|other| other == *key))
+    }
+
     /// How this host has the addresses.
     pub(super) fn arp_mode(&self) -> ArpMode {
         let method = self.service.method;
@@ -97,6 +110,12 @@ impl<'a> ServedService<'a> {
             (false, false) => ArpMode::Silent,
         }
     }
+}
+
+/// Where clients' packets come.
+fn service_keys(service: &Service) -> impl Iterator<Item = VipKey> {
+    let protocol = service.protocol;
+    service.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
 }
 
 /// How a server has a service address.
@@ -403,11 +422,15 @@ fn tables(
     };
     for role in roles {
         tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
-        for vip in &role.service.addresses {
-            let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            let mss = segment_max(role, vip.ip(), mtu).filter(|_| role.is_tunnelled(network));
+        for key in service_keys(role.service) {
+            let mss = segment_max(role, key.address, mtu).filter(|_| role.is_tunnelled(network));
             tables.services.insert(key, Offer { mss, is_marked: role.is_marked(), ..Offer::default() });
         }
+    }
+    // What another service has there is clients'.
+    for (role, key) in roles.iter().flat_map(|role| role.probes().map(move |key| (role, key))) {
+        let offer = Offer { is_marked: role.is_marked(), ..Offer::default() };
+        tables.services.entry(key).or_insert(offer);
     }
     tables
 }
@@ -425,14 +448,17 @@ fn accept(
 ) {
     let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.listeners.is_empty());
     for role in roles {
-        for vip in &role.service.addresses {
-            let key = VipKey { address: vip.ip(), port: vip.port(), protocol: role.service.protocol };
-            let listener = role.listeners.get(&vip.ip()).copied();
+        for key in service_keys(role.service) {
+            let listener = role.listeners.get(&key.address).copied();
             let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
-            (offer.listener, offer.punt_listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
+            (offer.listener, offer.punt_listener) = (Some(only_reads.unwrap_or(key.port)), listener);
             offer.turns = only_reads.is_none() && role.service.later_requests == RehandoffMode::Rehandoff;
         }
+    }
+    let served = roles.iter().filter(|role| role.serves()).flat_map(|role| role.probes());
+    for key in served {
+        tables.services.entry(key).or_default().listener.get_or_insert(key.port);
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
     // A connection that is handed over by another node's message comes by the loopback interface,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evener_core::pool::report::{
     BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check,
-    mod_status, number,
+    agent_line, mod_status, number,
 };
 use evener_core::pool::{ReportKind, Reporting};
 use serde_json::Value;
@@ -50,7 +50,7 @@ async fn answer(to: SocketAddr, settings: &Reporting) -> std::io::Result<Vec<u8>
     while answer.len() <= ANSWER_MAX {
         let len = stream.read(&mut buffer).await?;
         answer.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if len == 0 || is_line && answer.contains(&b'\n') || !is_line && is_complete(&answer) {
+        if len == 0 || is_line && agent_line(&answer).is_some() || !is_line && is_complete(&answer) {
             break;
         }
     }

@@ -9,6 +9,8 @@ use evener_lab::farm::Farm;
 use evener_lab::transfer::there_and_back;
 use evener_lab::{skip, wait};
 
+use evener_lab::evener::Evener;
+
 use crate::wrapper::{Kind, Tunnel, Wrapper, cable};
 use crate::{Agent, Program, refused, service, snapshot, status, vips};
 
@@ -262,4 +264,26 @@ fn without_directors_no_tunnel_is_opened() -> Result<()> {
     assert!(output.contains("directors"), "{output}");
     assert_eq!(snapshot(server)?, before);
     Ok(())
+}
+
+/// To a port of their own, and by TCP to a service of UDP.
+#[test]
+fn probes_come_out_of_tunnels_beside_clients_packets() -> Result<()> {
+    let farm = Farm::builder().bare().build()?;
+    let (director, server) = (farm.director(), farm.server(0));
+    let directors = [director.address().to_string()];
+    let probed = |keys: &str| format!("[service.health]\nkind = \"tcp\"\ninterval = \"300ms\"\n{keys}\n");
+    let one = |name: &str, port: u16, keys: &str, health: &str| {
+        let address = SocketAddr::new(farm.vip(0).into(), port).to_string();
+        let keys = format!("method = \"tunnel\"\n{keys}\n{}", probed(health));
+        service(name, &[address], &keys, &server.address().to_string())
+    };
+    // The server program listens at 80 and 8080.
+    let file = format!("[farm]\ndirectors = {directors:?}\n\n")
+        + &one("web", 9_000, "", "port = 8080")
+        + &one("dns", 8_080, "protocol = \"udp\"", "")
+        + &one("other", 80, "", "");
+    let _agent = Agent::start(server, &file, &[])?;
+    let evener = Evener::start(director, &file)?;
+    evener.wait_for_servers(3, wait::LONG).map(drop)
 }

@@ -5,6 +5,7 @@ use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::Load;
+use evener_lab::web::OTHER_PORT;
 use evener_lab::{web_others, web_tls};
 
 use crate::talk::{Talk, get};
@@ -14,6 +15,18 @@ on_one_engine! {
     apache_serves,
     caddy_serves,
     caddy_serves_encrypted,
+    servers_are_probed_at_another_port,
+}
+
+fn servers_are_probed_at_another_port(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(2).build()?;
+    let offer = Offer::new(engine, 2, &[route("path = \"/*\"", &["web1", "web2"])]);
+    let health = offer.health.clone() + &format!("port = {OTHER_PORT}\n");
+    // It waits until all servers are up.
+    let handoff = Handoff::start(farm, Offer { health, ..offer })?;
+    let client = handoff.client();
+    assert!(client.curl(&[&format!("http://{}/who", handoff.service(Family::V4))])?.starts_with("web"));
+    Ok(())
 }
 
 /// With one socket for both families, as it has by default.

@@ -1,5 +1,7 @@
 //! Where a body in chunks ends (RFC 9112, section 7.1).
 
+use alloc::vec::Vec;
+
 /// The longest line of a chunk's size with its extensions, and the longest of all trailers, in
 /// bytes.
 const LINE_MAX: u32 = 8 * 1024;
@@ -24,7 +26,7 @@ enum ChunkState {
 
 /// How far a body in chunks was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     state: ChunkState,
     /// Of the chunk: its size as far as it is known, then what is left of it.
     left: u64,
@@ -72,6 +74,21 @@ impl Chunks {
             at += 1;
         }
         ChunkSpan::All
+    }
+
+    /// The data of a body in chunks, as far as it is there and no byte is malformed; and whether
+    /// that is all.
+    pub(crate) fn data_of(body: &[u8]) -> (Vec<u8>, bool) {
+        let (mut chunks, mut data) = (Chunks::new(), Vec::new());
+        for byte in body {
+            let is_data = chunks.state == ChunkState::Data;
+            match chunks.follow(&[*byte]) {
+                ChunkSpan::All if is_data => data.push(*byte),
+                ChunkSpan::All => {}
+                ChunkSpan::Ends(_) | ChunkSpan::Malformed(_) => return (data, true),
+            }
+        }
+        (data, false)
     }
 
     /// The part that follows this byte; none where that can't be known. Strict about line ends, on

@@ -13,6 +13,7 @@ mod tests;
 mod url;
 
 pub use answer::{RedirectStatus, ResponseFraming, redirect, refuse, without_body, write_text};
+pub(crate) use chunks::Chunks;
 pub use host::{has_hidden_dots, host_of, normal_path};
 pub use refusal::HttpRefusal;
 pub use request::{BodyFraming, HEAD_MAX, HEADERS_MAX, HeadParse, Request, read, read_within};

@@ -139,6 +139,32 @@ fn tunnels_are_opened_where_directors_are() {
 }
 
 #[test]
+fn probes_are_let_in_beside_clients_packets() {
+    let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
+    let ports = |keys: &str| {
+        let text = format!("{farm}{}", service(keys, "10.0.0.11"));
+        let (tables, _) = desired_state(&text, &AgentIdentity::default()).unwrap().programs.unwrap();
+        let keys = tables.services.into_iter();
+        keys.map(|(key, offer)| (key.protocol, key.port, offer.listener)).collect::<BTreeSet<_>>()
+    };
+    let health = |keys: &str| format!("[service.health]\n{keys}\n");
+    let tcp = |port, listener| (Protocol::Tcp, port, listener);
+    let another = health("kind = \"http\"\nport = 8080");
+    let tunnel = "method = \"tunnel\"\n";
+    assert_eq!(ports(tunnel), BTreeSet::from([tcp(80, None)]));
+    assert_eq!(ports(&format!("{tunnel}{another}")), BTreeSet::from([tcp(80, None), tcp(8080, None)]));
+    let handoff = format!("method = \"handoff\"\n{another}");
+    assert_eq!(ports(&handoff), BTreeSet::from([tcp(80, Some(80)), tcp(8080, Some(8080))]));
+    let udp = format!("{tunnel}protocol = \"udp\"\n");
+    let datagrams = (Protocol::Udp, 80, None);
+    assert_eq!(
+        ports(&format!("{udp}{}", health("kind = \"tcp\""))),
+        BTreeSet::from([datagrams, tcp(80, None)])
+    );
+    assert_eq!(ports(&format!("{udp}{}", health("kind = \"none\""))), BTreeSet::from([datagrams]));
+}
+
+#[test]
 fn connections_are_taken_by_every_link_and_by_loopback() {
     let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
     let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
