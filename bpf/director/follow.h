@@ -108,10 +108,10 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 		return step_to(STATE_ESTABLISHED, near) | STEP_LASTS;
 	case STATE_SERVER_CLOSED:
 		if (flags & TCP_RST)
-			return STEP_NONE;
+			return fits ? step_to(STATE_CLOSING, mark) : STEP_NONE;
 		if (flags & TCP_FIN)
 			return step_to(STATE_CLOSING, mark);
-		break;
+		return step_to(state, fits ? near : mark);
 	case STATE_CLOSING:
 		if (flags & TCP_RST)
 			return STEP_NONE;

@@ -105,6 +105,14 @@ fn sent_twice(counts: &BTreeMap<String, i64>) -> i64 {
     count("RetransSegs") - count("TCPSynRetrans") - count("TCPDSACKRecv")
 }
 
+/// SYNs that a client has sent again.
+///
+/// # Errors
+/// When the kernel's counters can't be read.
+pub fn syns_sent_twice(client: &Host) -> Result<i64> {
+    Ok(counters(client)?.get("TCPSynRetrans").copied().unwrap_or_default())
+}
+
 /// By how much counters are above those of before.
 fn rises<'a>(before: &BTreeMap<String, i64>, after: &'a BTreeMap<String, i64>) -> BTreeMap<&'a str, i64> {
     let rise = |name: &String, count: i64| count - before.get(name).copied().unwrap_or_default();

@@ -105,6 +105,13 @@ impl Visit {
         Ok(())
     }
 
+    /// Has the server end the connection, and answers its end by RST.
+    pub fn reset_behind_the_end(mut self) -> Result<()> {
+        self.request("/who", "close")?;
+        self.stream.read_to_end(&mut Vec::new())?;
+        self.reset()
+    }
+
     /// Closes the connection by RST.
     pub fn reset(self) -> Result<()> {
         let socket = Socket::from(self.stream.into_inner());

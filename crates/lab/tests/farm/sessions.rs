@@ -1,16 +1,20 @@
 //! Packets that belong together stay together.
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::again;
 use evener_lab::evener::{Evener, Explanation, Session};
+use evener_lab::family::Family;
 use evener_lab::farm::{Builder, Farm};
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
+use crate::stage::{Plan, Way};
 use crate::{file, split};
 
 on_both_engines! {
     a_connection_stays_where_it_began,
     a_port_used_again_gets_a_new_choice,
+    a_port_whose_end_was_reset_begins_anew_at_once,
     idle_sessions_are_forgotten,
     explain_says_what_happens,
     large_files_pass_whole_both_ways,
@@ -73,6 +77,26 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
         })?;
     }
     assert_eq!(evener.sessions()?.len(), 1);
+    Ok(())
+}
+
+/// Where the SYN goes to the server of before, its answer belongs to no session, and the client asks
+/// again a second later.
+fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
+    const USES: i64 = 40;
+    for (way, family) in [(Way::Nat, Family::V4), (Way::SourceNat, Family::V6)] {
+        let stage = Plan::new(engine, way, family).stage(2)?;
+        let client = stage.client();
+        let before = again::syns_sent_twice(client)?;
+        for use_ in 0..USES {
+            let visit = Visit::open_from(client, 40_000, stage.service);
+            let visit = visit.and_then(Visit::reset_behind_the_end);
+            visit.with_context(|| format!("{way:?}, use {use_}"))?;
+        }
+        // A busy machine may be late for some.
+        let twice = again::syns_sent_twice(client)? - before;
+        ensure!(twice < USES / 2, "{way:?}: {twice} SYNs of {USES} connections were sent again");
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@
 //! *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the
 //! session's time away, and only behind a plausible one may the port begin a new connection to
 //! another server. Where both sides are seen, FINs of both end a connection, and so does an RST of
-//! the server, which answers for itself.
+//! the server, which answers for itself, and behind the server's FIN a plausible one of the client.
 //!
 //! Where both sides are seen, nothing but the client's answer makes an embryonic session more than
 //! that, no end either. Linux resets a half-open connection that gets another SYN within its
@@ -161,8 +161,12 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionU
         State::HalfClosed if has(TCP_FIN | TCP_RST) && mark & PLAUSIBLE != 0 => None,
         State::HalfClosed if has(TCP_FIN | TCP_RST) => ended(false),
         State::HalfClosed => Some(SessionUpdate { state: State::Established, mark: near, lasts: true }),
-        State::ServerClosed | State::Closing if has(TCP_RST) => None,
+        State::ServerClosed if has(TCP_RST) => {
+            is_near.then_some(SessionUpdate { state: State::Closing, mark, lasts: false })
+        }
         State::ServerClosed if has(TCP_FIN) => to(State::Closing),
+        State::ServerClosed if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
+        State::Closing if has(TCP_RST) => None,
         State::UdpNew if !sees_answers && has_lasted(flow, mark) => to(State::Udp),
         State::UdpAnswered if has_lasted(flow, mark) => to(State::Udp),
         same => to(same),
