@@ -52,7 +52,7 @@ static long read_method_byte(__u32 at, void *arg)
 	return byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z');
 }
 
-/* What the client has sent up to here: another request, if its first goes no further. */
+/* The client has sent up to here: another request, if its first goes no further. */
 static __always_inline void note_behind(struct pending *p, __u32 end)
 {
 	if (p->behind == BEHIND_NOTHING && (__s32)(end - p->next_sequence) > 0)

@@ -74,14 +74,17 @@ pub(crate) enum WaitOutcome<'f> {
 }
 
 impl FragmentQueue {
-    /// Keeps a frame until its packet's first fragment was there; false if there is no room.
+    /// Keeps a frame until its packet's first fragment was there; false if another is given up for
+    /// it. That is the one that has waited longest: whoever sends many later fragments alone makes
+    /// the wait shorter, and leaves none out.
     #[must_use]
     pub(crate) fn push(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
-        if self.waiting.len() >= WAITING_MAX {
-            return false;
+        let is_full = self.waiting.len() >= WAITING_MAX;
+        if is_full {
+            self.waiting.pop_front();
         }
         self.waiting.push_back(WaitingFrame::new(frame, ingress, now));
-        true
+        !is_full
     }
 
     /// Whether nobody waits.

@@ -59,9 +59,11 @@ reasons! {
     IcmpUnknown = 25, "icmp_unknown";
     /// Dropped: an ICMP error that claims a smaller MTU than any link has.
     ForgedMtu = 26, "forged_mtu";
-    /// A later fragment that came before its first one: it waits in user space.
+    /// A later fragment that came before its first one: it waits for that in user space, for half a
+    /// second.
     FragmentHeld = 27, "fragment_held";
-    /// Dropped: a fragment whose first one never came, or that found no room to wait.
+    /// Dropped: a later fragment whose first one did not come in half a second, or one of more than
+    /// 256 that wait.
     FragmentLost = 28, "fragment_lost";
     /// Dropped: a first fragment too short for its transport header (RFC 1858, section 3.2).
     TinyFragment = 29, "tiny_fragment";

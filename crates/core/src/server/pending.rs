@@ -40,7 +40,7 @@ pub enum ResponseProgress {
     Unknown,
 }
 
-/// What the client has sent behind a request.
+/// The client's bytes behind a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// The end of the request isn't known: its head came in pieces, or its body comes in chunks.
@@ -68,7 +68,7 @@ pub struct Pending {
     pub begin: u64,
     /// Position behind its last, once that is known.
     pub end: u64,
-    /// What came behind the request.
+    /// The client's bytes behind the request.
     pub behind: Behind,
 }
 

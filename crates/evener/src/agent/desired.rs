@@ -89,8 +89,8 @@ impl<'a> ServedService<'a> {
         self.service.addresses.iter().map(|address| address.ip()).collect()
     }
 
-    /// Where directors' probes come that go to no address of the service: to a port of their own, or
-    /// by TCP to a service of UDP.
+    /// Where directors' probes come that go to no address of the service: to a port of their own,
+    /// or by TCP to a service of UDP.
     fn probes(&self) -> impl Iterator<Item = VipKey> {
         let service = self.service;
         let are_tcp = matches!(service.health.kind, HealthKind::Tcp | HealthKind::Http { .. });
@@ -427,7 +427,7 @@ fn tables(
             tables.services.insert(key, Offer { mss, is_marked: role.is_marked(), ..Offer::default() });
         }
     }
-    // What another service has there is clients'.
+    // A key that another service has is its clients'.
     for (role, key) in roles.iter().flat_map(|role| role.probes().map(move |key| (role, key))) {
         let offer = Offer { is_marked: role.is_marked(), ..Offer::default() };
         tables.services.entry(key).or_insert(offer);

@@ -62,7 +62,7 @@ pub(super) struct HttpConnection {
     chosen: Option<MemberCandidate>,
 }
 
-/// What becomes of one request.
+/// The answer to one request, or the member that has it.
 enum Answer<'t> {
     /// It was answered.
     Written(AnsweredRequest<'t>),

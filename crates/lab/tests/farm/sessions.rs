@@ -80,8 +80,8 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where the SYN goes to the server of before, its answer belongs to no session, and the client asks
-/// again a second later.
+/// Where the SYN goes to the server of before, its answer belongs to no session, and the client
+/// asks again a second later.
 fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
     const USES: i64 = 40;
     for (way, family) in [(Way::Nat, Family::V4), (Way::SourceNat, Family::V6)] {

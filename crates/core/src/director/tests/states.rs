@@ -8,7 +8,7 @@ use crate::pool::health::{HealthState, HealthStatus};
 /// One that is known of a server: its name, and what it changes.
 type Fact = (&'static str, fn(&mut MemberState));
 
-/// What the network says of a server.
+/// The facts of the network about a server.
 const MEMBERSHIPS: [Fact; 4] = [
     ("there", |_| {}),
     ("silent", |state| state.member.draining = true),
@@ -16,7 +16,7 @@ const MEMBERSHIPS: [Fact; 4] = [
     ("link gone", |state| state.member.ifindex = Some(77)),
 ];
 
-/// What its operator, its weight and its report say.
+/// The wishes of its operator, its weight and its report.
 const WISHES: [Fact; 4] = [
     ("ready", |_| {}),
     ("drained", |state| state.admin_draining = true),
@@ -26,8 +26,8 @@ const WISHES: [Fact; 4] = [
 
 const HEALTH: [HealthState; 3] = [HealthState::Up, HealthState::Unknown, HealthState::Down];
 
-/// Of each wish the states by health, in the order of [`HEALTH`], where it is there. Elsewhere it is
-/// down.
+/// Of each wish the states by health, in the order of [`HEALTH`], where the server is there.
+/// Elsewhere it is down.
 const THERE: [[ServerState; 3]; 4] =
     [[Up, Down, Down], [Draining, Draining, Down], [Draining, Draining, Down], [Draining, Draining, Down]];
 

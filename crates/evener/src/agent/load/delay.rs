@@ -126,7 +126,7 @@ impl Delay {
         let look = DelaySample { at, sent, in_flight, acknowledged: acknowledged.collect() };
         if let Some(last) = self.last.replace(look) {
             let time = at.saturating_sub(last.at);
-            // What clients have taken: what was sent, less what is on its way now and wasn't then.
+            // Clients have taken what was sent, less what is on its way now and wasn't then.
             let taken =
                 sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
             self.link.add_sample(at, time, taken, is_busy);
