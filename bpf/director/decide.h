@@ -7,6 +7,17 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
+/* A packet to a server behind nat, of no session that is known. */
+static __always_inline int without_session(context *ctx, struct scratch *at, __u32 reason)
+{
+	struct packet_context *pkt = &at->pkt;
+
+	if (reason != REASON_NO_SESSION || pkt->protocol != IPPROTO_TCP || (pkt->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ||
+	    !load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) || frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp)))
+		return with_reason(VERDICT_DROP, reason);
+	return unmatched_segment(pkt, reason);
+}
+
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to
  * do. */
 __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
@@ -28,7 +39,7 @@ __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* A packet without a known session couldn't be answered either. */
 	if (server->flags & SERVER_NAT && !pkt->session)
-		return with_reason(VERDICT_DROP, also_counted ? also_counted : REASON_NO_SESSION);
+		return without_session(ctx, at, also_counted ? also_counted : REASON_NO_SESSION);
 	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
 		return with_reason(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
@@ -240,10 +251,12 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 		step = watched() & WATCH_CONNECTIONS ? begin_trace(ctx, at) : begin(ctx, at);
 	else if (step == STEP_AGAIN)
 		step = again(ctx, at);
-	if (step == STEP_RESET)
-		return reset(ctx, at);
+	if (step == STEP_ACKNOWLEDGE)
+		return acknowledge(ctx, at);
 	if (step == STEP_SLOW_PATH_SEND)
 		step = slow_path_send(ctx, at);
+	if (step == STEP_RESET)
+		return reset(ctx, at);
 	if (step == STEP_DELIVER)
 		step = deliver_far(ctx, at);
 	if (step == STEP_TOO_BIG)

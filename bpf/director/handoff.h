@@ -56,11 +56,12 @@ static __always_inline bool may_answer(context *ctx, struct scratch *at)
 	       read_offered(ctx, at);
 }
 
-/* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
-static __noinline bool has_cookie(struct scratch *at, __u32 late)
+/* Whether a segment is the first after a cookie, or is said in the first's place so much later, or
+ * asks with the number `before` the first's whether the connection lives. */
+static __noinline bool has_cookie(struct scratch *at, __u32 late, __u32 before)
 {
 	struct echoed_numbers echo = {
-		.sequence = bpf_ntohl(at->tcp.sequence),
+		.sequence = bpf_ntohl(at->tcp.sequence) + before,
 		.acknowledgment = bpf_ntohl(at->tcp.acknowledgment),
 		.echo = at->offered.echo,
 		.has_echo = at->offered.has_timestamp,
@@ -73,7 +74,7 @@ static __noinline bool has_cookie(struct scratch *at, __u32 late)
 /* The same of one whose options are not read yet. */
 __attribute__((noinline)) int is_answer(context *ctx, struct scratch *at, __u32 late)
 {
-	return at && may_answer(ctx, at) && has_cookie(at, late);
+	return at && may_answer(ctx, at) && has_cookie(at, late, 0);
 }
 
 /* The mark of the cookie that a segment is the first after, if it is. */
@@ -113,43 +114,48 @@ static __always_inline bool read_for(context *ctx, struct scratch *at, const str
 enum proof {
 	PROOF_MISSING,
 	PROOF_FIRST, /* it is the first after a cookie */
+	PROOF_PROBE, /* it asks, in the first's place, whether the connection lives */
 	PROOF_UNCHECKED, /* nobody looks: too many like it were guesses */
 };
+
+/* Whether this is a keep-alive probe of a client that has said nothing yet: its number is the one
+ * before the first's (RFC 9293, section 3.8.4). */
+static __always_inline bool is_probe(struct scratch *at)
+{
+	return !(at->pkt.flags & TCP_FIN) && has_cookie(at, COOKIE_FIRST, 1);
+}
 
 /* Looks whether a segment that belongs to no session, or maybe to another than the one that is
  * known, is the first after a cookie. Without data it would gain nothing by being taken for it,
  * so that is no guess. */
 __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
 {
-	bool says_something, is_guess;
 	struct guesses *of;
+	__u32 says_something;
+	bool is_guess;
 
 	if (!at || !may_answer(ctx, at))
 		return PROOF_MISSING;
 	of = &guesses[at->pkt.vip % VIP_IDS];
 	says_something = payload_len(at);
+	/* One that isn't begins no connection, whatever it has guessed. */
+	if (says_something == 1 && is_probe(at))
+		return PROOF_PROBE;
 	is_guess = says_something && !at->offered.has_timestamp;
 	if (is_guess && !may_try(of, ticks_now(), at_work)) {
 		if (!at_work)
 			__sync_fetch_and_add(&of->unchecked, 1);
 		return PROOF_UNCHECKED;
 	}
-	if (has_cookie(at, COOKIE_FIRST))
+	if (has_cookie(at, COOKIE_FIRST, 0))
 		return PROOF_FIRST;
+	if (!says_something && is_probe(at))
+		return PROOF_PROBE;
 	if (is_guess)
 		guess_failed(of, ticks_now());
 	if (says_something && !at_work)
 		__sync_fetch_and_add(&of->bad, 1);
 	return PROOF_MISSING;
-}
-
-/* A segment of a connection that isn't known: it may have overtaken the first, which then comes
- * again as it does. Only then is its sender told. */
-static __always_inline int unmatched_segment(const struct scratch *at, const struct flow *flow, __u32 reason)
-{
-	if (at->pkt.flags & TCP_RST || !is_retransmission(unmatched, flow->hash, flow->numbers >> 32, flow->now))
-		return with_reason(VERDICT_DROP, reason);
-	return STEP_RESET;
 }
 
 /* A segment that another host has passed on: who greeted the client has decided, and it is
@@ -223,15 +229,17 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		proof = prove(ctx, at, at_work);
 		/* The server's stack would drop one that isn't sound, and what comes in its
 		 * place might be for another server. */
+		if (proof == PROOF_PROBE)
+			return STEP_ACKNOWLEDGE;
 		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
 	/* A side that has begun to end a connection sends no more on it: this is for another. */
 	if (proof == PROOF_UNCHECKED && !at_work)
-		return unmatched_segment(at, &flow, REASON_COOKIE_UNCHECKED);
+		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
-		return unmatched_segment(at, &flow, REASON_COOKIE_BAD);
+		return unmatched_segment(pkt, REASON_COOKIE_BAD);
 	/* For the server that the connection will have: who moves it decides this again. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);

@@ -149,6 +149,44 @@ static __always_inline bool is_plain(const struct packet_context *pkt)
 	return !pkt->is_fragment && pkt->l4 == pkt->l3 + ip_len;
 }
 
+/* A segment of a connection that isn't known: it may have overtaken the first, which then comes
+ * again as it does. Only then is its sender told. */
+static __always_inline int unmatched_segment(const struct packet_context *pkt, __u32 reason)
+{
+	if (pkt->flags & TCP_RST || !is_plain(pkt) ||
+	    !is_retransmission(unmatched, pkt->hash, pkt->numbers >> 32, ticks_now()))
+		return with_reason(VERDICT_DROP, reason);
+	return STEP_RESET;
+}
+
+/* Tells a client that its connection lives, which has asked by a keep-alive probe (RFC 9293, section
+ * 3.10.7.4). */
+__attribute__((noinline)) int acknowledge(context *ctx, struct scratch *at)
+{
+	struct tcp_answer *answer;
+	__u8 terms;
+
+	if (!at)
+		return VERDICT_DROP;
+	answer = &at->answer;
+	if (!is_plain(&at->pkt))
+		return with_reason(VERDICT_DROP, REASON_COOKIE_BAD);
+	terms = bpf_ntohl(at->tcp.acknowledgment) - 1;
+	*answer = (struct tcp_answer){
+		.sequence = at->tcp.acknowledgment,
+		.acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + 1),
+		.flags = TCP_ACK,
+		.window = GREETING_WINDOW >> (cookie_scale(terms) == COOKIE_NO_SCALE ? 0 : COOKIE_RCV_WSCALE),
+	};
+	if (at->offered.has_timestamp) {
+		answer->tcp[TCP_LEN / 4] = bpf_htonl(0x0101 << 16 | OPTION_TIMESTAMP << 8 | 10);
+		answer->tcp[TCP_LEN / 4 + 1] = bpf_htonl(at->offered.echo);
+		answer->tcp[TCP_LEN / 4 + 2] = at->offered.timestamp;
+		answer->options_len = 12;
+	}
+	return answer_tcp(ctx, at, REASON_KEEPALIVE_ACKED);
+}
+
 /* Tells the sender that there is no such connection (RFC 9293, section 3.5.2). */
 __attribute__((noinline)) int reset(context *ctx, struct scratch *at)
 {

@@ -48,8 +48,8 @@ static __always_inline __u32 take_u16(struct reading *r)
 	return high == MISSING || low == MISSING ? MISSING : high << 8 | low;
 }
 
-/* The one name of the list that the extension of `len` bytes is. Its letters are looked at when
- * it is hashed. */
+/* The one name of the list that the extension of `len` bytes is, without a dot at its end. Its
+ * letters are looked at when it is hashed. */
 static __always_inline bool take_server_name(struct reading *r, __u32 len)
 {
 	__u32 end = r->at + len, name;
@@ -57,11 +57,13 @@ static __always_inline bool take_server_name(struct reading *r, __u32 len)
 	if (r->host_end || take_u16(r) + 2 != len || take_u8(r) != HOST_NAME)
 		return false;
 	name = take_u16(r);
-	if (name < 1 || name > HOST_MAX || r->at + name != end)
+	if (name < 1 || name > HOST_MAX + 1 || r->at + name != end)
 		return false;
 	r->host = r->at;
-	r->host_end = end;
-	return skip(r, name);
+	if (!skip(r, name))
+		return false;
+	r->host_end = r->payload[at_most(end - 1, READ_MAX - 1)] == '.' ? end - 1 : end;
+	return r->host_end > r->host && r->host_end - r->host <= HOST_MAX;
 }
 
 static long read_extension(__u32 turn, void *arg)

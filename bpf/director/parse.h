@@ -311,7 +311,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		*cursor = cursor_at(ctx, at_most(l4, L4_MAX));
 	}
 	/* Options may stand at the beginning of what was cut (RFC 8200, section 4.5). */
-	later = packet->is_fragment && packet->protocol == IPPROTO_DSTOPTS;
+	later = packet->is_fragment && (packet->protocol == IPPROTO_DSTOPTS || packet->protocol == IPPROTO_AH);
 	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6 && !later)
 		return pass(packet, REASON_NOT_SERVICE);
 	if (packet->ethernet->h_source[0] & 1)

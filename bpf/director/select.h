@@ -45,7 +45,7 @@ struct least {
 	struct ring *ring;
 	__u32 at;
 	__u32 len;
-	__u64 active;
+	__u64 sessions;
 	__u64 weight;
 	__u16 server;
 };
@@ -65,11 +65,12 @@ static long consider(__u32 step, void *arg)
 	server = &servers[slot];
 	if (!(server->flags & SERVER_PRESENT))
 		return 0;
-	sessions = READ_ONCE(active[slot]);
-	/* sessions / weight < least->active / least->weight, without dividing */
-	if (least->server == NO_SERVER || sessions * least->weight < least->active * server->weight) {
+	/* With the one that is to come: no sessions for any weight would be as few as for another. */
+	sessions = READ_ONCE(active[slot]) + 1;
+	/* sessions / weight < least->sessions / least->weight, without dividing */
+	if (least->server == NO_SERVER || sessions * least->weight < least->sessions * server->weight) {
 		least->server = slot;
-		least->active = sessions;
+		least->sessions = sessions;
 		least->weight = server->weight;
 	}
 	return 0;
@@ -114,17 +115,17 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	first %= SERVER_SLOTS;
 	score = READ_ONCE(scores[first]);
 	other_score = READ_ONCE(scores[second]);
-	cost = READ_ONCE(active[first]);
-	other_cost = READ_ONCE(active[second]);
+	cost = READ_ONCE(active[first]) + 1;
+	other_cost = READ_ONCE(active[second]) + 1;
 	/* cost / weight of the second < cost / weight of the first, without dividing */
 	by_sessions = other_cost * server->weight < cost * other->weight;
 	if ((__u8)score == (__u8)other_score)
 		return by_sessions ? second : first;
 	if (ring_hash % EXPLORING == 0)
 		return first;
-	/* with this session, times the load; see `two` in core's select */
-	cost = (cost + 1) * (SCORE_UNIT + (__u8)score);
-	other_cost = (other_cost + 1) * (SCORE_UNIT + (__u8)other_score);
+	/* times the load; see `two` in core's select */
+	cost *= SCORE_UNIT + (__u8)score;
+	other_cost *= SCORE_UNIT + (__u8)other_score;
 	by_load = other_cost * server->weight < cost * other->weight;
 	if (by_load && (by_sessions || ring_hash / EXPLORING % GAIN_UNIT <= other_score >> 8))
 		return second;

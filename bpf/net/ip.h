@@ -112,7 +112,7 @@ struct walked {
 static __always_inline bool is_extension(__u8 protocol)
 {
 	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
-	       protocol == IPPROTO_FRAGMENT;
+	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
 }
 
 /* Whether an extension header comes next, the so-manieth of a packet. A later fragment goes on
@@ -155,6 +155,14 @@ static __always_inline __u32 step_over(struct walked *walked, const struct exten
 	if (is == IPPROTO_ROUTING && (header->kind == 0 || header->left != 0)) {
 		walked->fault = header->kind == 0 ? FAULT_EXTENSIONS : FAULT_FOREIGN;
 		return 0;
+	}
+	/* In units of four bytes, and in IPv6 of eight in all (RFC 4302, section 2.2). */
+	if (is == IPPROTO_AH) {
+		if (header->len < 2 || header->len & 1) {
+			walked->fault = FAULT_EXTENSIONS;
+			return 0;
+		}
+		return (header->len + 2) * 4;
 	}
 	return (header->len + 1) * 8;
 }

@@ -13,8 +13,6 @@
 #include "server/maps.h"
 #include "server/message.h"
 
-/* Of an answer's head: servers write it at once. */
-#define ANSWER_HEAD_MAX 2048
 /* The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk
  * or head before: CRLF, "0", CRLF, CRLF. */
 #define LAST_CHUNK 0x0d0a300d0a0d0aULL
@@ -152,17 +150,36 @@ static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *e
 	return true;
 }
 
-/* The first of an answer; false where its end is not to be known. */
-static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload)
+/* Puts the beginning of an answer's head, which has left before, where the head is read. */
+static __always_inline bool bring_head(const struct connection *connection, struct message *m)
 {
-	__u32 begin = payload->sequence, end;
-	struct message *m;
+	struct answer_head *head = bpf_map_lookup_elem(&answer_heads, connection);
+
+	if (!head)
+		return false;
+	for (__u32 i = 0; i < ANSWER_HEAD_MAX / 8; i++)
+		((__u64 *)m->byte)[i] = head->word[i];
+	return true;
+}
+
+/* The first of an answer, or more of its head; false where its end is not to be known. */
+static __always_inline bool begin_answer(struct __sk_buff *skb, const struct connection *connection,
+					 struct exchange *exchange, const struct payload *payload, __u32 begin)
+{
+	__u32 kept = exchange->kept, room = ANSWER_HEAD_MAX - kept, end;
+	__u32 len = payload->len < room ? payload->len : room;
+	struct message *m = message_here(MESSAGE_OUT);
 	__u64 status;
 
-	if (!read_message(skb, payload->from, payload->len < ANSWER_HEAD_MAX ? payload->len : ANSWER_HEAD_MAX, MESSAGE_OUT))
+	exchange->kept = 0;
+	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_head(connection, m)) ||
+	    !read_behind(skb, payload->from, len, kept, MESSAGE_OUT))
 		return false;
-	m = message_here(MESSAGE_OUT);
-	if (!m || m->odd || m->closes || !m->head_len || word_at(m, 0) != WORD('H', 'T', 'T', 'P', '/', '1', '.', '1'))
+	if (is_cut(m) && kept + len < ANSWER_HEAD_MAX) {
+		exchange->kept = kept + len;
+		return !bpf_map_update_elem(&answer_heads, connection, m->byte, BPF_ANY);
+	}
+	if (m->odd || m->closes || !m->head_len || word_at(m, 0) != WORD('H', 'T', 'T', 'P', '/', '1', '.', '1'))
 		return false;
 	/* Provisional ones are not the answer. */
 	status = word_at(m, 8) >> 32;
@@ -178,7 +195,8 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange 
 			if (exchange->ahead == begin)
 				return false;
 			exchange->chunked = true;
-			exchange->tail = 0;
+			/* The head's last line ends in it, and may have begun with the segment before. */
+			exchange->tail = '\r';
 			store(&exchange->response, span_of(begin, begin));
 			return add_chunks(skb, exchange, payload, begin);
 		}
@@ -193,13 +211,17 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange 
  * was found are overtaken by those sent once it is: a host's queue for it is emptied on one CPU,
  * while a process goes on on another.
  */
-static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload,
-						__u32 begin)
+static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, const struct connection *connection,
+						struct exchange *exchange, const struct payload *payload, __u32 begin)
 {
-	if (payload->sequence == begin)
-		return begin_answer(skb, exchange, payload);
+	__u32 next = begin + exchange->kept;
+
+	if (payload->sequence == next)
+		return begin_answer(skb, connection, exchange, payload, begin);
+	if ((__s32)(payload->sequence + payload->len - next) <= 0)
+		return true; /* of its head, that comes again */
 	exchange->ahead = begin;
-	return (__s32)(payload->sequence - begin) > 0;
+	return (__s32)(payload->sequence - next) > 0;
 }
 
 /* Follows the server's bytes; with `last` they are the last. */
@@ -220,7 +242,7 @@ static __always_inline void follow_answer(struct __sk_buff *skb, const struct co
 	else if ((__s32)(end - begin) <= 0)
 		plain = true; /* of an answer before, that comes again */
 	else if (response >> 32 != begin)
-		plain = begins_or_overtakes(skb, exchange, payload, begin);
+		plain = begins_or_overtakes(skb, connection, exchange, payload, begin);
 	else if (!exchange->chunked)
 		plain = (__s32)(end - (__u32)response) <= 0;
 	else if ((__s32)(end - exchange->sent) <= 0)

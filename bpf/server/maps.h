@@ -19,6 +19,9 @@
 /* The oldest make way. */
 #define EXPECTED_MAX 8192
 #define TURNS_MAX 65536
+#define ANSWER_HEADS_MAX 1024
+/* Bytes of an answer's head that are read: core/src/server/exchange.rs */
+#define ANSWER_HEAD_MAX 2048
 #define MADE_MAX 32768
 #define CLEARING_MAX 4096
 
@@ -112,6 +115,19 @@ struct {
 	__type(key, struct connection);
 	__type(value, struct exchange);
 } turns SEC(".maps");
+
+/* The beginning of an answer's head that segments have cut. */
+struct answer_head {
+	__u64 word[ANSWER_HEAD_MAX / 8];
+};
+
+/* Needed until the head's end leaves; the oldest make way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, ANSWER_HEADS_MAX);
+	__type(key, struct connection);
+	__type(value, struct answer_head);
+} answer_heads SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

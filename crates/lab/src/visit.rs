@@ -54,6 +54,11 @@ impl Visit {
         Ok(Visit { stream: BufReader::new(stream), client })
     }
 
+    /// The connection, to set how its socket goes on.
+    pub fn stream(&self) -> &TcpStream {
+        self.stream.get_ref()
+    }
+
     /// The client's own address and port.
     pub fn client(&self) -> SocketAddr {
         self.client

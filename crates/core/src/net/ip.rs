@@ -96,8 +96,11 @@ pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
     for number in 0..=EXTENSIONS_MAX {
         match next {
             protocol::HOP_BY_HOP if number != 0 => return Err(Fault::Extensions),
-            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS | protocol::FRAGMENT => {
-            }
+            protocol::HOP_BY_HOP
+            | protocol::ROUTING
+            | protocol::DESTINATION_OPTIONS
+            | protocol::FRAGMENT
+            | protocol::AUTHENTICATION => {}
             protocol => return Ok(UpperLayer { protocol, offset, fragment: seen }),
         }
         if number == EXTENSIONS_MAX {
@@ -124,6 +127,9 @@ pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
             // destination isn't its last.
             protocol::ROUTING if kind == 0 => return Err(Fault::Extensions),
             protocol::ROUTING if left != 0 => return Err(Fault::Foreign),
+            // In units of four bytes, and in IPv6 of eight in all (RFC 4302, section 2.2).
+            protocol::AUTHENTICATION if len < 2 || len % 2 != 0 => return Err(Fault::Extensions),
+            protocol::AUTHENTICATION => offset += (usize::from(len) + 2) * 4,
             _ => offset += (usize::from(len) + 1) * 8,
         }
         next = following;

@@ -45,6 +45,8 @@ pub mod protocol {
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header (RFC 8200, section 4.5).
     pub const FRAGMENT: u8 = 44;
+    /// Authentication header (RFC 4302).
+    pub const AUTHENTICATION: u8 = 51;
     /// RFC 4443.
     pub const ICMPV6: u8 = 58;
     /// IPv6 destination options (RFC 8200, section 4.6).

@@ -110,4 +110,6 @@ reasons! {
     /// Dropped: a new session of a service whose servers all have as many as they may have
     /// (`max_connections`).
     ServersFull = 48, "servers_full";
+    /// A keep-alive probe of a client whose request is yet to come (method handoff), acknowledged.
+    KeepaliveAcked = 49, "keepalive_acked";
 }

@@ -152,8 +152,8 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
 }
 
-/// The better of the two candidates of the flow's slot: by its sessions, times its load, for its
-/// weight.
+/// The better of the two candidates of the flow's slot: by its sessions with the one that is to
+/// come, times its load, for its weight.
 ///
 /// Scores are old by a report or two, sessions are counted at once. Only their product is compared:
 /// if the better score won alone, all new sessions would run to whoever was idle when it reported,
@@ -169,29 +169,29 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
         return second;
     };
     let (score, other_score) = (counts.score_of(first), counts.score_of(second));
-    let (active, other_active) = (counts.active_of(first), counts.active_of(second));
+    // With the session that is to come: no sessions for any weight would be as few as for another.
+    let (sessions, other_sessions) = (counts.active_of(first) + 1, counts.active_of(second) + 1);
     // cost / weight of the second < cost / weight of the first, without dividing
     let is_second =
         |cost: u64, other_cost: u64| other_cost * u64::from(server.weight) < cost * u64::from(other.weight);
-    let by_sessions = is_second(active, other_active);
+    let by_sessions = is_second(sessions, other_sessions);
     let is_second = if score.load == other_score.load {
         by_sessions
     } else if hash.0.is_multiple_of(EXPLORING) {
         false
     } else {
-        // With the one that is to come: between two that are idle the load decides.
-        let cost = |active: u64, score: Score| (active + 1) * (SCORE_UNIT + u64::from(score.load));
-        let by_load = is_second(cost(active, score), cost(other_active, other_score));
+        let cost = |sessions: u64, score: Score| sessions * (SCORE_UNIT + u64::from(score.load));
+        let by_load = is_second(cost(sessions, score), cost(other_sessions, other_score));
         by_load && (by_sessions || hash.0 / EXPLORING % GAIN_UNIT <= u64::from(other_score.gain))
     };
     if is_second { second } else { first }
 }
 
-/// Of the first `len` servers the one with the fewest active sessions for its weight. Looking
-/// begins at the cursor, so that equals take turns.
+/// Of the first `len` servers the one with the fewest active sessions for its weight, with the one
+/// that is to come. Looking begins at the cursor, so that equals take turns.
 fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
     let mut best = NO_SERVER;
-    let (mut best_active, mut best_weight) = (0, 0);
+    let (mut best_sessions, mut best_weight) = (0, 0);
     for step in 0..len {
         let at = if start + step >= len { start + step - len } else { start + step };
         let slot = ring.order[at];
@@ -199,10 +199,10 @@ fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: us
         else {
             continue;
         };
-        let (active, weight) = (active.load(Relaxed), u64::from(server.weight));
-        // active / weight < best_active / best_weight, without dividing
-        if best == NO_SERVER || active * best_weight < best_active * weight {
-            (best, best_active, best_weight) = (slot, active, weight);
+        let (sessions, weight) = (active.load(Relaxed) + 1, u64::from(server.weight));
+        // sessions / weight < best_sessions / best_weight, without dividing
+        if best == NO_SERVER || sessions * best_weight < best_sessions * weight {
+            (best, best_sessions, best_weight) = (slot, sessions, weight);
         }
     }
     best
@@ -260,9 +260,48 @@ mod tests {
         assert_eq!(choice(&even, [9, 3], [0, 16], 1), 2, "10 x 1 against 4 x 2");
         let heavy = tables([3, 1]);
         assert_eq!(choice(&heavy, [3, 1], [0, 0], 1), 1);
-        assert_eq!(choice(&heavy, [4, 1], [0, 0], 1), 2);
+        assert_eq!(choice(&heavy, [5, 1], [0, 0], 1), 1);
+        assert_eq!(choice(&heavy, [6, 1], [0, 0], 1), 2, "7 / 3 against 2 / 1");
+        assert_eq!(choice(&tables([1, 3]), [0, 0], [0, 0], 1), 2, "weights count where nothing is open");
         assert_eq!(choice(&heavy, [5, 1], [16, 0], 1), 2, "6 x 2 / 3 against 2 x 1 / 1");
         assert_eq!(choice(&heavy, [2, 1], [16, 0], 1), 1, "3 x 2 / 3 against 2 x 1 / 1");
+    }
+
+    /// The second server's part of a thousand connections, of which so many stay open at a time.
+    fn part_of_second(weights: [u16; 2], pick: Pick, open: usize) -> u32 {
+        let tables = tables(weights);
+        let active: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
+        let cursors = [AtomicU64::new(0)];
+        let counts = Counts { cursors: &cursors, active: &active, scores: &[], limits: &[] };
+        let mut sessions = Vec::new();
+        let mut second = 0;
+        for flow in 0..1_000 {
+            let server = select(&tables, counts, 0, pick, FlowHash(flow * 2_654_435_761));
+            second += u32::from(server == 2);
+            active[usize::from(server)].fetch_add(1, Relaxed);
+            sessions.push(server);
+            if sessions.len() > open {
+                active[usize::from(sessions.remove(0))].fetch_sub(1, Relaxed);
+            }
+        }
+        second
+    }
+
+    #[test]
+    fn weights_count_however_few_connections_are_open() {
+        for pick in [Pick::Least, Pick::Two] {
+            for open in [0, 1, 5, 50] {
+                // As with a server that comes back, and has a tenth of its weight for now.
+                let part = part_of_second([1, 10], pick, open);
+                assert!((880..=1_000).contains(&part), "{pick:?}, {open} open: {part} of 1,000");
+                let part = part_of_second([10, 1], pick, open);
+                assert!((0..=120).contains(&part), "{pick:?}, {open} open: {part} of 1,000");
+            }
+            let many = part_of_second([1, 10], pick, 50);
+            assert!((890..=930).contains(&many), "{pick:?}: {many} of 1,000");
+            let even = part_of_second([1, 1], pick, 5);
+            assert!((400..=600).contains(&even), "{pick:?}: {even} of 1,000");
+        }
     }
 
     #[test]

@@ -27,8 +27,7 @@ pub enum ReplyVerdict {
 
 /// The request of an HTTP probe to a service address; `None` for other kinds.
 ///
-/// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112,
-/// sections 6.1 and 9.3).
+/// The server need not keep the connection (RFC 9112, section 9.6).
 pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let HealthKind::Http { path, host, tls, .. } = kind else {
         return None;
@@ -42,7 +41,7 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
         _ => format!("{address}"),
     });
     let request = format!(
-        "GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: evener\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evener\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
     Some(request.into_bytes())
 }
@@ -243,7 +242,7 @@ mod tests {
             let address = SocketAddr::new([192, 0, 2, 100].into(), port);
             String::from_utf8(http_request(&http(None), address).unwrap()).unwrap()
         };
-        assert!(text(80).starts_with("GET /healthz HTTP/1.0\r\nHost: 192.0.2.100\r\n"));
+        assert!(text(80).starts_with("GET /healthz HTTP/1.1\r\nHost: 192.0.2.100\r\n"));
         assert!(text(8080).contains("\r\nHost: 192.0.2.100:8080\r\n"));
         let ipv6 = |address: &str| http_request(&http(None), address.parse().unwrap()).unwrap();
         assert!(contains(&ipv6("[2001:db8::100]:80"), b"\r\nHost: [2001:db8::100]\r\n"));

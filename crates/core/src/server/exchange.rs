@@ -6,11 +6,13 @@
 //! how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays so:
 //! in doubt, the connection is taken for busy.
 
-use super::message::Head;
+use alloc::vec::Vec;
+
+use super::message::{Head, LENGTH_MAX, MessageParse};
 
 /// Bytes of a segment that are read as a head at most.
 const MESSAGE_MAX: usize = 4_096;
-/// The same of an answer's: servers write it at once.
+/// The same of an answer's, whose head may come in several segments.
 const ANSWER_HEAD_MAX: usize = 2_048;
 /// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or
 /// head before.
@@ -66,7 +68,7 @@ pub struct ExchangeSpan {
 }
 
 /// The last request of a connection, and its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The request. Written by what comes in.
     pub request: ExchangeSpan,
@@ -83,6 +85,8 @@ pub struct Exchange {
     pub plain: bool,
     /// Where that answer begins of which something left before its first.
     pub ahead: u32,
+    /// The beginning of the answer's head, while that isn't whole.
+    pub head: Vec<u8>,
 }
 
 /// Whether a sequence number stands at another one or before it (RFC 9293, section 3.4).
@@ -103,6 +107,7 @@ impl Exchange {
             chunked: false,
             plain: first.is_request(),
             ahead: before,
+            head: Vec::new(),
         }
     }
 
@@ -162,18 +167,29 @@ impl Exchange {
     /// neighbour was found are overtaken by those sent once it is: a host's queue for it is emptied
     /// on one processor, while a process goes on on another.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
-        if payload.sequence == begin {
-            return self.begin_answer(payload);
+        let next = begin.wrapping_add(self.head.len() as u32);
+        if payload.sequence == next {
+            return self.begin_answer(payload, begin);
+        }
+        if is_up_to(payload.end(), next) {
+            return true; // of its head, that comes again
         }
         self.ahead = begin;
-        !is_up_to(payload.sequence, begin)
+        !is_up_to(payload.sequence, next)
     }
 
-    /// The first of an answer; false where its end is not to be known.
-    fn begin_answer(&mut self, payload: &Payload<'_>) -> bool {
-        let begin = payload.sequence;
-        let start = payload.data.get(..ANSWER_HEAD_MAX).unwrap_or(payload.data);
-        let Some(head) = Head::read(start).filter(|head| !head.closes) else { return false };
+    /// The first of an answer, or more of its head; false where its end is not to be known.
+    fn begin_answer(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
+        let mut start = core::mem::take(&mut self.head);
+        start.extend(payload.data.iter().take(ANSWER_HEAD_MAX - start.len()));
+        let head = match Head::read_up_to(&start, LENGTH_MAX) {
+            MessageParse::Whole(head) if !head.closes => head,
+            MessageParse::Cut if start.len() < ANSWER_HEAD_MAX => {
+                self.head = start;
+                return true;
+            }
+            MessageParse::Whole(_) | MessageParse::Cut | MessageParse::Odd => return false,
+        };
         let Some(status) = start.strip_prefix(b"HTTP/1.1").and_then(|rest| rest.first_chunk::<4>()) else {
             return false;
         };
@@ -194,7 +210,8 @@ impl Exchange {
                     return false;
                 }
                 self.chunked = true;
-                self.tail = 0;
+                // The head's last line ends in it, and may have begun with the segment before.
+                self.tail = b'\r'.into();
                 self.answered = ExchangeSpan { begin, end: begin };
                 self.add_chunks(payload);
                 return true;

@@ -3,7 +3,7 @@
 
 /// The longest body that is counted on, in bytes: with its head less than half of all sequence
 /// numbers.
-const LENGTH_MAX: u64 = 0x7fff_0000;
+pub(super) const LENGTH_MAX: u64 = 0x7fff_0000;
 
 /// A head that is whole, and has nothing unusual in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -443,9 +443,13 @@ fn ip(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16), hops: u8) -> Vec
         next = 44;
     }
     for extension in &body.extensions {
-        // Eight bytes: padding, or a routing header with no hops left.
-        let header = if *extension == 43 { [next, 0, 4, 0, 0, 0, 0, 0] } else { [next, 0, 1, 4, 0, 0, 0, 0] };
-        rest = [&header[..], &rest].concat();
+        // A routing header with no hops left, an authentication header, or padding.
+        let header: &[u8] = match *extension {
+            43 => &[next, 0, 4, 0, 0, 0, 0, 0],
+            51 => &[next, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7, 7, 7],
+            _ => &[next, 0, 1, 4, 0, 0, 0, 0],
+        };
+        rest = [header, &rest].concat();
         next = *extension;
     }
     packet_v6(src, dst, next, hops, &rest)

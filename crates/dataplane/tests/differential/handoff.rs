@@ -278,11 +278,13 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let what = prop_oneof![
         4 => Just(What::Syn),
         2 => Just(What::Ack),
+        1 => Just(What::Data(vec![0])),
         10 => payload.clone().prop_map(What::Data).boxed(),
         1 => Just(What::Fin),
         2 => (flags, prop_oneof![2 => Just(vec![]), 1 => payload]).prop_map(|(flags, data)| What::Other(flags, data)).boxed(),
     ];
-    let skew = prop_oneof![6 => Just((0u32, 0u32)), 3 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
+    // The number before the first is a keep-alive probe's.
+    let skew = prop_oneof![6 => Just((0u32, 0u32)), 2 => Just((u32::MAX, 0)), 3 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
     let late = prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1), 1 => Just(2)];
     let tags = prop_oneof![8 => Just(0usize), 1 => Just(1), 1 => Just(2)];
     let damage = prop_oneof![12 => Just(None), 1 => (12usize..80, any::<u8>()).prop_map(Some)];
@@ -417,12 +419,13 @@ impl Segment {
 }
 
 /// The reasons that the segments must meet between them.
-pub const MET: [Reason; 13] = [
+pub const MET: [Reason; 14] = [
     Reason::BadChecksum,
     Reason::RouteMismatch,
     Reason::Rehandoff,
     Reason::CookieSent,
     Reason::CookieAcked,
+    Reason::KeepaliveAcked,
     Reason::CookieBad,
     Reason::CookieUnchecked,
     Reason::Reset,

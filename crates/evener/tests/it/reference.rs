@@ -346,6 +346,16 @@ fn api() -> String {
     page
 }
 
+/// By method.
+const SEGMENTS_WITHOUT_SESSION: &str = "\
+| method | such a segment |
+|---|---|
+| `l2`, `tunnel` | goes to the server that the hash names (`no_session`), whose stack answers it, by a reset as a rule |
+| `nat` | is dropped (`no_session`), since its server's answer would find no way back; where the same comes again after 3 s, it is reset (`reset`) |
+| `handoff` | is dropped (`cookie_bad`); where the same comes again after 3 s, it is reset (`reset`). A keep-alive probe whose cookie holds is acknowledged (`keepalive_acked`) |
+| `redirect` | is the host's own stack's |
+";
+
 fn packets() -> String {
     let mut page = begin(
         "Packet reasons",
@@ -357,6 +367,20 @@ fn packets() -> String {
     for reason in Reason::ALL {
         let _ = writeln!(page, "| `{}` | {} |", reason.name(), cell(reason.about()));
     }
+    page += "\n## Segments without a session\n\n";
+    paragraph(
+        &mut page,
+        "A TCP segment that begins no connection, and belongs to none that is known, is of a connection that was idle \
+         for longer than `timeouts`, or whose server was removed; or it has overtaken the first one of its connection. \
+         A UDP datagram always begins a session.",
+    );
+    page += SEGMENTS_WITHOUT_SESSION;
+    page += "\n";
+    paragraph(
+        &mut page,
+        "Resets go back where the segment came from, have the number that it acknowledges, and answer no reset. Of 1,024 \
+         flows at a time it is remembered that they were met, so there are at most 341 in a second.",
+    );
     page += "\n## On servers\n\n";
     paragraph(
         &mut page,

@@ -106,6 +106,7 @@ fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<
         Some("hop") => (protocol::HOP_BY_HOP, options(words, scene, ends)?),
         Some("dst") => (protocol::DESTINATION_OPTIONS, options(words, scene, ends)?),
         Some("route") => (protocol::ROUTING, routing(words, scene, ends)?),
+        Some("ah") => (protocol::AUTHENTICATION, authentication(words, scene, ends)?),
         Some("frag6") => (protocol::FRAGMENT, fragment(words, scene, ends)?),
         _ => return inside(words, scene),
     };
@@ -145,6 +146,17 @@ fn routing(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u
     let next = fields.number("next", next.unwrap_or(NO_NEXT))?;
     let head = [next, len, fields.number("type", 0u8)?, fields.number("left", 0u8)?];
     Ok([&head[..], &vec![0; 4 + 8 * usize::from(len)], &body].concat())
+}
+
+/// An authentication header (RFC 4302, section 2), of as many bytes as it says behind its first
+/// eight.
+fn authentication(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u8>, Wrong> {
+    words.expect("ah")?;
+    let fields = Fields::of(words, &["next", "len"])?;
+    let len = fields.number("len", 2u8)?;
+    let (next, body) = body(words, scene, ends)?;
+    let head = [fields.number("next", next.unwrap_or(NO_NEXT))?, len, 0, 0, 0, 0, 0, 1];
+    Ok([&head[..], &vec![7; 4 * usize::from(len)], &body].concat())
 }
 
 fn fragment(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u8>, Wrong> {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
 use evener_core::net::wire::{ETHERTYPE_ARP, Mac};
-use evener_lab::evener::Evener;
+use evener_lab::evener::{Evener, Server};
 use evener_lab::farm::Farm;
 use evener_lab::load::Load;
 use evener_lab::wait::{self, LONG};
@@ -40,7 +40,10 @@ fn servers_come_and_go(engine: &str) -> Result<()> {
     assert_eq!(shares(&farm, 9)?, split([3, 3, 3]));
 
     added.unplug()?;
-    evener.wait_for("server draining", LONG, |all| all.iter().any(|server| server.state == "draining"))?;
+    let is_silent = |server: &Server| {
+        server.state == "down" && server.reason.as_deref().is_some_and(|reason| reason.starts_with("silent"))
+    };
+    evener.wait_for("server silent", LONG, |all| all.iter().any(is_silent))?;
     assert_eq!(shares(&farm, 8)?, split([4, 4]));
     evener.wait_for("server removed", LONG, |all| all.len() == 2)?;
     added.plug()?;

@@ -16,6 +16,7 @@ on_both_engines! {
     a_port_used_again_gets_a_new_choice,
     a_port_whose_end_was_reset_begins_anew_at_once,
     idle_sessions_are_forgotten,
+    a_connection_that_nat_has_forgotten_is_reset,
     explain_says_what_happens,
     large_files_pass_whole_both_ways,
 }
@@ -115,6 +116,23 @@ fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     assert!(session_of(&evener, &visit)?.is_some());
     wait::until("it is forgotten", || Ok(session_of(&evener, &visit)?.is_none()))?;
     wait::until("it no longer counts", || Ok(evener.status()?.sessions == 0))
+}
+
+/// Its client would else send again for a quarter of an hour.
+fn a_connection_that_nat_has_forgotten_is_reset(engine: &str) -> Result<()> {
+    for (way, family) in [(Way::Nat, Family::V6), (Way::SourceNat, Family::V4)] {
+        let farm = way.builder().servers(1).build()?;
+        let keys = "timeouts = { tcp = \"5s\" }\n";
+        let stage = Plan::new(engine, way, family).start(farm, keys, file::ALWAYS_UP, &[1])?;
+        let mut visit = Visit::open(stage.client(), stage.service)?;
+        ensure!(visit.who()? == "web1");
+        wait::until("it is forgotten", || Ok(session_of(&stage.evener, &visit)?.is_none()))?;
+        let error = visit.who().err().with_context(|| format!("{way:?}: it was answered"))?;
+        let is_reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        ensure!(error.downcast_ref().is_some_and(is_reset), "{way:?}: {error:#}");
+        ensure!(stage.counted("reset")? == 1 && stage.counted("no_session")? >= 1, "{way:?}");
+    }
+    Ok(())
 }
 
 fn explain_says_what_happens(engine: &str) -> Result<()> {

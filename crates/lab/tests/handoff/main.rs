@@ -13,6 +13,7 @@ mod cluster;
 mod front;
 mod guesses;
 mod hostile;
+mod idle;
 mod kernels;
 mod lccp;
 mod limits;

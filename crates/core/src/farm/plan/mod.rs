@@ -542,8 +542,12 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
         HealthKind::None => 0,
         _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
     };
-    // An answer lost makes one server seem silent a round earlier than the others.
-    probes_ms.max(service.discover_interval_ms.saturating_mul(2))
+    // An answer lost makes one server seem silent a round earlier than the others. Probes notice
+    // sooner.
+    match health.kind == HealthKind::None || service.discover.is_some() {
+        true => probes_ms.max(service.discover_interval_ms.saturating_mul(2)),
+        false => probes_ms,
+    }
 }
 
 fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError> {

@@ -169,6 +169,23 @@ fn servers_that_fail_at_once_stay_in_the_ring() {
 }
 
 #[test]
+fn servers_that_probes_saw_fail_one_after_the_other_have_not_failed_at_once() {
+    let mut listed = service("web", 80);
+    listed.discover = None;
+    (listed.health.interval_ms, listed.health.timeout_ms, listed.health.fall) = (500, 250, 1);
+    let order_of = |service: &farm::Service, apart_ms| {
+        order(&plan_service(service, vec![down("a", 100_000), down("b", 100_000 + apart_ms)]))
+    };
+    assert_eq!(order_of(&listed, 1_000), [1, 2], "two probes and what one may take");
+    assert_eq!(order_of(&listed, 3_000), [2]);
+    let discovered = farm::Service { discover: Some(Discover::Arp), ..listed.clone() };
+    assert_eq!(order_of(&discovered, 3_000), [1, 2], "silence is noticed by rounds");
+    let mut unprobed = listed;
+    unprobed.health.kind = HealthKind::None;
+    assert_eq!(order_of(&unprobed, 3_000), [1, 2]);
+}
+
+#[test]
 fn last_working_set_excludes_drained_and_never_up() {
     let plan = plan_one(vec![
         down("a", 100_000),

@@ -109,15 +109,18 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
     Ok(host.unwrap_or_default())
 }
 
-/// The one name of the list that the extension of `len` bytes is.
+/// The one name of the list that the extension of `len` bytes is, without a dot at its end: clients
+/// send what their URL has, though RFC 6066, section 3, wants none.
 fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], PuntReason> {
     let end = hello.at + len;
     odd_unless(hello.u16()? + 2 == len)?;
     odd_unless(hello.u8()? == HOST_NAME)?;
     let name = hello.u16()?;
     odd_unless(hello.at + name == end)?;
-    odd_unless((1..=HOST_MAX).contains(&name))?;
+    odd_unless(name <= HOST_MAX + 1)?;
     let name = hello.read_bytes(name)?;
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    odd_unless((1..=HOST_MAX).contains(&name.len()))?;
     odd_unless(name.iter().copied().all(is_name_byte) && name.last() != Some(&b'.'))?;
     Ok(name)
 }

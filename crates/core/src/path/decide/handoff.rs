@@ -57,6 +57,7 @@ pub(super) fn decide(
     };
     match proof {
         HandshakeProof::First(mark) => return begin(known, packet, segment, flow, found, mark),
+        HandshakeProof::Probe(terms) => return acknowledge(packet, segment, terms),
         // A side that has begun to end a connection sends no more on it: this is for another.
         HandshakeProof::Unchecked if !is_at_work => {
             return unmatched_segment(known, packet, segment, flow, Reason::CookieUnchecked);
@@ -282,6 +283,8 @@ enum HandshakeProof {
     Missing,
     /// It is the first after the cookie with this mark.
     First(u16),
+    /// It asks, in the first's place, whether the connection lives that was agreed on so.
+    Probe(SynOptions),
     /// Nobody looks: too many like it were guesses.
     Unchecked,
 }
@@ -298,7 +301,14 @@ fn prove(
 ) -> HandshakeProof {
     let Some(header) = header_of_answer(packet, segment) else { return HandshakeProof::Missing };
     let (guesses, vip) = (known.memory.guesses, flow.vip.id);
-    let has_payload = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
+    let payload_len = TcpHeader::payload(packet.frame(), &segment.at).len();
+    let has_payload = payload_len > 0;
+    // One that isn't begins no connection, whatever it has guessed.
+    if payload_len == 1
+        && let Some(terms) = probed(known, segment, &header)
+    {
+        return HandshakeProof::Probe(terms);
+    }
     let is_guess = has_payload && header.options.timestamp.is_none();
     if is_guess && !guesses.may_try(vip, known.now, is_at_work) {
         if !is_at_work {
@@ -308,6 +318,9 @@ fn prove(
     }
     if let Some(mark) = mark_by(known, segment, &header, FIRST) {
         return HandshakeProof::First(mark);
+    }
+    if !has_payload && let Some(terms) = probed(known, segment, &header) {
+        return HandshakeProof::Probe(terms);
     }
     if is_guess {
         guesses.failed(vip, known.now);
@@ -334,6 +347,25 @@ fn mark_by(known: &DecisionContext<'_>, segment: &Segment, header: &TcpHeader, l
     let keys = known.memory.cookies.at(known.now);
     keys.check(&FourTuple::of(segment), &EchoedNumbers::by(header), late)?;
     Some(mark_of(header.acknowledgment.wrapping_sub(1)))
+}
+
+/// The agreement of the handshake, if a segment is a keep-alive probe of a client that has said
+/// nothing yet: its number is the one before the first's (RFC 9293, section 3.8.4).
+fn probed(known: &DecisionContext<'_>, segment: &Segment, header: &TcpHeader) -> Option<SynOptions> {
+    let keys = known.memory.cookies.at(known.now);
+    let numbers = EchoedNumbers::by(header);
+    let first = EchoedNumbers { sequence: numbers.sequence.wrapping_add(1), ..numbers };
+    keys.check(&FourTuple::of(segment), &first, FIRST).filter(|_| header.flags & TCP_FIN == 0)
+}
+
+/// Tells a client that its connection lives (RFC 9293, section 3.10.7.4).
+fn acknowledge(packet: &mut Packet<'_>, segment: &Segment, terms: SynOptions) -> Decision {
+    let Some(header) = TcpHeader::read(packet.frame(), &segment.at).filter(|_| is_plain(segment)) else {
+        return Decision::drop(Reason::CookieBad);
+    };
+    let ingress = packet.ingress;
+    rewrite::acknowledge(packet, &segment.at, &header, terms);
+    Decision::of(Verdict::Forward { ifindex: ingress }, Reason::KeepaliveAcked)
 }
 
 /// Whether a segment's checksum is right, or left to the hardware.
@@ -422,7 +454,7 @@ fn choose(known: &DecisionContext<'_>, flow: &Flow<'_>, wants: &[u8]) -> (NewCon
 
 /// A segment of a connection that isn't known: it may have overtaken the first, which then comes
 /// again as it does. Only then is its sender told.
-fn unmatched_segment(
+pub(super) fn unmatched_segment(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
@@ -430,6 +462,7 @@ fn unmatched_segment(
     reason: Reason,
 ) -> Decision {
     match segment.flags & TCP_RST == 0
+        && is_plain(segment)
         && known.memory.unmatched.is_retransmission(flow.hash, segment.acknowledgment, known.now)
     {
         true => reset(packet, segment),

@@ -297,6 +297,9 @@ fn carry(
     };
     let port = match deliver::hidden_port(known, &segment.at, flow, choice, server) {
         Ok(port) => port,
+        Err(Reason::NoSession) if !flow.opens() => {
+            return handoff::unmatched_segment(known, packet, segment, flow, Reason::NoSession);
+        }
         Err(reason) => return Decision::drop(reason),
     };
     if let Err(reason) = track::note_track(known, &segment.at, choice.server, flow.vip.id, port, false) {

@@ -78,8 +78,9 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     };
     let UpperLayer { protocol, offset, fragment } = upper;
     let transport = Protocol::of_number(protocol);
-    // Options may stand at the beginning of what was cut (RFC 8200, section 4.5).
-    let later = fragment.is_some() && protocol == protocol::DESTINATION_OPTIONS;
+    // These may stand at the beginning of what was cut (RFC 8200, section 4.5).
+    let is_cut = matches!(protocol, protocol::DESTINATION_OPTIONS | protocol::AUTHENTICATION);
+    let later = fragment.is_some() && is_cut;
     if protocol == protocol::ICMPV6 && fragment.is_none() {
         if let Some(solicitation) = icmp::solicitation(frame, l3, l3 + IPV6_LEN + offset, ip) {
             return solicitation;

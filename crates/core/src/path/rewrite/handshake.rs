@@ -8,7 +8,7 @@ use crate::net::checksum;
 use crate::net::packet::{Checksum, Packet};
 use crate::net::tcp::{TCP_LEN, option};
 use crate::net::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, Tcp, protocol};
-use crate::path::cookie::{Cookie, RCV_WSCALE};
+use crate::path::cookie::{Cookie, RCV_WSCALE, SynOptions};
 use crate::path::parse::{Layers, TcpHeader};
 
 /// The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
@@ -28,7 +28,7 @@ pub struct SynAck {
 /// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It
 /// offers a subset of what the SYN does, so it is no longer.
 pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
-    let mut options = SynAckOptions::default();
+    let mut options = AnswerOptions::default();
     let offered = syn.options;
     let scaling = offered.scale_with_sack().is_some();
     if offered.mss.is_some() {
@@ -58,6 +58,25 @@ pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_
     answer(packet, at, &fields, options.bytes());
 }
 
+/// Turns a keep-alive probe without anything between its headers into the acknowledgment that
+/// answers it, where a SYN offered these terms. It has the probe's own options, so it is no longer.
+pub fn acknowledge(packet: &mut Packet<'_>, at: &Layers, probe: &TcpHeader, terms: SynOptions) {
+    let mut options = AnswerOptions::default();
+    if let Some((theirs, ours)) = probe.options.timestamp.zip(probe.options.timestamp_echo) {
+        options.push(&[option::NOTHING, option::NOTHING, option::TIMESTAMP, 10]);
+        options.push(&ours.to_be_bytes());
+        options.push(&theirs.to_be_bytes());
+    }
+    let scale = terms.window_scale.map_or(0, |_| RCV_WSCALE);
+    let fields = TcpFields {
+        sequence: probe.acknowledgment,
+        acknowledgment: probe.sequence.wrapping_add(1),
+        flags: TCP_ACK,
+        window: WINDOW >> scale,
+    };
+    answer(packet, at, &fields, options.bytes());
+}
+
 /// Turns a packet into the reset that answers it (RFC 9293, section 3.5.2).
 pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
     let fields = if to.flags & TCP_ACK != 0 {
@@ -73,12 +92,12 @@ pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
 }
 
 #[derive(Default)]
-struct SynAckOptions {
+struct AnswerOptions {
     bytes: [u8; OPTIONS_MAX],
     len: usize,
 }
 
-impl SynAckOptions {
+impl AnswerOptions {
     fn push(&mut self, more: &[u8]) {
         if let Some(place) = self.bytes.get_mut(self.len..self.len + more.len()) {
             place.copy_from_slice(more);

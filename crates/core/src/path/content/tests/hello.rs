@@ -78,6 +78,9 @@ fn named(host: &[u8]) -> RequestKey<'_> {
 fn hellos_are_read() {
     assert_eq!(key_of(&Hello::to(b"www.Example.com").bytes()), named(b"www.Example.com"));
     assert_eq!(key_of(&Hello::to(&[b'a'; 255]).bytes()).host.len(), 255);
+    assert_eq!(key_of(&Hello::to(b"www.example.com.").bytes()), named(b"www.example.com"));
+    let longest = [&[b'a'; 255][..], b"."].concat();
+    assert_eq!(key_of(&Hello::to(&longest).bytes()).host.len(), 255);
     assert_eq!(key_of(&Hello::new(vec![]).bytes()), named(b""));
     assert_eq!(key_of(&Hello { extensions: None, ..Hello::new(vec![]) }.bytes()), named(b""));
     let empty = Hello { session_id: vec![], cipher_suites: vec![], compression: vec![], ..Hello::to(b"a") };
@@ -103,7 +106,10 @@ fn odd_hellos_are_punted() {
         ("a name of another type", extension(server_name(1, b"a"))),
         ("an empty name", extension(server_name(0, b""))),
         ("a long name", extension(server_name(0, &[b'a'; 256]))),
-        ("a dot at the end", extension(server_name(0, b"a."))),
+        ("two dots at the end", extension(server_name(0, b"a.."))),
+        ("a dot alone", extension(server_name(0, b"."))),
+        ("dots alone", extension(server_name(0, b"..."))),
+        ("a long name and a dot", extension(server_name(0, &[&[b'a'; 256][..], b"."].concat()))),
         ("a name with a byte that names don't have", extension(server_name(0, b"a\0b"))),
         ("a name that isn't ASCII", extension(server_name(0, "\u{e9}".as_bytes()))),
         ("an IPv6 address", extension(server_name(0, b"[::1]"))),
