@@ -162,6 +162,14 @@ static __always_inline bool bring_head(const struct connection *connection, stru
 	return true;
 }
 
+/* Whether an answer begins with the version, as far as it is there. */
+static __always_inline bool has_version(const struct message *m)
+{
+	__u64 differs = word_at(m, 0) ^ WORD('H', 'T', 'T', 'P', '/', '1', '.', '1');
+
+	return m->len < sizeof(differs) ? !(differs >> (8 * (sizeof(differs) - m->len) & 63)) : !differs;
+}
+
 /* The first of an answer, or more of its head; false where its end is not to be known. */
 static __always_inline bool begin_answer(struct __sk_buff *skb, const struct connection *connection,
 					 struct exchange *exchange, const struct payload *payload, __u32 begin)
@@ -173,13 +181,13 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 
 	exchange->kept = 0;
 	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_head(connection, m)) ||
-	    !read_behind(skb, payload->from, len, kept, MESSAGE_OUT))
+	    !read_behind(skb, payload->from, len, kept, MESSAGE_OUT) || !has_version(m))
 		return false;
 	if (is_cut(m) && kept + len < ANSWER_HEAD_MAX) {
 		exchange->kept = kept + len;
 		return !bpf_map_update_elem(&answer_heads, connection, m->byte, BPF_ANY);
 	}
-	if (m->odd || m->closes || !m->head_len || word_at(m, 0) != WORD('H', 'T', 'T', 'P', '/', '1', '.', '1'))
+	if (m->odd || m->closes || !m->head_len)
 		return false;
 	/* Provisional ones are not the answer. */
 	status = word_at(m, 8) >> 32;

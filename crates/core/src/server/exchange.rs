@@ -14,6 +14,8 @@ use super::message::{Head, LENGTH_MAX, MessageParse};
 const MESSAGE_MAX: usize = 4_096;
 /// The same of an answer's, whose head may come in several segments.
 const ANSWER_HEAD_MAX: usize = 2_048;
+/// The version that answers begin with.
+const VERSION: &[u8] = b"HTTP/1.1";
 /// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or
 /// head before.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
@@ -182,6 +184,10 @@ impl Exchange {
     fn begin_answer(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let mut start = core::mem::take(&mut self.head);
         start.extend(payload.data.iter().take(ANSWER_HEAD_MAX - start.len()));
+        let known = start.len().min(VERSION.len());
+        if start.get(..known) != VERSION.get(..known) {
+            return false;
+        }
         let head = match Head::read_up_to(&start, LENGTH_MAX) {
             MessageParse::Whole(head) if !head.closes => head,
             MessageParse::Cut if start.len() < ANSWER_HEAD_MAX => {
@@ -190,7 +196,7 @@ impl Exchange {
             }
             MessageParse::Whole(_) | MessageParse::Cut | MessageParse::Odd => return false,
         };
-        let Some(status) = start.strip_prefix(b"HTTP/1.1").and_then(|rest| rest.first_chunk::<4>()) else {
+        let Some(status) = start.strip_prefix(VERSION).and_then(|rest| rest.first_chunk::<4>()) else {
             return false;
         };
         // Provisional ones are not the answer.

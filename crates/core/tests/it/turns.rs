@@ -28,17 +28,17 @@ pub fn follow_and_check(bytes: &[u8]) -> Seen {
         let (from, to) = (usize::from(who & 1), usize::from(!who & 1));
         let sequence = next[from].wrapping_sub(u32::from(who >> 1));
         let payload = Payload { sequence, acknowledgment: next[to], urgent: false, data };
-        let before = exchange;
+        let before = exchange.clone();
         match &mut exchange {
             None => exchange = Some(Exchange::begin(&payload)),
             Some(exchange) if from == 0 => exchange.follow_request(&payload),
             Some(exchange) => exchange.answer(&payload, data.is_empty()),
         }
         next[from] = sequence.wrapping_add(len as u32);
-        let now = exchange.unwrap();
-        seen.requests += u32::from(before.is_none_or(|before| before.request != now.request));
+        let now = exchange.as_ref().unwrap();
+        seen.requests += u32::from(before.as_ref().is_none_or(|before| before.request != now.request));
         let Some(before) = before else { continue };
-        assert!(before.plain || now == before, "what is in doubt stays so");
+        assert!(before.plain || *now == before, "what is in doubt stays so");
         seen.doubts += u32::from(before.plain && !now.plain);
         if now.answered == before.answered || !now.plain {
             continue;

@@ -8,7 +8,7 @@ use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, World, listen};
 
 /// Answers that say how long they are, and the writes that they come by.
-const PLAIN: [&[&str]; 18] = [
+const PLAIN: [&[&str]; 22] = [
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "hello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe", "l", "lo"],
@@ -36,11 +36,15 @@ const PLAIN: [&[&str]; 18] = [
     ],
     &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n0\r\n", "\r\nab\r\n0\r\n\r\n"],
     &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\na0\r\n\r\n", "\r\n0\r\n\r\n"],
+    &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", "\r\nhello"],
+    &["H", "TTP/1.", "1 200 OK\r", "\n", "Content-", "Length: 5\r\n", "\r\n", "hello"],
+    &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r", "\n0\r\n\r\n"],
+    &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r", "\n", "0", "\r\n", "\r", "\n"],
     &["HTTP/1.1 200 OK\r\nConnection: Keep-Alive, x\r\nContent-Length: 1\r\nDate: close\r\n\r\n."],
 ];
 
 /// The answers that leave a doubt about it.
-const DOUBTFUL: [&[&str]; 25] = [
+const DOUBTFUL: [&[&str]; 26] = [
     &["HTTP/1.1 200 OK\r\nServer: x\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"],
@@ -53,7 +57,6 @@ const DOUBTFUL: [&[&str]; 25] = [
     &["HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "hello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nconnection: x, Close\r\n\r\nhello"],
-    &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", "\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n folded\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"],
@@ -62,8 +65,10 @@ const DOUBTFUL: [&[&str]; 25] = [
     &["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"],
     &["HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"],
     &["HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
-    &["HTTP/1.1 2"],
-    &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"],
+    &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", "\nhello"],
+    &["HTTP/1.1 200 OK\r\n", "Content-Length: 5\r\n", "Content-Length: 5\r\n\r\n", "hello"],
+    &["HTT", "P/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
+    &["HTTp"],
     &["\x16\x03\x03\x00\x04abcd"],
     &["hello"],
 ];

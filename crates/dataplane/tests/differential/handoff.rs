@@ -230,6 +230,8 @@ enum What {
     Syn,
     Ack,
     Data(Vec<u8>),
+    /// With the number before the first.
+    Probe(Vec<u8>),
     Fin,
     Other(u8, Vec<u8>),
 }
@@ -278,13 +280,12 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let what = prop_oneof![
         4 => Just(What::Syn),
         2 => Just(What::Ack),
-        1 => Just(What::Data(vec![0])),
+        2 => prop::collection::vec(Just(0), 0..3).prop_map(What::Probe),
         10 => payload.clone().prop_map(What::Data).boxed(),
         1 => Just(What::Fin),
         2 => (flags, prop_oneof![2 => Just(vec![]), 1 => payload]).prop_map(|(flags, data)| What::Other(flags, data)).boxed(),
     ];
-    // The number before the first is a keep-alive probe's.
-    let skew = prop_oneof![6 => Just((0u32, 0u32)), 2 => Just((u32::MAX, 0)), 3 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
+    let skew = prop_oneof![6 => Just((0u32, 0u32)), 3 => (1u32..2000, Just(0)), 1 => (Just(0), any::<u32>())];
     let late = prop_oneof![6 => Just(0i8), 1 => Just(-1), 1 => Just(1), 1 => Just(2)];
     let tags = prop_oneof![8 => Just(0usize), 1 => Just(1), 1 => Just(2)];
     let damage = prop_oneof![12 => Just(None), 1 => (12usize..80, any::<u8>()).prop_map(Some)];
@@ -384,6 +385,7 @@ impl Segment {
             What::Syn => (0x02, &[]),
             What::Ack => (0x10, &[]),
             What::Data(data) => (0x18, data),
+            What::Probe(data) => (0x10, data),
             What::Fin => (0x11, &[]),
             What::Other(flags, data) => (*flags, data),
         };
@@ -392,7 +394,8 @@ impl Segment {
             [&[1, 1, 8, 10, 0, 0, 0, 9][..], &cookie.clock.wrapping_add(later).to_be_bytes()].concat()
         };
         let options = if syn { self.offer.bytes() } else { self.echo.map(echoes).unwrap_or_default() };
-        let sequence = if syn { isn } else { isn.wrapping_add(1).wrapping_add(self.skew.0) };
+        let is_before = syn || matches!(self.what, What::Probe(_));
+        let sequence = if is_before { isn } else { isn.wrapping_add(1).wrapping_add(self.skew.0) };
         let acknowledgment = if syn { 0 } else { cookie.number.wrapping_add(1).wrapping_add(self.skew.1) };
         let mut tcp = [port.to_be_bytes(), 80u16.to_be_bytes()].concat();
         tcp.extend(sequence.to_be_bytes());

@@ -16,7 +16,7 @@ const MOST: [(&str, u32); 6] = [
     ("director_tc", 96_000),
     ("decap_xdp", 25_000),
     ("decap_tc", 25_000),
-    ("outgoing", 3_500),
+    ("outgoing", 8_000),
     ("accept", 12_000),
 ];
 /// Programs are loaded when they are first wanted: by any frame.

@@ -55,9 +55,9 @@ pub const IDLE: IdleTicks = IdleTicks {
     udp_new: ticks(620_000),
 };
 
-/// Reasons that random packets needn't meet; the last six take a cookie, or a segment that is
-/// empty.
-pub const RARE: [Reason; 13] = [
+/// Reasons that random packets needn't meet; the last seven take a cookie, or a segment that
+/// is empty.
+pub const RARE: [Reason; 14] = [
     Reason::BadChecksum,
     Reason::TableFull,
     Reason::NoPort,
@@ -65,6 +65,7 @@ pub const RARE: [Reason; 13] = [
     Reason::FragmentLost,
     Reason::Fragment,
     Reason::CookieAcked,
+    Reason::KeepaliveAcked,
     Reason::CookieUnchecked,
     Reason::Punted,
     Reason::RouteMismatch,

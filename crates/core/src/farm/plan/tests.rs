@@ -173,7 +173,7 @@ fn servers_that_probes_saw_fail_one_after_the_other_have_not_failed_at_once() {
     let mut listed = service("web", 80);
     listed.discover = None;
     (listed.health.interval_ms, listed.health.timeout_ms, listed.health.fall) = (500, 250, 1);
-    let order_of = |service: &farm::Service, apart_ms| {
+    let order_of = |service: &farm::Service, apart_ms: u64| {
         order(&plan_service(service, vec![down("a", 100_000), down("b", 100_000 + apart_ms)]))
     };
     assert_eq!(order_of(&listed, 1_000), [1, 2], "two probes and what one may take");

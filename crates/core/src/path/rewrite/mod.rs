@@ -10,7 +10,7 @@ mod tunnel;
 
 use answer::send_back;
 pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
-pub use handshake::{SynAck, reset, write_syn_ack};
+pub use handshake::{SynAck, acknowledge, reset, write_syn_ack};
 pub use nat::{Translation, translate, translate_error};
 pub use tunnel::{Tunnel, encapsulate, outer_len};
 
