@@ -159,8 +159,8 @@ static __always_inline int unmatched_segment(const struct packet_context *pkt, _
 	return STEP_RESET;
 }
 
-/* Tells a client that its connection lives, which has asked by a keep-alive probe (RFC 9293, section
- * 3.10.7.4). */
+/* Tells a client that its connection lives, which has asked by a keep-alive probe (RFC 9293,
+ * section 3.10.7.4). */
 __attribute__((noinline)) int acknowledge(context *ctx, struct scratch *at)
 {
 	struct tcp_answer *answer;

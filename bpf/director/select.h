@@ -65,7 +65,7 @@ static long consider(__u32 step, void *arg)
 	server = &servers[slot];
 	if (!(server->flags & SERVER_PRESENT))
 		return 0;
-	/* With the one that is to come: no sessions for any weight would be as few as for another. */
+	/* With the one that is to come: none for any weight would be as few as for another. */
 	sessions = READ_ONCE(active[slot]) + 1;
 	/* sessions / weight < least->sessions / least->weight, without dividing */
 	if (least->server == NO_SERVER || sessions * least->weight < least->sessions * server->weight) {

@@ -203,7 +203,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 			if (exchange->ahead == begin)
 				return false;
 			exchange->chunked = true;
-			/* The head's last line ends in it, and may have begun with the segment before. */
+			/* The head's last line ends in it, and may have begun before. */
 			exchange->tail = '\r';
 			store(&exchange->response, span_of(begin, begin));
 			return add_chunks(skb, exchange, payload, begin);

@@ -116,7 +116,7 @@ struct exchange {
 	__u64 tail; /* of an answer in chunks the last bytes, the very last one lowest */
 	__u32 sent; /* of an answer in chunks what is behind them */
 	__u16 chunked;
-	__u16 kept; /* bytes of the answer's head that have left, while that isn't whole: answer_heads */
+	__u16 kept; /* bytes of the answer's head that have left, while it isn't whole */
 	/* 0 once there was something else than whole requests and their answers, in turn */
 	__u32 plain;
 	__u32 ahead; /* where that answer begins of which something left before its first */
