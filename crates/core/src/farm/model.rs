@@ -16,7 +16,7 @@ use super::routes::RouteList;
 use crate::dns::BalancedName;
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::tables::RehandoffMode;
+use crate::path::tables::{RehandoffMode, VipKey};
 use crate::pool::policy::Consumer;
 use crate::pool::{HealthCheck, Reporting};
 
@@ -211,6 +211,12 @@ impl Service {
     /// elsewhere.
     pub fn goes_by_link(&self) -> bool {
         self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
+    }
+
+    /// Where clients' packets come.
+    pub fn vip_keys(&self) -> impl Iterator<Item = VipKey> + '_ {
+        let protocol = self.protocol;
+        self.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
     }
 
     /// Where a server that has this service address is probed, but for methods that translate.

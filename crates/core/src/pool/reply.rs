@@ -1,5 +1,6 @@
 //! Requests of probes by HTTP, and what replies amount to.
 
+use alloc::borrow::Cow;
 use alloc::format;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -76,9 +77,9 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
         };
     };
     let head = &reply[..reply.len() - body.len()];
-    let (body, is_whole) = match is_chunked(head) {
-        true => Chunks::data_of(body),
-        false => (body.to_vec(), false),
+    let (body, is_whole) = match is_chunked(head).then(|| Chunks::data_of(body)) {
+        Some((data, is_whole)) => (Cow::Owned(data), is_whole),
+        None => (Cow::Borrowed(body), false),
     };
     match contains(&body, wanted.as_bytes()) {
         true => ReplyVerdict::Ok,

@@ -98,7 +98,7 @@ impl<'a> ServedService<'a> {
             let to = service.probe_address(*address);
             VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp }
         });
-        to.filter(|key| !service_keys(service).any(|other| other == *key))
+        to.filter(|key| !service.vip_keys().any(|other| other == *key))
     }
 
     /// How this host has the addresses.
@@ -110,12 +110,6 @@ impl<'a> ServedService<'a> {
             (false, false) => ArpMode::Silent,
         }
     }
-}
-
-/// Where clients' packets come.
-fn service_keys(service: &Service) -> impl Iterator<Item = VipKey> {
-    let protocol = service.protocol;
-    service.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
 }
 
 /// How a server has a service address.
@@ -422,7 +416,7 @@ fn tables(
     };
     for role in roles {
         tables.addresses.extend(role.own.iter().map(|(address, _)| *address));
-        for key in service_keys(role.service) {
+        for key in role.service.vip_keys() {
             let mss = segment_max(role, key.address, mtu).filter(|_| role.is_tunnelled(network));
             tables.services.insert(key, Offer { mss, is_marked: role.is_marked(), ..Offer::default() });
         }
@@ -448,7 +442,7 @@ fn accept(
 ) {
     let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.listeners.is_empty());
     for role in roles {
-        for key in service_keys(role.service) {
+        for key in role.service.vip_keys() {
             let listener = role.listeners.get(&key.address).copied();
             let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();

@@ -269,7 +269,7 @@ fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, Pl
             return Err(PlanError::SharedName(service.name.clone()));
         }
         policies.push(policy_of(service)?);
-        for key in vip_keys(service) {
+        for key in service.vip_keys() {
             if let Some(first) = vips.insert(key, &service.name) {
                 return Err(PlanError::SharedVip { key, first: first.into(), second: service.name.clone() });
             }
@@ -365,7 +365,7 @@ impl Planner<'_> {
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
         let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &servers, &members));
         let (compiled, handoff) = handoff.unzip();
-        for key in vip_keys(service) {
+        for key in service.vip_keys() {
             let vip = Vip {
                 id: self.slots.vip_id(key),
                 service: number,
@@ -555,11 +555,6 @@ fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError
         service: service.name.clone(),
         policy: service.policy.into(),
     })
-}
-
-fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
-    let protocol = service.protocol;
-    service.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
 }
 
 fn idle_ticks(service: &farm::Service) -> IdleTicks {

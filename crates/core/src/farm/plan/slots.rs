@@ -112,7 +112,7 @@ impl Slots {
         self.services.retain(|name, _| names.contains(name.as_str()));
         // Those that had a number come first, lest another is given it.
         for service in services.clone() {
-            let mut keys = super::vip_keys(service).filter_map(|key| adopted.get(&key).copied());
+            let mut keys = service.vip_keys().filter_map(|key| adopted.get(&key).copied());
             let number = keys.find(|number| self.is_free(*number));
             if let (Some(number), None) = (number, self.services.get(&service.name)) {
                 self.services.insert(service.name.clone(), number);
