@@ -181,6 +181,10 @@ pub struct ImportArgs {
     /// The program whose file it is; seen from its text unless named
     #[arg(long, value_name = "PROGRAM", value_enum)]
     pub from: Option<ImportOrigin>,
+    /// End with 0 even if the new file serves other clients, or by other servers, than the old one;
+    /// without it such an import ends with 2
+    #[arg(long)]
+    pub lossy: bool,
     /// Print JSON instead: the new file, and which lines were carried over, left or to be filled in
     #[arg(long)]
     pub json: bool,

@@ -43,11 +43,11 @@ pub(super) struct PoolChoice {
 pub(super) struct Wording {
     pub(super) nat: &'static str,
     pub(super) handoff: &'static str,
-    pub(super) unmatched: &'static str,
 }
 
 /// Gives a service its servers and routes: those of all pools that the choices lead to, by method
-/// handoff; or those of the default alone, by nat, where there is no choice or handoff can't be.
+/// handoff; or those of the only one, by nat. A service that needs routes and can't have handoff
+/// gets no servers: without routes it would send requests to the wrong ones.
 pub(super) fn fill(
     ledger: &mut Ledger<'_>,
     service: &mut DraftService,
@@ -56,38 +56,42 @@ pub(super) fn fill(
     pools: &BTreeMap<usize, DraftPool>,
     wording: &Wording,
 ) {
-    let leads_elsewhere = choices.iter().any(|choice| Some(choice.pool) != default);
-    let mut used: Vec<usize> = default.into_iter().collect();
-    let mut seen: BTreeSet<usize> = used.iter().copied().collect();
-    for choice in choices.iter().filter(|_| leads_elsewhere) {
-        if seen.insert(choice.pool) {
-            used.push(choice.pool);
+    let mut used: Vec<usize> = Vec::new();
+    for pool in default.into_iter().chain(choices.iter().map(|choice| choice.pool)) {
+        if !used.contains(&pool) {
+            used.push(pool);
         }
     }
-    let servers = used.iter().filter_map(|at| pools.get(at)).flat_map(|pool| &pool.servers);
-    let endpoints: BTreeSet<(IpAddr, Option<u16>)> =
-        servers.map(|server| (server.address.value, server.port)).collect();
-    let hosts: BTreeSet<IpAddr> = endpoints.iter().map(|(address, _)| *address).collect();
-    let hands_over = leads_elsewhere && hosts.len() == endpoints.len();
     let lines = || choices.iter().flat_map(|choice| choice.lines.iter().copied());
-    if hands_over {
-        service.method = DraftMethod::Handoff;
-        service.comments.push(wording.handoff.to_owned());
-        if default.is_none() {
-            service.comments.push(wording.unmatched.to_owned());
+    let hands_over = used.len() > 1;
+    if hands_over && share_addresses(&used, pools) {
+        lines().for_each(|line| ledger.leave(line, &reasons::NO_HANDOFF));
+        for line in service.all_lines() {
+            ledger.leave_open(line..=line, &reasons::NOT_MADE);
         }
-    } else {
-        service.comments.push(wording.nat.to_owned());
-        used.truncate(usize::from(default.is_some()));
-        match leads_elsewhere {
-            true => lines().for_each(|line| ledger.leave(line, &reasons::NO_HANDOFF)),
-            false => service.lines.extend(lines()),
-        }
+        return;
     }
+    if default.is_none()
+        && let Some(line) = service.lines.first()
+    {
+        ledger.leave_part(*line, "requests that no rule is for", &reasons::UNMATCHED);
+    }
+    service.method = if hands_over { DraftMethod::Handoff } else { service.method };
+    service.comments.push(if hands_over { wording.handoff } else { wording.nat }.to_owned());
+    service.lines.extend(lines().filter(|_| !hands_over));
     let names = add_servers(ledger, service, &used, pools);
     if hands_over {
         add_routes(service, choices, default, &names);
     }
+}
+
+/// Whether servers of these pools differ in their ports alone.
+fn share_addresses(used: &[usize], pools: &BTreeMap<usize, DraftPool>) -> bool {
+    let servers = used.iter().filter_map(|at| pools.get(at)).flat_map(|pool| &pool.servers);
+    let endpoints: BTreeSet<(IpAddr, Option<u16>)> =
+        servers.map(|server| (server.address.value, server.port)).collect();
+    let hosts: BTreeSet<IpAddr> = endpoints.iter().map(|(address, _)| *address).collect();
+    hosts.len() < endpoints.len()
 }
 
 /// Adds the servers of pools, and gives their names by pool.
@@ -130,7 +134,8 @@ fn add_servers(
             taken.insert(name.clone());
             of_pool.push(name.clone());
             server.name = Some(name);
-            let port = server.port.filter(|port| Some(*port) != service.port());
+            let is_other = |port: &u16| service.addresses.iter().any(|at| at.value.port() != *port);
+            let port = server.port.filter(is_other);
             if let Some(port) = port.filter(|_| service.method == DraftMethod::Handoff) {
                 let part = format!("port {port}");
                 ledger.leave_part(server.address.line, &part, &reasons::HANDOFF_PORT);

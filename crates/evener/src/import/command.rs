@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use super::source::FILE_BYTES;
-use super::{ImportReport, Left, import};
+use super::{ImportReport, Left, Weight, import};
 use crate::cli::ImportArgs;
 use crate::runtime::Exit;
 
@@ -39,6 +39,12 @@ pub fn run(args: &ImportArgs) -> Exit {
     eprint!("{}", summary(&report));
     match report.services {
         0 => failed(&format!("{name}: no service could be made of it; each line above has the reason")),
+        _ if report.losses(Weight::Served) > 0 && !args.lossy => {
+            eprintln!(
+                "evener: the new file doesn't serve as {name} does: see CHANGED above; --lossy takes it all the same"
+            );
+            Exit::Lossy
+        }
         _ => Exit::Ok,
     }
 }
@@ -59,15 +65,15 @@ fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
 fn summary(report: &ImportReport) -> String {
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut out = listed(report);
-    let entries = if report.left.len() == 1 { "entry" } else { "entries" };
+    let [served, handled, process] = Weight::ALL.map(|weight| report.losses(weight));
     let _ = writeln!(
         out,
-        "{}: {} made of {}: {} carried over, {} {entries} left in whole or in part, {} to fill in",
+        "{}: {} made of {}, of which {} are carried over; {} to fill in; left: {served} that change who \
+         is served, {handled} how, {process} of the program itself",
         super::origin_name(report.from),
         counted(report.services, "service"),
         counted(report.significant.len(), "line"),
         report.carried.len(),
-        report.left.len(),
         counted(report.blanks.len(), "value"),
     );
     out
@@ -85,7 +91,7 @@ pub(super) fn remarks(report: &ImportReport) -> String {
     }
 }
 
-/// The blanks, and all that is left: by reason, in the order of the first line of each.
+/// The blanks, and all that is left: by weight and reason, in the order of the first line of each.
 fn listed(report: &ImportReport) -> String {
     let mut out = String::new();
     if !report.blanks.is_empty() {
@@ -96,34 +102,56 @@ fn listed(report: &ImportReport) -> String {
         }
         out.push('\n');
     }
-    let mut reasons: Vec<(&str, &str, Vec<&Left>)> = Vec::new();
-    for left in &report.left {
-        match reasons.iter_mut().find(|(why, todo, _)| *why == left.why && *todo == left.todo) {
-            Some((_, _, same)) => same.push(left),
-            None => reasons.push((&left.why, &left.todo, vec![left])),
+    for weight in Weight::ALL {
+        let left: Vec<&Left> = report.left.iter().filter(|left| left.weight == weight).collect();
+        if left.is_empty() {
+            continue;
         }
-    }
-    if !reasons.is_empty() {
-        out.push_str("LEFT: lines without a counterpart\n");
-    }
-    let first_file = report.left.first().map(|left| left.file.as_str());
-    for (why, todo, entries) in reasons {
-        for text in [format!("{}.", capital(why)), format!("Instead: {todo}.")] {
-            for line in textwrap::wrap(&text, 94) {
-                let _ = writeln!(out, "  {line}");
+        out.push_str(match weight {
+            Weight::Served => "CHANGED: who is served, and by whom\n",
+            Weight::Handled => "LEFT: how clients are served\n",
+            Weight::Process => "LEFT: the other program's own process\n",
+        });
+        let mut reasons: Vec<(&str, &str, Vec<&Left>)> = Vec::new();
+        for left in left {
+            match reasons.iter_mut().find(|(why, todo, _)| *why == left.why && *todo == left.todo) {
+                Some((_, _, same)) => same.push(left),
+                None => reasons.push((&left.why, &left.todo, vec![left])),
             }
         }
-        for left in entries {
-            let lines = match left.end > left.line {
-                true => format!("lines {}-{}", left.line, left.end),
-                false => format!("line {}", left.line),
-            };
-            let file = Some(left.file.as_str()).filter(|file| Some(*file) != first_file);
-            let file = file.map(|file| format!("{file}, ")).unwrap_or_default();
-            let _ = writeln!(out, "    {file}{lines}: {}", left.text);
+        for (why, todo, entries) in reasons {
+            reason(&mut out, (why, todo), &entries, weight == Weight::Process, &report.file);
         }
     }
     out
+}
+
+/// A reason with its entries: a line for each, or for all of them together.
+fn reason(out: &mut String, (why, todo): (&str, &str), entries: &[&Left], is_short: bool, main: &str) {
+    let place = |left: &Left| {
+        let file = Some(left.file.as_str()).filter(|file| *file != main);
+        let file = file.map(|file| format!("{file}, ")).unwrap_or_default();
+        match left.end > left.line {
+            true => format!("{file}lines {}-{}", left.line, left.end),
+            false => format!("{file}line {}", left.line),
+        }
+    };
+    if is_short {
+        let places: Vec<String> = entries.iter().map(|left| place(left)).collect();
+        let text = format!("{}: {}.", capital(why), places.join(", ").replace(", line ", ", "));
+        for line in textwrap::wrap(&text, 94) {
+            let _ = writeln!(out, "  {line}");
+        }
+        return;
+    }
+    for text in [format!("{}.", capital(why)), format!("Instead: {todo}.")] {
+        for line in textwrap::wrap(&text, 94) {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+    for left in entries {
+        let _ = writeln!(out, "    {}: {}", place(left), left.text);
+    }
 }
 
 /// A sentence with its first letter in upper case.

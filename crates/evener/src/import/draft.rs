@@ -29,6 +29,8 @@ pub(super) struct DraftService {
     /// Comments above it.
     pub(super) comments: Vec<String>,
     pub(super) addresses: Vec<Sourced<SocketAddr>>,
+    /// Addresses by UDP of a service of TCP, which become a service of their own.
+    pub(super) udp_addresses: Vec<Sourced<SocketAddr>>,
     pub(super) is_udp: bool,
     pub(super) method: DraftMethod,
     pub(super) policy: Option<&'static str>,
@@ -40,6 +42,8 @@ pub(super) struct DraftService {
     pub(super) keys: Vec<String>,
     /// Keys of `[service.report]`.
     pub(super) report: Vec<String>,
+    /// The time after which the session of an idle connection, or flow, is forgotten.
+    pub(super) idle_ms: Option<u64>,
     /// Keys of `[service.timeouts]`, in milliseconds.
     pub(super) timeouts: Vec<(&'static str, u64)>,
     /// The lines that it comes from, besides those of its parts.
@@ -78,6 +82,16 @@ pub(super) struct DraftRoute {
     pub(super) lines: BTreeSet<usize>,
 }
 
+/// How a probe takes the certificate of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DraftTls {
+    /// The name that servers are called by.
+    pub(super) name: Option<String>,
+    /// A file of authorities; `None`: the system's.
+    pub(super) ca: Option<String>,
+    pub(super) verify: bool,
+}
+
 /// How servers are probed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DraftHealth {
@@ -85,6 +99,8 @@ pub(super) struct DraftHealth {
     pub(super) kind: Option<&'static str>,
     pub(super) path: Option<String>,
     pub(super) host: Option<String>,
+    /// Of a probe by TLS.
+    pub(super) tls: Option<DraftTls>,
     pub(super) status: Vec<String>,
     pub(super) body: Option<String>,
     pub(super) port: Option<u16>,
@@ -101,6 +117,7 @@ impl DraftService {
             name: name.to_owned(),
             comments: Vec::new(),
             addresses: Vec::new(),
+            udp_addresses: Vec::new(),
             is_udp: false,
             method,
             policy: None,
@@ -110,6 +127,7 @@ impl DraftService {
             health: DraftHealth::default(),
             keys: Vec::new(),
             report: Vec::new(),
+            idle_ms: None,
             timeouts: Vec::new(),
             lines: BTreeSet::new(),
         }
@@ -120,9 +138,14 @@ impl DraftService {
         self.addresses.first().map(|address| address.value.port())
     }
 
+    /// Whether clients can connect to it.
+    pub(super) fn has_address(&self) -> bool {
+        !self.addresses.is_empty() || !self.udp_addresses.is_empty()
+    }
+
     /// All lines that it comes from.
     pub(super) fn all_lines(&self) -> BTreeSet<usize> {
-        let addresses = self.addresses.iter().map(|address| address.line);
+        let addresses = self.addresses.iter().chain(&self.udp_addresses).map(|address| address.line);
         let servers =
             self.servers.iter().flat_map(|server| server.lines.iter().copied().chain([server.address.line]));
         let routes = self.routes.iter().flat_map(|route| route.lines.iter().copied());

@@ -3,7 +3,7 @@
 //! A function here returns the reason why the feature is left. Once Evener has it, the function
 //! writes its keys into the draft and returns `Ok`, and every importer carries it over.
 
-use super::draft::{DraftHealth, DraftServer};
+use super::draft::{DraftHealth, DraftServer, DraftTls};
 use super::reasons::{self, LeftReason};
 
 /// Whether a feature is carried over.
@@ -36,9 +36,22 @@ pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
     Ok(())
 }
 
-/// Probes by TLS: without a name and an authority, which the sources leave to the system, a
-/// connection that opens has to do.
-pub(super) fn https_check(health: &mut DraftHealth) -> Carried {
-    health.kind = Some("tcp");
-    Err(&reasons::HTTPS_CHECK)
+/// Probes by TLS, which are by HTTP too: they need a name to verify, unless every certificate is
+/// believed. Without one a connection that opens has to do.
+pub(super) fn https_check(health: &mut DraftHealth, tls: Option<DraftTls>, is_http: bool) -> Carried {
+    let tls = tls.filter(|tls| is_http && (!tls.verify || tls.name.is_some()));
+    match tls {
+        Some(tls) => {
+            health.kind = Some("https");
+            health.tls = Some(tls);
+            Ok(())
+        }
+        None => {
+            let (port, times) = (health.port, (health.interval_ms, health.timeout_ms));
+            let (rise, fall) = (health.rise, health.fall);
+            *health = DraftHealth { kind: Some("tcp"), port, rise, fall, ..DraftHealth::default() };
+            (health.interval_ms, health.timeout_ms) = times;
+            Err(&reasons::HTTPS_CHECK)
+        }
+    }
 }

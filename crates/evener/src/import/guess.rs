@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn origin_follows_first_words() {
-        let guessed = |text: &str| origin(&Source::read(text.as_bytes(), "f", None).unwrap());
+        let guessed = |text: &str| origin(&Source::read(text.as_bytes(), "f").unwrap());
         assert_eq!(guessed("-A -t 192.0.2.1:80 -s rr\n"), Some(Origin::Ipvsadm));
         assert_eq!(guessed("listen a\n  server b 192.0.2.1:80\n"), Some(Origin::Haproxy));
         assert_eq!(guessed("server {\n  listen 80;\n}\n"), Some(Origin::Nginx));

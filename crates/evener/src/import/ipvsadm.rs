@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::draft::{DraftMethod, DraftServer, DraftService, Placeholders, Sourced};
 use super::features;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Left};
 use super::reasons::{self, LeftReason};
 use super::settle::{ADDRESSES, SERVERS};
 use super::source::Source;
@@ -182,12 +182,9 @@ impl IpvsadmReader<'_, '_> {
             match self.ledger.carried.contains(&first) {
                 true => self.ledger.carry_all(first + 1..=last),
                 false => {
-                    let left = self.ledger.left.get(open_before).cloned();
-                    let (why, todo) = left.map_or_else(
-                        || (reasons::UNKNOWN.why.to_owned(), reasons::UNKNOWN.todo.to_owned()),
-                        |left| (left.why, left.todo),
-                    );
-                    self.ledger.leave_span(first + 1..=last, None, &why, &todo);
+                    let left = self.ledger.left.get(open_before).map(Left::reason);
+                    let reason = left.unwrap_or_else(|| reasons::UNKNOWN.clone());
+                    self.ledger.leave_span(first + 1..=last, None, &reason);
                 }
             }
         }

@@ -3,35 +3,42 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::draft::{DraftHealth, DraftMethod, DraftServer, DraftService, Placeholders, Sourced};
+use super::draft::{DraftHealth, DraftMethod, DraftServer, DraftService, DraftTls, Placeholders, Sourced};
 use super::features;
 use super::ipvsadm::{has_server, policy};
 use super::ledger::Ledger;
 use super::reasons::{self, LeftReason};
 use super::settle::{ADDRESSES, SERVERS};
-use super::source::{ImportError, Source};
-use super::tree::{self, Statement, Syntax};
+use super::tree::{Statement, Tree};
 use super::values::{self, EndpointHost};
 
-/// Blocks and statements without a counterpart, by their first word or the beginning of it.
-const LEFT: [(&str, &LeftReason); 34] = [
-    ("vrrp", &reasons::VRRP),
+/// Blocks and statements without a counterpart, by their first word, or by a beginning of it that
+/// ends in a sign.
+const LEFT: [(&str, &LeftReason); 52] = [
+    ("vrrp_", &reasons::VRRP),
     ("global_defs", &reasons::PROCESS),
     ("static_", &reasons::VRRP),
     ("track_", &reasons::VRRP),
     ("bfd_", &reasons::VRRP),
-    ("linkbeat", &reasons::PROCESS),
+    ("garp_group", &reasons::VRRP),
+    ("linkbeat_", &reasons::PROCESS),
+    ("process_", &reasons::PROCESS),
+    ("checker_", &reasons::PROCESS),
     ("net_namespace", &reasons::PROCESS),
+    ("net_namespace_ipvs", &reasons::PROCESS),
+    ("instance", &reasons::CONDITION),
     ("interface_up_down_delays", &reasons::VRRP),
     ("include", &reasons::NOT_FOLLOWED),
+    ("includer", &reasons::NOT_FOLLOWED),
     ("@", &reasons::CONDITION),
     ("$", &reasons::CONDITION),
     ("~", &reasons::CONDITION),
     ("quorum", &reasons::QUORUM),
+    ("quorum_", &reasons::QUORUM),
     ("hysteresis", &reasons::QUORUM),
     ("alpha", &reasons::QUORUM),
     ("omega", &reasons::QUORUM),
-    ("notify", &reasons::SCRIPTS),
+    ("notify_", &reasons::SCRIPTS),
     ("ha_suspend", &reasons::VRRP),
     ("nat_mask", &reasons::CHECK_DETAIL),
     ("persistence_granularity", &reasons::AFFINITY),
@@ -39,7 +46,7 @@ const LEFT: [(&str, &LeftReason); 34] = [
     ("ip_family", &reasons::FWMARK),
     ("ops", &reasons::ONE_PACKET),
     ("inhibit_on_failure", &reasons::CHECK_DETAIL),
-    ("smtp_alert", &reasons::SCRIPTS),
+    ("smtp_", &reasons::SCRIPTS),
     ("log_all_failures", &reasons::LOGGING),
     ("lthreshold", &reasons::MAX_CONNECTIONS),
     ("flag-", &reasons::POLICY),
@@ -48,12 +55,26 @@ const LEFT: [(&str, &LeftReason); 34] = [
     ("hashed", &reasons::POLICY),
     ("warmup", &reasons::CHECK_DETAIL),
     ("delay_before_retry", &reasons::CHECK_DETAIL),
-    ("bind", &reasons::CHECK_DETAIL),
+    ("delay_loop", &reasons::ONE_CHECK),
+    ("bindto", &reasons::CHECK_DETAIL),
+    ("bind_", &reasons::CHECK_DETAIL),
+    ("connect_ip", &reasons::CHECK_DETAIL),
+    ("fwmark", &reasons::CHECK_DETAIL),
+    ("http_protocol", &reasons::CHECK_DETAIL),
+    ("enable_sni", &reasons::CHECK_DETAIL),
+    ("tls_compliant", &reasons::CHECK_DETAIL),
+    ("fast_recovery", &reasons::CHECK_DETAIL),
+    ("retry", &reasons::CHECK_DETAIL),
+    ("virtualhost", &reasons::CHECK_DETAIL),
+    ("snmp_name", &reasons::PROCESS),
 ];
 
 fn reason(word: &str) -> &'static LeftReason {
-    let found = LEFT.iter().find(|(beginning, _)| word.starts_with(beginning));
-    found.map_or(&reasons::UNKNOWN, |(_, reason)| reason)
+    let fits = |entry: &&(&str, _)| match entry.0.ends_with(['_', '-', '@', '$', '~']) {
+        true => word.starts_with(entry.0),
+        false => word == entry.0,
+    };
+    LEFT.iter().find(fits).map_or(&reasons::UNKNOWN, |(_, reason)| reason)
 }
 
 /// The entries of a group: addresses with their lines.
@@ -63,20 +84,19 @@ struct KeepalivedReader<'s, 'p> {
     ledger: Ledger<'s>,
     places: &'p mut Placeholders,
     services: Vec<DraftService>,
+    /// Addresses that its VRRP moves between hosts.
+    moved: BTreeSet<IpAddr>,
 }
 
-/// The services of a file, and the account of its lines.
-pub(super) fn read<'s>(
-    source: &'s Source,
-    places: &mut Placeholders,
-) -> Result<(Vec<DraftService>, Ledger<'s>), ImportError> {
-    let (statements, significant) = tree::read(source, Syntax::Lines)?;
-    let mut reader =
-        KeepalivedReader { ledger: Ledger::new(source, significant), places, services: Vec::new() };
+/// The services of a file, and the account of its places.
+pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
+    let statements = &tree.statements;
+    let ledger = Ledger::new(&tree.source, tree.significant.clone());
+    let mut reader = KeepalivedReader { ledger, places, services: Vec::new(), moved: moved(statements) };
     let is_group = |statement: &&Statement| statement.word(0) == "virtual_server_group";
     let groups: AddressGroups<'_> =
         statements.iter().filter(is_group).map(|statement| (statement.word(1), statement)).collect();
-    for statement in &statements {
+    for statement in statements {
         match statement.word(0) {
             "virtual_server" => reader.virtual_server(statement, &groups),
             "virtual_server_group" => {}
@@ -86,13 +106,17 @@ pub(super) fn read<'s>(
     for group in groups.values() {
         reader.ledger.leave_open(group.whole(), &reasons::UNREFERENCED);
     }
-    Ok((reader.services, reader.ledger))
+    (reader.services, reader.ledger)
 }
 
 impl KeepalivedReader<'_, '_> {
     fn virtual_server(&mut self, statement: &Statement, groups: &AddressGroups<'_>) {
         if self.services.len() >= ADDRESSES {
             return self.ledger.leave_statement(statement, &reasons::TOO_MANY);
+        }
+        let protocol = statement.inner().iter().rev().find(|inner| inner.word(0) == "protocol");
+        if protocol.is_some_and(|protocol| !matches!(protocol.word(1), "TCP" | "UDP")) {
+            return self.ledger.leave_statement(statement, &reasons::PROTOCOL);
         }
         let mut lines = BTreeSet::from([statement.first]);
         let addresses = match statement.word(1) {
@@ -135,8 +159,20 @@ impl KeepalivedReader<'_, '_> {
             self.real_server(&mut service, inner, &mut checks);
         }
         self.finish_health(&mut service, checks);
-        self.ledger.carry_all(service.all_lines());
-        self.services.push(service);
+        let is_moved = |at: &Sourced<SocketAddr>| self.moved.contains(&at.value.ip());
+        let (moved, others): (Vec<_>, Vec<_>) = service.addresses.iter().cloned().partition(is_moved);
+        let mut announced = service.clone();
+        announced.addresses = others;
+        service.addresses = moved;
+        if let Some(address) = service.addresses.first() {
+            let part = format!("VRRP of {}", address.value.ip());
+            self.ledger.leave_part(address.line, &part, &reasons::ANNOUNCE);
+            service.keys.push("announce = false".to_owned());
+        }
+        for service in [service, announced].into_iter().filter(DraftService::has_address) {
+            self.ledger.carry_all(service.all_lines());
+            self.services.push(service);
+        }
     }
 
     /// The addresses of a group; a range of them is `192.0.2.3-10`.
@@ -180,19 +216,8 @@ impl KeepalivedReader<'_, '_> {
                     reason => reason,
                 };
             }
-            "lb_kind" | "lvs_method" => {
-                service.method = match value {
-                    "DR" => DraftMethod::L2,
-                    "TUN" => DraftMethod::Tunnel { gue: statement.words.iter().any(|word| word == "gue") },
-                    "FNAT" | "FULLNAT" => DraftMethod::Nat { source_nat: true },
-                    _ => DraftMethod::Nat { source_nat: false },
-                };
-            }
-            "protocol" => match value {
-                "TCP" => {}
-                "UDP" => service.is_udp = true,
-                _ => left = Some(&reasons::PROTOCOL),
-            },
+            "lb_kind" | "lvs_method" => service.method = method(statement),
+            "protocol" => service.is_udp = value == "UDP",
             "persistence_timeout" => {
                 if let Err(reason) = features::affinity(&mut service.keys, value.parse().ok()) {
                     return self.ledger.leave_statement(statement, reason);
@@ -200,7 +225,7 @@ impl KeepalivedReader<'_, '_> {
             }
             "virtualhost" => checks.host = Some(value.to_owned()),
             "sorry_server" => {
-                let Some(mut server) = self.server(statement, service) else {
+                let Some(mut server) = self.server(statement) else {
                     return self.ledger.leave_statement(statement, &reasons::NOT_ADDRESS);
                 };
                 match features::backup(&mut server) {
@@ -222,7 +247,7 @@ impl KeepalivedReader<'_, '_> {
     }
 
     /// The server that a statement names.
-    fn server(&mut self, statement: &Statement, service: &DraftService) -> Option<DraftServer> {
+    fn server(&mut self, statement: &Statement) -> Option<DraftServer> {
         let (word, line) = (statement.word(1), statement.first);
         let (address, remark) = match values::endpoint(word).host {
             EndpointHost::Address(address) => (address, None),
@@ -237,7 +262,7 @@ impl KeepalivedReader<'_, '_> {
         Some(DraftServer {
             name: None,
             address: Sourced { value: address, line, remark },
-            port: values::port(statement.word(2)).or(service.port()),
+            port: values::port(statement.word(2)),
             weight: 1,
             keys: Vec::new(),
             lines: Vec::new(),
@@ -249,14 +274,19 @@ impl KeepalivedReader<'_, '_> {
         if service.servers.len() >= SERVERS {
             return self.ledger.leave_statement(statement, &reasons::TOO_MANY);
         }
-        let Some(mut server) = self.server(statement, service) else {
+        let Some(mut server) = self.server(statement) else {
             return self.ledger.leave_statement(statement, &reasons::NOT_ADDRESS);
         };
         if has_server(service, server.address.value, server.port) {
             return self.ledger.leave_statement(statement, &reasons::DUPLICATE);
         }
         server.lines.extend(statement.lines());
-        if !service.method.has_ports() && server.port != service.port() {
+        let own = statement.inner().iter().find(|inner| matches!(inner.word(0), "lb_kind" | "lvs_method"));
+        if own.is_some_and(|own| method(own) != service.method) {
+            return self.ledger.leave_statement(statement, &reasons::OWN_METHOD);
+        }
+        let is_other = |port: u16| service.addresses.iter().any(|at| at.value.port() != port);
+        if !service.method.has_ports() && server.port.is_some_and(is_other) {
             self.ledger.leave_part(line, statement.word(2), &reasons::KEEPS_PORT);
         }
         let mut has_check = false;
@@ -273,6 +303,7 @@ impl KeepalivedReader<'_, '_> {
                         Err(reason) => self.ledger.leave_statement(inner, reason),
                     }
                 }
+                "lb_kind" | "lvs_method" => server.lines.extend(inner.lines()),
                 "HTTP_GET" | "SSL_GET" | "TCP_CHECK" => {
                     has_check = true;
                     self.check(inner, checks);
@@ -292,12 +323,10 @@ impl KeepalivedReader<'_, '_> {
         let mut health = DraftHealth::default();
         let mut carried: Vec<usize> = statement.lines().collect();
         health.kind = Some(if statement.word(0) == "TCP_CHECK" { "tcp" } else { "http" });
-        if statement.word(0) == "SSL_GET"
-            && let Err(reason) = features::https_check(&mut health)
-        {
-            self.ledger.leave(statement.first, reason);
-        }
+        let is_tls = statement.word(0) == "SSL_GET";
         let mut urls = 0;
+        // Its defaults: a failure is tried again once, and one success is enough.
+        (health.rise, health.fall) = (Some(1), Some(2));
         for inner in checks.general.clone().iter().chain(statement.inner()) {
             if inner.word(0) == "url" {
                 urls += 1;
@@ -325,6 +354,17 @@ impl KeepalivedReader<'_, '_> {
                 }
                 carried.extend(inner.lines());
             }
+        }
+        if health.kind == Some("http") && health.status.is_empty() {
+            health.status.push("200-299".to_owned());
+        }
+        // keepalived believes every certificate.
+        let name = health.host.clone().or(checks.host.clone());
+        if is_tls
+            && let Err(reason) =
+                features::https_check(&mut health, Some(DraftTls { name, ca: None, verify: false }), true)
+        {
+            self.ledger.leave(statement.first, reason);
         }
         match &checks.health {
             None => checks.health = Some((health, statement.first)),
@@ -363,10 +403,9 @@ impl KeepalivedReader<'_, '_> {
     }
 
     fn finish_health(&mut self, service: &mut DraftService, checks: Checks) {
-        let line = checks.health.as_ref().map(|(_, line)| *line);
         let has_health = checks.health.is_some();
         let mut health = checks.health.map(|(health, _)| health).unwrap_or_default();
-        if health.kind == Some("http") && health.host.is_none() {
+        if matches!(health.kind, Some("http" | "https")) && health.host.is_none() {
             health.host = checks.host;
         }
         // keepalived waits so long between two checks; its default is 60 s.
@@ -376,12 +415,11 @@ impl KeepalivedReader<'_, '_> {
             None if has_health => health.interval_ms = Some(60_000),
             None => {}
         }
-        let interval = health.interval_ms.unwrap_or(2_000);
-        if health.timeout_ms.is_some_and(|timeout| timeout == 0 || timeout >= interval) {
-            health.timeout_ms = None;
-            if let Some(line) = line {
-                self.ledger.leave_part(line, "connect_timeout", &reasons::CHECK_TIME);
-            }
+        // Its default is 5 s.
+        if has_health {
+            let (timeout, interval) =
+                (health.timeout_ms.unwrap_or(5_000), health.interval_ms.unwrap_or(2_000));
+            health.timeout_ms = Some(values::fitting_timeout_ms(timeout, interval));
         }
         if service.is_udp && health.kind.is_some() {
             health.kind = Some("tcp");
@@ -389,6 +427,11 @@ impl KeepalivedReader<'_, '_> {
         if has_health && checks.has_unchecked {
             let comment = "keepalived checks some of the servers only; Evener probes all of them.";
             service.comments.push(comment.to_owned());
+        }
+        if !has_health && !service.is_udp {
+            service
+                .comments
+                .push("keepalived checks no servers here; Evener probes them by its default.".to_owned());
         }
         for general in checks.general {
             if has_health {
@@ -411,6 +454,26 @@ struct Checks {
     general: Vec<Statement>,
     /// Whether there is a server without a check that Evener has.
     has_unchecked: bool,
+}
+
+/// The method of `lb_kind KIND` or `lvs_method KIND`.
+fn method(statement: &Statement) -> DraftMethod {
+    match statement.word(1) {
+        "DR" => DraftMethod::L2,
+        "TUN" => DraftMethod::Tunnel { gue: statement.words.iter().any(|word| word == "gue") },
+        "FNAT" | "FULLNAT" => DraftMethod::Nat { source_nat: true },
+        _ => DraftMethod::Nat { source_nat: false },
+    }
+}
+
+/// The addresses of all `vrrp_instance` blocks.
+fn moved(statements: &[Statement]) -> BTreeSet<IpAddr> {
+    let instances = statements.iter().filter(|statement| statement.word(0) == "vrrp_instance");
+    let lists = instances.flat_map(Statement::inner);
+    let lists =
+        lists.filter(|list| matches!(list.word(0), "virtual_ipaddress" | "virtual_ipaddress_excluded"));
+    let addresses = lists.flat_map(Statement::inner).filter_map(|entry| entry.word(0).split('/').next());
+    addresses.filter_map(|address| address.parse().ok()).collect()
 }
 
 /// An address, or the addresses of a range by its last number.

@@ -1,10 +1,12 @@
-//! The account of an import: each line of the source is carried over, or left with a reason.
+//! The account of an import: each place of the source is carried over, or left with a reason. A
+//! place is a line, or the part of a line that belongs to one statement.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::reasons::{self, LeftReason};
+use super::reasons::{self, LeftReason, Weight};
 use super::source::Source;
 use super::tree::Statement;
 use crate::runtime::shown::is_shown;
@@ -15,6 +17,8 @@ const EXCERPT: usize = 72;
 /// Something of the source that the new file does without.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Left {
+    /// How much it matters.
+    pub weight: Weight,
     /// The file that it stands in.
     pub file: String,
     /// Its first line there, from 1.
@@ -27,9 +31,20 @@ pub struct Left {
     pub why: String,
     /// The remedy.
     pub todo: String,
-    /// Its lines, by their places in the whole source.
+    /// Its lines, by their numbers among those of all files.
     #[serde(skip)]
-    pub lines: std::ops::RangeInclusive<usize>,
+    pub lines: RangeInclusive<usize>,
+    /// Its places.
+    #[serde(skip)]
+    pub(super) places: RangeInclusive<usize>,
+}
+
+impl Left {
+    /// The reason, apart from what it is about.
+    pub(super) fn reason(&self) -> LeftReason {
+        let (why, todo) = (self.why.clone().into(), self.todo.clone().into());
+        LeftReason { weight: self.weight, why, todo }
+    }
 }
 
 /// A value that the new file needs and the source doesn't have.
@@ -51,9 +66,9 @@ pub(super) struct Ledger<'s> {
     pub(super) carried: BTreeSet<usize>,
     pub(super) left: Vec<Left>,
     pub(super) blanks: Vec<Blank>,
-    /// The lines of all that is left.
-    left_lines: BTreeSet<usize>,
-    /// Line, text and reason of all that is left, so that each is noted once.
+    /// The places of all that is left.
+    left_places: BTreeSet<usize>,
+    /// Place, text and reason of all that is left, so that each is noted once.
     noted: BTreeSet<(usize, usize, String, String)>,
 }
 
@@ -66,7 +81,7 @@ impl<'s> Ledger<'s> {
             carried: BTreeSet::new(),
             left: Vec::new(),
             blanks: Vec::new(),
-            left_lines: BTreeSet::new(),
+            left_places: BTreeSet::new(),
             noted: BTreeSet::new(),
         };
         source.followed.iter().for_each(|place| ledger.carry(*place));
@@ -85,14 +100,14 @@ impl<'s> Ledger<'s> {
         places.into_iter().for_each(|place| self.carry(place));
     }
 
-    /// A line has none.
+    /// A place has none.
     pub(super) fn leave(&mut self, place: usize, reason: &LeftReason) {
-        self.leave_span(place..=place, None, reason.why, reason.todo);
+        self.leave_span(place..=place, None, reason);
     }
 
-    /// A part of a line has none; the rest of the line may have.
+    /// A part of a place has none; the rest of it may have.
     pub(super) fn leave_part(&mut self, place: usize, part: &str, reason: &LeftReason) {
-        self.leave_span(place..=place, Some(part), reason.why, reason.todo);
+        self.leave_span(place..=place, Some(part), reason);
     }
 
     /// A statement has none, with its block.
@@ -101,35 +116,38 @@ impl<'s> Ledger<'s> {
         if statement.block.is_some() {
             text.push_str(" {");
         }
-        self.leave_span(statement.whole(), Some(&text), reason.why, reason.todo);
+        self.leave_span(statement.whole(), Some(&text), reason);
     }
 
-    /// Several lines have none.
-    pub(super) fn leave_lines(&mut self, places: std::ops::RangeInclusive<usize>, reason: &LeftReason) {
-        self.leave_span(places, None, reason.why, reason.todo);
-    }
-
-    /// The same, with words of their own.
+    /// Several places have none.
     pub(super) fn leave_span(
         &mut self,
-        places: std::ops::RangeInclusive<usize>,
+        places: RangeInclusive<usize>,
         part: Option<&str>,
-        why: &str,
-        todo: &str,
+        reason: &LeftReason,
     ) {
         let Some(first) = self.source.line(*places.start()) else { return };
-        let last = self.source.line(*places.end()).filter(|last| last.file == first.file);
+        let last = self.source.line(*places.end()).filter(|last| last.file == first.file).unwrap_or(first);
+        // A statement that the importer doesn't know may be none: a file that an import was made to
+        // include, such as one of secrets, isn't quoted.
+        let is_strange = *reason == reasons::UNKNOWN || *reason == reasons::CONDITION;
+        let text = match first.file > 0 && is_strange {
+            true => "not quoted, since it may be no configuration".to_owned(),
+            false => excerpt(part.unwrap_or(&first.text), places.end() > places.start()),
+        };
         let left = Left {
+            weight: reason.weight,
             file: self.source.files.get(first.file).cloned().unwrap_or_default(),
             line: first.number,
-            end: last.map_or(first.number, |last| last.number),
-            text: excerpt(part.unwrap_or(&first.text), places.end() > places.start()),
-            why: why.to_owned(),
-            todo: todo.to_owned(),
-            lines: places,
+            end: last.number,
+            text,
+            why: reason.why.clone().into_owned(),
+            todo: reason.todo.clone().into_owned(),
+            lines: first.row..=last.row,
+            places,
         };
-        self.left_lines.extend(left.lines.clone());
-        let key = (*left.lines.start(), *left.lines.end(), left.text.clone(), left.why.clone());
+        self.left_places.extend(left.places.clone());
+        let key = (*left.places.start(), *left.places.end(), left.text.clone(), left.why.clone());
         if self.noted.insert(key) {
             self.left.push(left);
         }
@@ -140,32 +158,33 @@ impl<'s> Ledger<'s> {
         let Some(line) = self.source.line(place) else { return };
         let blank =
             Blank { line: Some(line.number), placeholder: placeholder.to_string(), todo: todo.into() };
-        if !self.blanks.contains(&blank) {
+        let is_known = |known: &Blank| (&known.placeholder, &known.todo) == (&blank.placeholder, &blank.todo);
+        if !self.blanks.iter().any(is_known) {
             self.blanks.push(blank);
         }
     }
 
     /// The lines among these that nothing has been noted of.
-    fn open(&self, places: std::ops::RangeInclusive<usize>) -> Vec<usize> {
+    fn open(&self, places: RangeInclusive<usize>) -> Vec<usize> {
         if places.is_empty() {
             return Vec::new();
         }
-        let is_open = |place: &&usize| !self.carried.contains(place) && !self.left_lines.contains(place);
+        let is_open = |place: &&usize| !self.carried.contains(place) && !self.left_places.contains(place);
         self.significant.range(places).filter(is_open).copied().collect()
     }
 
     /// Whether nothing has been noted of any of these.
-    pub(super) fn is_open(&self, places: std::ops::RangeInclusive<usize>) -> bool {
-        !self.has_carried(places.clone()) && self.left_lines.range(places).next().is_none()
+    pub(super) fn is_open(&self, places: RangeInclusive<usize>) -> bool {
+        !self.has_carried(places.clone()) && self.left_places.range(places).next().is_none()
     }
 
     /// Whether one of these was carried over.
-    pub(super) fn has_carried(&self, places: std::ops::RangeInclusive<usize>) -> bool {
+    pub(super) fn has_carried(&self, places: RangeInclusive<usize>) -> bool {
         self.carried.range(places).next().is_some()
     }
 
     /// Leaves the open ones among these for this reason.
-    pub(super) fn leave_open(&mut self, places: std::ops::RangeInclusive<usize>, reason: &LeftReason) {
+    pub(super) fn leave_open(&mut self, places: RangeInclusive<usize>, reason: &LeftReason) {
         self.open(places).into_iter().for_each(|place| self.leave(place, reason));
     }
 
@@ -174,13 +193,12 @@ impl<'s> Ledger<'s> {
         &mut self,
         places: &BTreeSet<usize>,
         needed: &BTreeSet<usize>,
-        why: &str,
-        todo: &str,
+        reason: &LeftReason,
     ) {
         for place in places.difference(needed) {
             if self.significant.contains(place) {
                 self.carried.remove(place);
-                self.leave_span(*place..=*place, None, why, todo);
+                self.leave(*place, reason);
             }
         }
     }
@@ -188,13 +206,28 @@ impl<'s> Ledger<'s> {
     /// Leaves what is open as unknown, and puts all in the order of the source.
     pub(super) fn close(&mut self) {
         self.leave_open(1..=usize::MAX, &reasons::UNKNOWN);
-        self.left.sort_by_key(|left| (*left.lines.start(), *left.lines.end()));
+        self.left.sort_by_key(|left| (*left.places.start(), *left.places.end()));
     }
 }
 
-/// A line as a report shows it.
+/// Words behind which a secret stands.
+const SECRETS: [&str; 5] = ["auth_pass", "password", "insecure-password", "authorization", "bearer"];
+
+/// A place as a report shows it, without its secrets.
 fn excerpt(text: &str, goes_on: bool) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut words: Vec<&str> = text.split_whitespace().collect();
+    let bare = |word: &str| word.trim_matches(['"', '\'', ':']).to_ascii_lowercase();
+    let is_secret = |at: usize, word: &str| {
+        // Of HAProxy's pages of statistics.
+        let is_login = word == "auth" && at > 0 && words.get(at - 1) == Some(&"stats");
+        is_login || SECRETS.contains(&bare(word).as_str())
+    };
+    let secret = words.iter().enumerate().position(|(at, word)| is_secret(at, word));
+    if let Some(at) = secret.filter(|at| at + 1 < words.len()) {
+        words.truncate(at + 1);
+        words.push("***");
+    }
+    let words = words.join(" ");
     let printable = words.chars().filter(|c| is_shown(*c));
     let mut shown: String = printable.take(EXCERPT).collect();
     if goes_on || words.chars().count() > EXCERPT {

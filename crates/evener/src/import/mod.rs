@@ -1,7 +1,7 @@
 //! `evener import`: the file of another load balancer, as `evener.toml`.
 //!
-//! Each line of the source is carried over, or left with a reason; the report holds both, so that
-//! nothing is lost in silence. The TOML has passed the check of [`crate::config`].
+//! Each statement of the source is carried over, or left with a reason; the report holds both, so
+//! that nothing is lost in silence. The TOML has passed the check of [`crate::config`].
 
 mod assemble;
 mod command;
@@ -15,8 +15,10 @@ mod ledger;
 mod nginx;
 mod reasons;
 mod render;
+mod scanner;
 mod settle;
 mod source;
+mod split;
 mod tree;
 mod values;
 
@@ -30,8 +32,10 @@ pub use command::run;
 use draft::{DraftService, Placeholders};
 use ledger::Ledger;
 pub use ledger::{Blank, Left};
+pub use reasons::Weight;
 pub use source::ImportError;
 use source::Source;
+use tree::{Syntax, Tree};
 
 /// The name of a program, as users write it.
 const fn origin_name(origin: Origin) -> &'static str {
@@ -49,6 +53,8 @@ const fn origin_name(origin: Origin) -> &'static str {
 pub struct ImportReport {
     /// Whose file it was.
     pub from: Origin,
+    /// The file, as it was named.
+    pub file: String,
     /// How many services there are in the TOML.
     pub services: usize,
     /// evener.toml, with comments; without a service it holds none either.
@@ -63,6 +69,13 @@ pub struct ImportReport {
     pub significant: BTreeSet<usize>,
 }
 
+impl ImportReport {
+    /// Number of losses of a weight.
+    pub fn losses(&self, weight: Weight) -> usize {
+        self.left.iter().filter(|left| left.weight == weight).count()
+    }
+}
+
 /// Reads a file of `from`, or of the program that it looks like. Included files are looked for in
 /// `folder`; without one, none is read.
 ///
@@ -74,18 +87,24 @@ pub fn import(
     folder: Option<&Path>,
     from: Option<Origin>,
 ) -> Result<ImportReport, ImportError> {
-    let source = Source::read(bytes, name, folder)?;
+    let source = Source::read(bytes, name)?;
     let Some(from) = from.or_else(|| guess::origin(&source)) else {
         let why = "it can't be seen whose file this is: name the program by --from";
         return Err(source.error(1, why));
     };
-    let mut places = Placeholders::of(&source);
-    let (mut services, mut ledger) = match from {
-        Origin::Haproxy => haproxy::read(&source, &mut places),
-        Origin::Ipvsadm => ipvsadm::read(&source, &mut places),
-        Origin::Keepalived => keepalived::read(&source, &mut places)?,
-        Origin::Nginx => nginx::read(&source, &mut places)?,
+    let tree = match from {
+        Origin::Haproxy | Origin::Ipvsadm => Tree { source, ..Tree::default() },
+        Origin::Keepalived => tree::read(&source, Syntax::Lines, folder)?,
+        Origin::Nginx => tree::read(&source, Syntax::Semicolons, folder)?,
     };
+    let mut places = Placeholders::of(&tree.source);
+    let (mut services, mut ledger) = match from {
+        Origin::Haproxy => haproxy::read(&tree.source, &mut places),
+        Origin::Ipvsadm => ipvsadm::read(&tree.source, &mut places),
+        Origin::Keepalived => keepalived::read(&tree, &mut places),
+        Origin::Nginx => nginx::read(&tree, &mut places),
+    };
+    services = split::services(services);
     settle::limit(&mut services, &mut ledger);
     unique_names(&mut services);
     let director = places.service();
@@ -97,12 +116,13 @@ pub fn import(
     ledger.close();
     let mut report = ImportReport {
         from,
+        file: name.to_owned(),
         services: services.len(),
         toml: rendered.text,
-        carried: ledger.carried,
+        carried: tree.source.rows(&ledger.carried),
+        significant: tree.source.rows(&ledger.significant),
         left: ledger.left,
         blanks: ledger.blanks,
-        significant: ledger.significant,
     };
     report.toml.push_str(&command::remarks(&report));
     Ok(report)

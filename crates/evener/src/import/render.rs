@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 use std::net::SocketAddr;
 
-use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService};
+use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService, DraftTls};
 use crate::runtime::shown::is_shown;
 
 /// The part of a draft that a line of TOML belongs to.
@@ -149,10 +149,12 @@ fn one(out: &mut Rendered, at: usize, service: &DraftService) {
         out.line(whole, "[service.report]");
         service.report.iter().for_each(|key| out.line(whole, key));
     }
-    if !service.timeouts.is_empty() {
+    let idle = service.idle_ms.map(|ms| (if service.is_udp { "udp" } else { "tcp" }, ms));
+    let timeouts: Vec<(&str, u64)> = idle.into_iter().chain(service.timeouts.iter().copied()).collect();
+    if !timeouts.is_empty() {
         out.line(whole, "");
         out.line(whole, "[service.timeouts]");
-        service.timeouts.iter().for_each(|(key, ms)| out.key(whole, key, time(*ms)));
+        timeouts.iter().for_each(|(key, ms)| out.key(whole, key, time(*ms)));
     }
 }
 
@@ -222,6 +224,17 @@ fn health(out: &mut Rendered, part: DraftPart, health: &DraftHealth) {
     for (key, value) in texts.into_iter().chain(more) {
         if let Some(value) = value {
             out.key(part, key, quoted(&value));
+        }
+    }
+    if let Some(DraftTls { name, ca, verify }) = &health.tls {
+        for (key, value) in [("name", name), ("ca", ca)] {
+            if let Some(value) = value {
+                out.key(part, key, quoted(value));
+            }
+        }
+        if !verify {
+            out.comment(part, "The source believes every certificate too.");
+            out.key(part, "verify", false);
         }
     }
     if !health.status.is_empty() {

@@ -8,15 +8,14 @@ use evener_core::farm::plan::SERVICES_MAX;
 
 use super::draft::{DraftHealth, DraftRoute, DraftServer, DraftService, Sourced};
 use super::ledger::Ledger;
-use super::reasons;
+use super::reasons::{self, LeftReason, Weight};
 use super::render::{self, DraftPart, Rendered};
 use crate::config;
 
 /// Something that the check refused.
 struct Refused {
     part: DraftPart,
-    why: String,
-    todo: String,
+    reason: LeftReason,
 }
 
 /// Something that was taken out: how a report names it, and its lines.
@@ -53,9 +52,9 @@ pub(super) fn farm(
         refused.sort_by_key(|refused| std::cmp::Reverse(order(refused.part)));
         refused.dedup_by_key(|refused| order(refused.part));
         let mut gone = None;
-        for Refused { part, why, todo } in refused {
+        for Refused { part, reason } in refused {
             let at = order(part).0;
-            if gone != Some(at) && remove(services, ledger, part, &why, &todo) {
+            if gone != Some(at) && remove(services, ledger, part, &reason) {
                 gone = Some(at);
             }
         }
@@ -80,13 +79,13 @@ pub(super) fn limit(services: &mut Vec<DraftService>, ledger: &mut Ledger<'_>) {
         }
         fits
     });
-    let gone = named(before, services, ledger, removed, reasons::TOO_MANY.texts());
+    let gone = named(before, services, ledger, removed, &reasons::TOO_MANY);
     let mut removed = Vec::new();
     let (mut sets, mut routes) = (SERVICES_MAX.saturating_sub(services.len()), FARM_ROUTES);
     for service in services.iter_mut() {
         removed.extend(limit_routes(service, &mut sets, &mut routes));
     }
-    named(gone, services, ledger, removed, reasons::TOO_MANY_ROUTES.texts());
+    named(gone, services, ledger, removed, &reasons::TOO_MANY_ROUTES);
 }
 
 /// Takes out the routes beyond the limits, but never the one for all other requests, without
@@ -157,11 +156,11 @@ fn named(
     services: &[DraftService],
     ledger: &mut Ledger<'_>,
     removed: Vec<RemovedPart>,
-    (why, todo): (&str, &str),
+    reason: &LeftReason,
 ) -> BTreeSet<usize> {
     let after = all_lines(services);
     let gone: BTreeSet<usize> = before.difference(&after).copied().collect();
-    ledger.take_back(&gone, &after, why, todo);
+    ledger.take_back(&gone, &after, reason);
     // Those of a line are one entry: a range has hundreds of addresses, a condition as many routes.
     let mut parts: BTreeMap<BTreeSet<usize>, Vec<String>> = BTreeMap::new();
     for RemovedPart { text, lines } in removed {
@@ -175,7 +174,7 @@ fn named(
             Some(last) => format!("{} parts of it: {first} to {last}", texts.len()),
             None => first.clone(),
         };
-        ledger.leave_span(line..=line, Some(&text), why, todo);
+        ledger.leave_part(line, &text, reason);
     }
     after
 }
@@ -229,8 +228,11 @@ fn refused(rendered: &Rendered) -> Vec<Refused> {
             .filter(|part| *part != DraftPart::Farm)
             // One that fits nowhere is the last service's, lest nothing would come of it.
             .unwrap_or_else(|| last(rendered)),
-        why: format!("`evener check` refuses what it would become: {}", report.message),
-        todo: report.help.to_owned(),
+        reason: LeftReason {
+            weight: Weight::Served,
+            why: format!("`evener check` refuses what it would become: {}", report.message).into(),
+            todo: report.help.to_owned().into(),
+        },
     });
     reports.collect()
 }
@@ -245,8 +247,7 @@ fn remove(
     services: &mut Vec<DraftService>,
     ledger: &mut Ledger<'_>,
     part: DraftPart,
-    why: &str,
-    todo: &str,
+    reason: &LeftReason,
 ) -> bool {
     let before = all_lines(services);
     let at = order(part).0.min(services.len().saturating_sub(1));
@@ -258,7 +259,7 @@ fn remove(
         removed.push(RemovedPart::service(service));
         services.remove(at);
     }
-    named(before, services, ledger, removed, (why, todo));
+    named(before, services, ledger, removed, reason);
     is_gone
 }
 

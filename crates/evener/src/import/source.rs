@@ -1,9 +1,12 @@
-//! The text of another program's file: bounded, in lines, with the files that it includes.
+//! The text of another program's file: bounded, in places, with the files that it includes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, glob_with};
+
+use crate::runtime::files;
 
 /// The largest file, with all that it includes, in bytes.
 pub(super) const FILE_BYTES: usize = 4 << 20;
@@ -26,33 +29,41 @@ pub struct ImportError {
     pub why: String,
 }
 
-/// A line, by its place in all of the text: included files stand behind the line that names them.
+/// A line, or the part of a line that belongs to one statement, by its place in all of the text:
+/// included files stand behind the statement that names them.
 #[derive(Clone, Debug)]
 pub(super) struct SourceLine {
     /// The file's place in [`Source::files`].
     pub(super) file: usize,
     /// Its number in that file, from 1.
     pub(super) number: usize,
+    /// Its number among the lines of all files, from 1.
+    pub(super) row: usize,
     pub(super) text: String,
 }
 
-/// All lines. The reports count them from 1, as the file does where nothing is included.
+/// All places. The reports count lines through all files, as the file does where nothing is
+/// included.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
     pub(super) files: Vec<String>,
     pub(super) lines: Vec<SourceLine>,
-    /// Places of the lines whose files stand behind them.
+    /// Places of the statements whose files stand behind them.
     pub(super) followed: Vec<usize>,
-    /// The size of all lines.
-    bytes: usize,
 }
 
 impl Source {
-    /// Bytes as text. `folder` is where included files are; without one none is followed.
-    pub(super) fn read(bytes: &[u8], name: &str, folder: Option<&Path>) -> Result<Source, ImportError> {
-        let mut source = Source::default();
-        source.append(bytes, name, folder, &mut Vec::new())?;
-        Ok(source)
+    /// Bytes as text, a place for each line.
+    pub(super) fn read(bytes: &[u8], name: &str) -> Result<Source, ImportError> {
+        let lines = checked(bytes, name)?.lines().enumerate();
+        let line = |(at, text): (usize, &str)| SourceLine {
+            file: 0,
+            number: at + 1,
+            row: at + 1,
+            text: text.to_owned(),
+        };
+        let lines = lines.map(line).collect();
+        Ok(Source { files: vec![name.to_owned()], lines, followed: Vec::new() })
     }
 
     /// The line at this place, from 1.
@@ -60,53 +71,91 @@ impl Source {
         self.lines.get(place.checked_sub(1)?)
     }
 
-    /// The error at a line.
+    /// The lines of these places, by their numbers among those of all files.
+    pub(super) fn rows(&self, places: &BTreeSet<usize>) -> BTreeSet<usize> {
+        places.iter().filter_map(|place| self.line(*place)).map(|line| line.row).collect()
+    }
+
+    /// The error at a place.
     pub(super) fn error(&self, place: usize, why: impl Into<String>) -> ImportError {
-        let line = self.line(place);
+        let line = self.line(place).or(self.lines.last());
         let file = line.and_then(|line| self.files.get(line.file)).or(self.files.first());
         ImportError {
             file: file.cloned().unwrap_or_default(),
-            line: line.map_or(place, |line| line.number),
+            line: line.map_or(1, |line| line.number),
             why: why.into(),
         }
     }
+}
 
-    fn append(
-        &mut self,
-        bytes: &[u8],
-        name: &str,
-        folder: Option<&Path>,
-        open: &mut Vec<PathBuf>,
-    ) -> Result<(), ImportError> {
-        let text = checked(bytes, name)?;
-        open.push(real_path(Path::new(name)));
-        let file = self.files.len();
-        self.files.push(name.to_owned());
-        for (number, text) in text.lines().enumerate() {
-            self.lines.push(SourceLine { file, number: number + 1, text: text.to_owned() });
-            self.bytes += text.len() + 1;
-            let found = included(text).filter(|_| open.len() <= DEPTH).zip(folder);
-            for path in found.map(|(pattern, folder)| find(folder, pattern)).unwrap_or_default() {
-                let place = self.lines.len();
-                let Some(bytes) = readable(&path) else { continue };
-                if open.contains(&real_path(&path)) {
-                    return Err(self.error(place, "this file includes itself: take one of the lines out"));
-                }
-                self.followed.push(place);
-                if self.bytes + bytes.len() > FILE_BYTES {
-                    return Err(self.error(place, too_large()));
-                }
-                if self.files.len() > FILES {
-                    let why = format!("more than {FILES} files are included: import them in parts");
-                    return Err(self.error(place, why));
-                }
-                let name = path.display().to_string();
-                self.append(&bytes, &name, Some(folder.unwrap_or(Path::new(""))), open)?;
-            }
+/// The files that a statement includes, and bounds of all that is included.
+#[derive(Debug, Default)]
+pub(super) struct Includes {
+    /// Where relative names are; without one none is followed.
+    pub(super) folder: Option<PathBuf>,
+    /// The files that are being read, each included by the one before.
+    open: Vec<PathBuf>,
+    files: usize,
+    bytes: usize,
+}
+
+impl Includes {
+    /// Of a first file.
+    pub(super) fn of(source: &Source, folder: Option<&Path>) -> Includes {
+        let name = source.files.first().map(String::as_str).unwrap_or_default();
+        let bytes = source.lines.iter().map(|line| line.text.len() + 1).sum();
+        Includes {
+            folder: folder.map(Path::to_owned),
+            open: vec![real_path(Path::new(name))],
+            files: 1,
+            bytes,
         }
-        open.pop();
-        Ok(())
     }
+
+    /// The files that a pattern names, in their order.
+    pub(super) fn find(&self, pattern: &str) -> Vec<PathBuf> {
+        let folder = self.folder.as_deref().filter(|_| self.open.len() <= DEPTH);
+        folder.map(|folder| find(folder, pattern)).unwrap_or_default()
+    }
+
+    /// Opens a file: its lines, or `None` where it can't be read. [`Includes::close`] ends it.
+    ///
+    /// # Errors
+    /// A sentence for the place of the statement that includes it, or the place in the file.
+    pub(super) fn open(&mut self, path: &Path) -> Result<Option<Vec<String>>, IncludeError> {
+        let Ok(bytes) = files::bounded(path, FILE_BYTES as u64) else { return Ok(None) };
+        let path = real_path(path);
+        if self.open.contains(&path) {
+            let why = "this file includes itself: take one of the lines out".to_owned();
+            return Err(IncludeError::Here(why));
+        }
+        self.bytes += bytes.len();
+        self.files += 1;
+        if self.bytes > FILE_BYTES {
+            return Err(IncludeError::Here(too_large()));
+        }
+        if self.files > FILES {
+            let why = format!("more than {FILES} files are included: import them in parts");
+            return Err(IncludeError::Here(why));
+        }
+        let name = path.display().to_string();
+        let lines = checked(&bytes, &name).map_err(IncludeError::There)?.lines().map(str::to_owned).collect();
+        self.open.push(path);
+        Ok(Some(lines))
+    }
+
+    /// Ends the file that was opened last.
+    pub(super) fn close(&mut self) {
+        self.open.pop();
+    }
+}
+
+/// Why an included file isn't read.
+pub(super) enum IncludeError {
+    /// The statement that names it is wrong.
+    Here(String),
+    /// The file is.
+    There(ImportError),
 }
 
 fn too_large() -> String {
@@ -143,13 +192,6 @@ fn checked<'b>(bytes: &'b [u8], name: &str) -> Result<&'b str, ImportError> {
     Ok(text)
 }
 
-/// The file or pattern that a whole line includes, as nginx and keepalived write it.
-fn included(line: &str) -> Option<&str> {
-    let rest = line.trim().strip_prefix("include")?;
-    let name = rest.strip_prefix([' ', '\t'])?.split(['#', ';']).next()?.trim().trim_matches(['"', '\'']);
-    (!name.is_empty() && !name.contains(char::is_whitespace)).then_some(name)
-}
-
 fn find(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let whole = match Path::new(pattern).is_absolute() || folder.as_os_str().is_empty() {
         true => pattern.to_owned(),
@@ -164,20 +206,13 @@ fn real_path(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A regular file within the bounds; anything else is not followed.
-fn readable(path: &Path) -> Option<Vec<u8>> {
-    let about = fs::metadata(path).ok()?;
-    let is_bounded = about.is_file() && about.len() <= FILE_BYTES as u64;
-    is_bounded.then(|| fs::read(path).ok()).flatten()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
 
     fn why(bytes: &[u8]) -> (usize, String) {
-        let error = Source::read(bytes, "f", None).unwrap_err();
+        let error = Source::read(bytes, "f").unwrap_err();
         (error.line, error.why)
     }
 
@@ -189,13 +224,5 @@ mod tests {
         assert!(matches!(why(long.as_bytes()), (2, why) if why.contains("longer than 64 KiB")));
         let large = "line of text\n".repeat(1 << 20);
         assert!(matches!(why(large.as_bytes()), (line, why) if line > 300_000 && why.contains("4 MiB")));
-    }
-
-    #[test]
-    fn include_is_a_word_of_its_own() {
-        assert_eq!(included("  include mime.types;"), Some("mime.types"));
-        assert_eq!(included("include /etc/x/*.conf"), Some("/etc/x/*.conf"));
-        assert_eq!(included("included x;"), None);
-        assert_eq!(included("include a b;"), None);
     }
 }

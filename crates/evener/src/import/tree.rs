@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
-use super::source::{ImportError, Source};
+use super::scanner::{Scanner, Token, UNFINISHED};
+use super::source::{ImportError, Includes, Source};
 
 /// How deep blocks may stand in each other.
 const DEPTH: usize = 64;
@@ -21,11 +23,11 @@ pub(super) enum Syntax {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statement {
     pub(super) words: Vec<String>,
-    /// Its lines up to the brace, by their places in the source.
+    /// Its places up to the brace.
     pub(super) first: usize,
     pub(super) last: usize,
     pub(super) block: Option<Vec<Statement>>,
-    /// The line of the brace that closes the block, or the last one.
+    /// The place of the brace that closes the block, or the last one.
     pub(super) close: usize,
 }
 
@@ -40,98 +42,39 @@ impl Statement {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// Its own lines, without those of the block.
+    /// Its own places, without those of the block.
     pub(super) fn lines(&self) -> RangeInclusive<usize> {
         self.first..=self.last
     }
 
-    /// All of its lines.
+    /// All of its places.
     pub(super) fn whole(&self) -> RangeInclusive<usize> {
         self.first..=self.close.max(self.last)
     }
 }
 
-/// A part of a text.
-#[derive(Debug, PartialEq)]
-enum Token {
-    Word(String),
-    Open,
-    Close,
-    End,
+/// The statements of a source, with the files that it includes.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// All places: a part of a line for each statement.
+    pub(super) source: Source,
+    pub(super) statements: Vec<Statement>,
+    /// The places that have a word.
+    pub(super) significant: BTreeSet<usize>,
 }
 
-/// The statements of a source, and the lines that have a word of one.
-pub(super) fn read(
-    source: &Source,
-    syntax: Syntax,
-) -> Result<(Vec<Statement>, BTreeSet<usize>), ImportError> {
-    let tokens = tokens(source, syntax)?;
-    let significant =
-        tokens.iter().filter(|(_, token)| matches!(token, Token::Word(_))).map(|(line, _)| *line).collect();
-    let statements = Builder { source, syntax }.build(tokens)?;
-    Ok((statements, significant))
-}
-
-/// The tokens with their lines.
-fn tokens(source: &Source, syntax: Syntax) -> Result<Vec<(usize, Token)>, ImportError> {
-    let mut tokens = Vec::new();
-    let mut quote: Option<(char, usize)> = None;
-    let mut word: Option<String> = None;
-    for (at, line) in source.lines.iter().enumerate() {
-        let place = at + 1;
-        let mut chars = line.text.chars().peekable();
-        while let Some(c) = chars.next() {
-            match (c, quote) {
-                ('\\', _) => {
-                    let word = word.get_or_insert_default();
-                    word.push(c);
-                    word.extend(chars.next());
-                }
-                (c, Some((open, _))) if c == open => quote = None,
-                (c, Some(_)) => word.get_or_insert_default().push(c),
-                ('"' | '\'', None) if word.is_none() => {
-                    quote = Some((c, place));
-                    word = Some(String::new());
-                }
-                ('#', None) if word.is_none() => break,
-                ('!', None) if word.is_none() && syntax == Syntax::Lines => break,
-                (c, None) if c.is_whitespace() => end_word(&mut word, place, &mut tokens),
-                ('$', None) if chars.peek() == Some(&'{') => {
-                    let word = word.get_or_insert_default();
-                    word.push(c);
-                    word.extend(chars.by_ref().take_while(|c| *c != '}'));
-                    word.push('}');
-                }
-                ('{' | '}', None) => {
-                    end_word(&mut word, place, &mut tokens);
-                    tokens.push((place, if c == '{' { Token::Open } else { Token::Close }));
-                }
-                (';', None) if syntax == Syntax::Semicolons => {
-                    end_word(&mut word, place, &mut tokens);
-                    tokens.push((place, Token::End));
-                }
-                (c, None) => word.get_or_insert_default().push(c),
-            }
-        }
-        match quote {
-            // A quoted word goes on; a part of it makes this line one of its statement's.
-            Some(_) => tokens.push((place, Token::Word(word.take().unwrap_or_default()))),
-            None => end_word(&mut word, place, &mut tokens),
-        }
-        if quote.is_none() && syntax == Syntax::Lines {
-            tokens.push((place, Token::End));
-        }
-    }
-    match quote {
-        Some((_, line)) => Err(source.error(line, "a quotation begins here and doesn't end: close it")),
-        None => Ok(tokens),
-    }
-}
-
-fn end_word(word: &mut Option<String>, place: usize, tokens: &mut Vec<(usize, Token)>) {
-    if let Some(word) = word.take() {
-        tokens.push((place, Token::Word(word)));
-    }
+/// Reads the statements of a file. Included files are looked for in `folder`; without one, none is
+/// read.
+///
+/// # Errors
+/// Where quotations, braces or statements don't end, and where a file includes itself.
+pub(super) fn read(source: &Source, syntax: Syntax, folder: Option<&Path>) -> Result<Tree, ImportError> {
+    let mut scanner = Scanner::new(syntax, Includes::of(source, folder));
+    let name = source.files.first().cloned().unwrap_or_default();
+    scanner.file(&name, source.lines.iter().map(|line| line.text.as_str()))?;
+    let Scanner { out, tokens, significant, .. } = scanner;
+    let statements = Builder { source: &out, syntax }.build(tokens)?;
+    Ok(Tree { statements, source: out, significant })
 }
 
 struct Builder<'s> {
@@ -166,8 +109,7 @@ impl Builder<'_> {
                     if self.syntax == Syntax::Semicolons
                         && let Some(unfinished) = &current
                     {
-                        let why = "a statement has no semicolon at its end: add it";
-                        return Err(self.source.error(unfinished.first, why));
+                        return Err(self.source.error(unfinished.first, UNFINISHED));
                     }
                     Self::end(&mut current, &mut open);
                     self.close(&mut open, line)?;
@@ -175,8 +117,7 @@ impl Builder<'_> {
             }
         }
         if let (Some(unfinished), Syntax::Semicolons) = (&current, self.syntax) {
-            let why = "a statement has no semicolon at its end: add it";
-            return Err(self.source.error(unfinished.first, why));
+            return Err(self.source.error(unfinished.first, UNFINISHED));
         }
         Self::end(&mut current, &mut open);
         match open.pop() {
@@ -230,15 +171,15 @@ mod tests {
     use super::*;
 
     fn statements(text: &str, syntax: Syntax) -> Result<Vec<Statement>, (usize, String)> {
-        let source = Source::read(text.as_bytes(), "f", None).unwrap();
-        read(&source, syntax).map(|(found, _)| found).map_err(|error| (error.line, error.why))
+        let source = Source::read(text.as_bytes(), "f").unwrap();
+        read(&source, syntax, None).map(|tree| tree.statements).map_err(|error| (error.line, error.why))
     }
 
     #[test]
     fn statements_keep_their_lines() {
         let read = statements("a b\n  'c d';\ne { f; # g\n}\n", Syntax::Semicolons).unwrap();
         assert_eq!(read[0].words, ["a", "b", "c d"]);
-        assert_eq!((read[0].lines(), read[1].whole()), (1..=2, 3..=4));
+        assert_eq!((read[0].lines(), read[1].whole()), (1..=2, 3..=6));
         assert_eq!(read[1].inner()[0].words, ["f"]);
         let read = statements("a 1\n{\nb 2 ! c\n}\nd { e { f g } h 3 }\n", Syntax::Lines).unwrap();
         assert_eq!((read[0].words.len(), read[0].inner()[0].words.len()), (2, 2));

@@ -85,6 +85,13 @@ pub(super) fn has_port_offset(text: &str) -> bool {
     offset.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// Whether there is a range of ports.
+pub(super) fn has_port_range(text: &str) -> bool {
+    let ports = text.rsplit(':').next().and_then(|ports| ports.split_once('-'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    ports.is_some_and(|(low, high)| is_number(low) && is_number(high))
+}
+
 fn without_family(text: &str) -> &str {
     let families = ["ipv4@", "ipv6@", "tcp@", "tcp4@", "tcp6@", "udp@", "udp4@", "udp6@"];
     families.iter().find_map(|family| text.strip_prefix(family)).unwrap_or(text)
@@ -138,6 +145,11 @@ pub(super) fn time_ms(text: &str, unit: u64) -> Option<u64> {
 pub(super) fn seconds_ms(text: &str) -> Option<u64> {
     let seconds: f64 = text.parse().ok()?;
     (0.0..=1e9).contains(&seconds).then_some((seconds * 1_000.0) as u64)
+}
+
+/// The longest timeout up to this one with which a probe ends before the next begins.
+pub(super) fn fitting_timeout_ms(timeout_ms: u64, interval_ms: u64) -> u64 {
+    timeout_ms.min(interval_ms.saturating_sub(1)).max(1)
 }
 
 /// The longest interval of probes, in milliseconds.

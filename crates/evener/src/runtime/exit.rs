@@ -10,8 +10,9 @@ pub enum Exit {
     Ok = 0,
     /// The request failed, or the file has errors.
     Failed = 1,
-    /// The command line is wrong.
-    Usage = 2,
+    /// What was asked for is done in part: an import lost what changes who is served. A wrong
+    /// command line ends so too.
+    Lossy = 2,
     /// Privileges are missing.
     Privileges = 3,
     /// The network or the kernel is not as the file needs it.

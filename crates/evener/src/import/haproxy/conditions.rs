@@ -132,7 +132,8 @@ fn patterns(test: &[String]) -> Option<ConditionPatterns> {
         | "hdr_dom(host)" | "hdr_end(host)" | "req.ssl_sni_end" | "ssl_fc_sni_end" | "req_ssl_sni_end" => {
             ("host", ending(criterion))
         }
-        "path" | "path_beg" | "path_end" | "path_dir" | "path_sub" | "url" | "url_beg" | "url_end" => {
+        // The end of a URL may be that of its query.
+        "path" | "path_beg" | "path_end" | "path_dir" | "path_sub" | "url_beg" => {
             ("path", criterion.split_once('_').map_or("str", |(_, kind)| kind))
         }
         _ => return None,
@@ -180,7 +181,8 @@ fn pattern(name: &str, kind: &str, value: &str) -> Option<Vec<String>> {
     }
     let texts = match (name, kind) {
         ("host" | "path", "str") => vec![value.to_owned()],
-        ("host", "dom") => vec![value.to_owned(), format!("*.{value}")],
+        // One label may stand anywhere in a name.
+        ("host", "dom") if value.contains('.') => vec![value.to_owned(), format!("*.{value}")],
         ("host", "end") if value.starts_with('.') => vec![format!("*{value}")],
         ("path", "beg") => vec![format!("{value}*")],
         ("path", "end") => vec![format!("/*{value}")],

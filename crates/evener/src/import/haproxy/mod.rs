@@ -1,34 +1,31 @@
 //! haproxy.cfg: frontends with their backends become services.
 
+mod bind;
+mod checks;
 mod conditions;
 mod pool;
 mod server;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 
 use conditions::{Acls, ConditionPatterns};
 use words::{HaproxyLine, HaproxySection};
 
 use super::assemble::{self, DraftPool, PoolChoice, Wording};
-use super::draft::{DraftMethod, DraftService, Placeholders, Sourced, usable_name};
+use super::draft::{DraftMethod, DraftService, Placeholders, usable_name};
 use super::ledger::Ledger;
 use super::reasons;
 use super::settle::{ADDRESSES, ROUTES};
 use super::source::Source;
-use super::values::{self, EndpointHost};
+use super::values;
 
 const WORDING: Wording = Wording {
     nat: "HAProxy ends connections, so servers see its address: nat with source_nat does the same. \
           With method \"l2\" servers on this link see the client, and answer it directly.",
     handoff: "Routes by content: method \"handoff\" needs `evener agent` on the servers, which answer \
               clients directly. Without routes \"nat\" would do; \"redirect\" sends clients to URLs of servers.",
-    unmatched: "Requests that no route takes go to all servers; HAProxy answers them with 503.",
 };
-
-/// Beginnings of addresses that are sockets of the host.
-const SOCKETS: [&str; 6] = ["unix@", "uxst@", "abns@", "abnsz@", "fd@", "sockpair@"];
 
 struct HaproxyReader<'s, 'p> {
     ledger: Ledger<'s>,
@@ -41,13 +38,13 @@ struct HaproxyReader<'s, 'p> {
 
 /// The services of a file, and the account of its lines.
 pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
-    let (sections, before) = words::sections(source);
-    let heads = sections.iter().map(|section| section.head.line);
-    let lines = sections.iter().flat_map(|section| section.lines.iter()).chain(&before);
-    let significant: BTreeSet<usize> = heads.chain(lines.map(|line| line.line)).collect();
+    let (lines, conditional) = words::lines(source);
+    let significant = lines.iter().chain(&conditional).map(|line| line.line).collect();
+    let (sections, before) = words::sections(lines);
     let ledger = Ledger::new(source, significant);
     let mut reader = HaproxyReader { ledger, places, sections, pools: BTreeMap::new(), services: Vec::new() };
-    before.iter().for_each(|line| reader.ledger.leave(line.line, &reasons::UNKNOWN));
+    before.iter().for_each(|line| reader.ledger.leave(line.line, words::reason(line)));
+    conditional.iter().for_each(|line| reader.ledger.leave(line.line, &reasons::CONDITION));
     for at in 0..reader.sections.len() {
         let Some(section) = reader.sections.get(at).cloned() else { continue };
         if matches!(section.kind.as_str(), "frontend" | "listen") {
@@ -59,17 +56,26 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
 }
 
 impl HaproxyReader<'_, '_> {
-    /// The lines of a section behind those of its `defaults`.
+    /// The lines of a section behind those of its `defaults`, which may have some of their own.
     fn lines(&self, section: &HaproxySection) -> Vec<HaproxyLine> {
-        let defaults = section.defaults.filter(|_| section.kind != "defaults");
-        let defaults = defaults.and_then(|at| self.sections.get(at));
-        let defaults = defaults.into_iter().flat_map(|defaults| &defaults.lines);
-        defaults.chain(&section.lines).cloned().collect()
+        let of = |section: &HaproxySection| section.defaults.and_then(|at| self.sections.get(at));
+        // Each stands before the one that it holds for, so that there is an end.
+        let chain = std::iter::successors(Some(section), |section| of(section));
+        let mut sections: Vec<&HaproxySection> = chain.collect();
+        sections.reverse();
+        sections.into_iter().flat_map(|section| &section.lines).cloned().collect()
+    }
+
+    /// Whether a section is switched off, by itself or by its defaults.
+    fn is_disabled(&self, section: &HaproxySection) -> bool {
+        let lines = self.lines(section);
+        let last = lines.iter().rev().find(|line| matches!(line.word(0), "disabled" | "enabled"));
+        last.is_some_and(|line| line.word(0) == "disabled")
     }
 
     fn frontend(&mut self, at: usize, section: &HaproxySection) {
         let whole = section.head.line..=section.last;
-        if section.lines.iter().any(|line| line.word(0) == "disabled") {
+        if self.is_disabled(section) {
             return self.ledger.leave_open(whole, &reasons::DISABLED);
         }
         let has_address =
@@ -87,8 +93,9 @@ impl HaproxyReader<'_, '_> {
             DraftService::new(&usable_name(&section.name), DraftMethod::Nat { source_nat: true });
         service.lines = BTreeSet::from([section.head.line]);
         service.lines.extend(mode.map(|line| line.line));
+        service.lines.extend(lines.iter().filter(|line| line.word(0) == "enabled").map(|line| line.line));
         self.addresses(&mut service, section);
-        if service.addresses.is_empty() {
+        if !service.has_address() {
             return;
         }
         let (choices, default) = self.choices(at, section, &lines, &mut service.lines);
@@ -131,7 +138,12 @@ impl HaproxyReader<'_, '_> {
                 };
                 reader.sections.iter().position(fits)
             };
-            match (line.word(0), named(self)) {
+            let named = named(self);
+            let is_off = named.and_then(|at| self.sections.get(at)).is_some_and(|of| self.is_disabled(of));
+            match (line.word(0), named) {
+                ("use_backend" | "default_backend", _) if is_off => {
+                    self.ledger.leave(line.line, &reasons::BACKEND_OFF);
+                }
                 ("use_backend" | "default_backend", _) if is_decided => {
                     self.ledger.leave(line.line, &reasons::UNREACHED);
                 }
@@ -156,7 +168,11 @@ impl HaproxyReader<'_, '_> {
                         choices.push(choice);
                     }
                 }
-                ("use_backend" | "default_backend", _) => self.ledger.leave(line.line, &reasons::CONTENT),
+                ("default_backend", None) => self.ledger.leave(line.line, &reasons::NO_SECTION),
+                ("use_backend", None) if !line.word(1).contains('%') => {
+                    self.ledger.leave(line.line, &reasons::NO_SECTION);
+                }
+                ("use_backend", _) => self.ledger.leave(line.line, &reasons::CONTENT),
                 _ => {}
             }
         }
@@ -204,58 +220,6 @@ impl HaproxyReader<'_, '_> {
         self.pools.entry(at).or_default()
     }
 
-    /// The addresses that clients connect to.
-    fn addresses(&mut self, service: &mut DraftService, section: &HaproxySection) {
-        let mut binds: Vec<(&str, &HaproxyLine)> = Vec::new();
-        if section.head.word(2).contains(':') {
-            binds.extend(section.head.word(2).split(',').map(|address| (address, &section.head)));
-        }
-        for line in section.lines.iter().filter(|line| line.word(0) == "bind") {
-            binds.extend(line.word(1).split(',').map(|address| (address, line)));
-        }
-        let is_tls = |line: &HaproxyLine| line.words.iter().any(|word| word == "ssl");
-        let has_plain = binds.iter().any(|(_, line)| !is_tls(line));
-        let mut any: Option<IpAddr> = None;
-        for (address, line) in binds {
-            let endpoint = values::haproxy_endpoint(address);
-            let Some(port) = endpoint.port else {
-                let is_socket = address.contains('/') || SOCKETS.iter().any(|of| address.starts_with(of));
-                let why = if is_socket { &reasons::LOCAL_SOCKET } else { &reasons::ANY_PORT };
-                self.ledger.leave_part(line.line, address, why);
-                continue;
-            };
-            if is_tls(line) && has_plain {
-                self.ledger.leave(line.line, &reasons::PLAIN_SERVERS);
-                continue;
-            }
-            let (ip, remark) = match endpoint.host {
-                EndpointHost::Address(ip) => (ip, None),
-                EndpointHost::Any { is_v6: true } if !service.addresses.is_empty() => {
-                    self.ledger.leave(line.line, &reasons::SECOND_FAMILY);
-                    continue;
-                }
-                EndpointHost::Any { .. } | EndpointHost::Other(_) => {
-                    let ip = *any.get_or_insert_with(|| self.places.service());
-                    let todo =
-                        format!("the address that clients of {:?} connect to ({address})", section.name);
-                    self.ledger.blank(line.line, ip, todo.clone());
-                    (ip, Some(format!("TO FILL IN: {todo}.")))
-                }
-            };
-            let value = SocketAddr::new(ip, port);
-            if !service.addresses.iter().any(|known| known.value == value) {
-                service.addresses.push(Sourced { value, line: line.line, remark });
-            }
-            for word in line.words.iter().skip(2) {
-                match word.as_str() {
-                    "ssl" => self.ledger.leave_part(line.line, "ssl", &reasons::TLS_HERE),
-                    "accept-proxy" => self.ledger.leave_part(line.line, word, &reasons::CONNECTION),
-                    _ => {}
-                }
-            }
-        }
-    }
-
     /// A connection that is idle for so long is over for HAProxy; Evener then forgets its session.
     fn timeouts(service: &mut DraftService, lines: &[HaproxyLine]) {
         let mut longest = None;
@@ -266,13 +230,16 @@ impl HaproxyReader<'_, '_> {
                 service.lines.extend(ms.map(|_| line.line));
             }
         }
-        service.timeouts.extend(longest.map(|ms| ("tcp", ms)));
+        service.idle_ms = longest;
     }
 
     /// Names the reason of every line that is still open.
     fn leave_rest(&mut self) {
         for (at, section) in self.sections.clone().into_iter().enumerate() {
             let all = section.lines.iter().chain([&section.head]);
+            if let Some(name) = section.head.after("from").filter(|_| section.defaults.is_none()) {
+                self.ledger.leave_part(section.head.line, &format!("from {name}"), &reasons::NO_SECTION);
+            }
             match section.kind.as_str() {
                 "defaults" => {
                     let is_used = all.clone().any(|line| self.ledger.carried.contains(&line.line));
@@ -285,6 +252,9 @@ impl HaproxyReader<'_, '_> {
                 }
                 "frontend" | "listen" | "backend" => {
                     let is_used = self.ledger.carried.contains(&section.head.line);
+                    if self.is_disabled(&section) {
+                        self.ledger.leave_open(section.head.line..=section.last, &reasons::DISABLED);
+                    }
                     self.leave_lines(&section.lines, is_used || self.pools.contains_key(&at));
                     let why = match section.kind.as_str() {
                         "backend" => &reasons::UNREFERENCED,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::words::HaproxyLine;
-use crate::import::draft::{DraftHealth, DraftServer, Placeholders, Sourced, usable_name};
+use crate::import::draft::{DraftHealth, DraftServer, DraftTls, Placeholders, Sourced, usable_name};
 use crate::import::features;
 use crate::import::ledger::Ledger;
 use crate::import::reasons::{self, LeftReason};
@@ -11,7 +11,7 @@ use crate::import::values::{self, EndpointHost};
 
 /// Options of servers: how many words follow, and why they have no counterpart. Without a reason
 /// they have one, in [`ServerOptions::take`].
-const OPTIONS: [(&str, usize, Option<&LeftReason>); 62] = [
+const OPTIONS: [(&str, usize, Option<&LeftReason>); 94] = [
     ("check", 0, None),
     ("no-check", 0, None),
     ("weight", 1, None),
@@ -29,15 +29,21 @@ const OPTIONS: [(&str, usize, Option<&LeftReason>); 62] = [
     ("agent-port", 1, None),
     ("agent-inter", 1, None),
     ("check-ssl", 0, None),
+    ("no-check-ssl", 0, None),
+    ("no-agent-check", 0, None),
+    ("no-ssl", 0, None),
+    ("no-send-proxy", 0, None),
+    ("no-send-proxy-v2", 0, None),
+    ("non-stick", 0, None),
+    ("stick", 0, None),
     ("fastinter", 1, Some(&reasons::CHECK_DETAIL)),
     ("downinter", 1, Some(&reasons::CHECK_DETAIL)),
     ("addr", 1, Some(&reasons::CHECK_DETAIL)),
     ("agent-addr", 1, Some(&reasons::CHECK_DETAIL)),
     ("agent-send", 1, Some(&reasons::CHECK_DETAIL)),
     ("check-send-proxy", 0, Some(&reasons::CHECK_DETAIL)),
-    ("check-sni", 1, Some(&reasons::HTTPS_CHECK)),
+    ("check-sni", 1, None),
     ("check-alpn", 1, Some(&reasons::HTTPS_CHECK)),
-    ("check-proto", 1, Some(&reasons::CHECK_DETAIL)),
     ("check-via-socks4", 0, Some(&reasons::CHECK_DETAIL)),
     ("observe", 1, Some(&reasons::CHECK_DETAIL)),
     ("error-limit", 1, Some(&reasons::CHECK_DETAIL)),
@@ -58,9 +64,9 @@ const OPTIONS: [(&str, usize, Option<&LeftReason>); 62] = [
     ("alpn", 1, Some(&reasons::TLS_TO_SERVERS)),
     ("ciphers", 1, Some(&reasons::TLS_TO_SERVERS)),
     ("ssl-min-ver", 1, Some(&reasons::TLS_TO_SERVERS)),
-    ("send-proxy", 0, Some(&reasons::CONNECTION)),
-    ("send-proxy-v2", 0, Some(&reasons::CONNECTION)),
-    ("send-proxy-v2-ssl", 0, Some(&reasons::CONNECTION)),
+    ("send-proxy", 0, Some(&reasons::PROXY_PROTOCOL)),
+    ("send-proxy-v2", 0, Some(&reasons::PROXY_PROTOCOL)),
+    ("send-proxy-v2-ssl", 0, Some(&reasons::PROXY_PROTOCOL)),
     ("proto", 1, Some(&reasons::UPSTREAM_PROTOCOL)),
     ("resolvers", 1, Some(&reasons::DISCOVERY)),
     ("resolve-prefer", 1, Some(&reasons::DISCOVERY)),
@@ -74,6 +80,32 @@ const OPTIONS: [(&str, usize, Option<&LeftReason>); 62] = [
     ("tcp-ut", 1, Some(&reasons::CONNECTION)),
     ("pool-max-conn", 1, Some(&reasons::CONNECTION)),
     ("tfo", 0, Some(&reasons::CONNECTION)),
+    ("check-proto", 1, Some(&reasons::CHECK_DETAIL)),
+    ("check-reuse-pool", 0, Some(&reasons::CONNECTION)),
+    ("ciphersuites", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("curves", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("force-tlsv12", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("force-tlsv13", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("guid", 1, Some(&reasons::PROCESS)),
+    ("hash-key", 1, Some(&reasons::POLICY)),
+    ("idle-ping", 1, Some(&reasons::CONNECTION)),
+    ("init-state", 1, Some(&reasons::CHECK_DETAIL)),
+    ("log-proto", 1, Some(&reasons::LOGGING)),
+    ("max-reuse", 1, Some(&reasons::CONNECTION)),
+    ("namespace", 1, Some(&reasons::CONNECTION)),
+    ("no-sslv3", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("no-tlsv10", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("no-tlsv11", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("no-verifyhost", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("npn", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("pool-low-conn", 1, Some(&reasons::CONNECTION)),
+    ("pool-purge-delay", 1, Some(&reasons::CONNECTION)),
+    ("proxy-v2-options", 1, Some(&reasons::PROXY_PROTOCOL)),
+    ("shard", 1, Some(&reasons::STICK_TABLES)),
+    ("ssl-max-ver", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("ssl-reuse", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("no-ssl-reuse", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("ws", 1, Some(&reasons::CONNECTION)),
 ];
 
 /// A server with what its options say of its whole backend.
@@ -89,6 +121,24 @@ pub(super) struct ServerOptions {
     pub(super) has_agent: bool,
     pub(super) agent_port: Option<u16>,
     pub(super) agent_interval_ms: Option<u64>,
+    tls: ServerTls,
+}
+
+/// What a server's options say of TLS, for its checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ServerTls {
+    is_on: bool,
+    /// `check-ssl` or `no-check-ssl`.
+    check: Option<bool>,
+    believes_all: bool,
+    /// A file of authorities; `@system-ca` is the system's.
+    ca: Option<String>,
+    /// `check-sni` before `verifyhost` before `sni`.
+    check_name: Option<String>,
+    verify_name: Option<String>,
+    name: Option<String>,
+    /// Whether checks go elsewhere than requests, by another address or port.
+    is_elsewhere: bool,
 }
 
 /// The server of a line `server NAME ADDRESS ...`, with the options of `default-server` before its
@@ -135,6 +185,7 @@ pub(super) fn read(
         has_agent: false,
         agent_port: None,
         agent_interval_ms: None,
+        tls: ServerTls::default(),
     };
     for default in defaults {
         options.take(default.line, default.words.get(1..).unwrap_or_default(), ledger);
@@ -146,7 +197,54 @@ pub(super) fn read(
     Some(options)
 }
 
+impl ServerTls {
+    fn note(&mut self, word: &str, value: &str) {
+        let text = || Some(value.to_owned());
+        match word {
+            "ssl" => self.is_on = true,
+            "no-ssl" => self.is_on = false,
+            "check-ssl" => self.check = Some(true),
+            "no-check-ssl" => self.check = Some(false),
+            "verify" => self.believes_all = value == "none",
+            "ca-file" => self.ca = text(),
+            "check-sni" => self.check_name = text(),
+            "verifyhost" => self.verify_name = text(),
+            "sni" => {
+                let name = value.strip_prefix("str(").and_then(|name| name.strip_suffix(')'));
+                self.name = name.map(|name| name.trim_matches('\'').to_owned());
+            }
+            "addr" | "port" => self.is_elsewhere = true,
+            _ => {}
+        }
+    }
+}
+
 impl ServerOptions {
+    /// What checks go by, apart from the lines of the backend.
+    pub(super) fn check_settings(&self) -> (&DraftHealth, bool, Option<DraftTls>) {
+        (&self.health, self.checks_by_tls(), self.tls())
+    }
+
+    /// Whether checks are by TLS: as requests are, where they go to the same port.
+    pub(super) fn checks_by_tls(&self) -> bool {
+        self.tls.check.unwrap_or(self.tls.is_on && !self.tls.is_elsewhere)
+    }
+
+    /// How checks take certificates, as far as it is known.
+    pub(super) fn tls(&self) -> Option<DraftTls> {
+        let ServerTls { check_name, verify_name, name, .. } = self.tls.clone();
+        let name = check_name.or(verify_name).or(name);
+        match (self.tls.believes_all, self.tls.ca.as_deref()) {
+            (true, _) => Some(DraftTls { name, ca: None, verify: false }),
+            (false, Some("@system-ca")) => Some(DraftTls { name, ca: None, verify: true }),
+            // A relative name depends on settings of the process.
+            (false, Some(ca)) if ca.starts_with('/') => {
+                Some(DraftTls { name, ca: Some(ca.to_owned()), verify: true })
+            }
+            (false, _) => None,
+        }
+    }
+
     fn take(&mut self, line: usize, words: &[String], ledger: &mut Ledger<'_>) {
         let mut words = words.iter().map(String::as_str);
         while let Some(word) = words.next() {
@@ -156,7 +254,10 @@ impl ServerOptions {
             };
             let value = if *takes > 0 { words.next().unwrap_or_default() } else { "" };
             let part = format!("{word} {value}");
+            self.tls.note(word, value);
             let refused = match reason {
+                // The default of the source.
+                Some(_) if (word, value) == ("proto", "h1") => None,
                 Some(reason) => Some(*reason),
                 None => self.set(word, value).err(),
             };
@@ -190,9 +291,9 @@ impl ServerOptions {
                 self.slow_start_ms = Some(ms.ok_or(&reasons::CHECK_TIME)?);
             }
             "agent-check" => self.has_agent = true,
+            "no-agent-check" => self.has_agent = false,
             "agent-port" => self.agent_port = Some(values::port(value).ok_or(&reasons::CHECK_DETAIL)?),
             "agent-inter" => self.agent_interval_ms = Some(interval.ok_or(&reasons::CHECK_TIME)?),
-            "check-ssl" => return features::https_check(&mut self.health),
             _ => {}
         }
         Ok(())

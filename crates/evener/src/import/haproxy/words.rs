@@ -60,19 +60,15 @@ pub(super) struct HaproxySection {
     pub(super) last: usize,
 }
 
-/// The sections of a file, and the lines with words that stand before the first.
-pub(super) fn sections(source: &Source) -> (Vec<HaproxySection>, Vec<HaproxyLine>) {
+/// The sections of these lines, and the lines that stand before the first.
+pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<HaproxyLine>) {
     let (mut sections, mut before): (Vec<HaproxySection>, Vec<HaproxyLine>) = (Vec::new(), Vec::new());
     let mut defaults = None;
-    for (at, line) in source.lines.iter().enumerate() {
-        let words = HaproxyLine { line: at + 1, words: split(&line.text) };
-        if words.words.is_empty() {
-            continue;
-        }
+    for words in lines {
         if !SECTIONS.contains(&words.word(0)) {
             match sections.last_mut() {
                 Some(section) => {
-                    section.last = at + 1;
+                    section.last = words.line;
                     section.lines.push(words);
                 }
                 None => before.push(words),
@@ -80,14 +76,16 @@ pub(super) fn sections(source: &Source) -> (Vec<HaproxySection>, Vec<HaproxyLine
             continue;
         }
         let kind = words.word(0).to_owned();
-        let named = words.after("from").and_then(|name| {
-            sections.iter().rposition(|known| known.kind == "defaults" && known.name == *name)
-        });
+        let named = words
+            .after("from")
+            .map(|name| sections.iter().rposition(|known| known.kind == "defaults" && known.name == *name));
+        // Without `from` a section has the last defaults; these themselves have none.
+        let last = defaults.filter(|_| kind != "defaults");
         let section = HaproxySection {
             name: words.word(1).to_owned(),
             lines: Vec::new(),
-            defaults: named.or(defaults),
-            last: at + 1,
+            defaults: named.unwrap_or(last),
+            last: words.line,
             head: words,
             kind,
         };
@@ -99,6 +97,24 @@ pub(super) fn sections(source: &Source) -> (Vec<HaproxySection>, Vec<HaproxyLine
     (sections, before)
 }
 
+/// The lines with words, and those within `.if`, of which nobody but HAProxy knows which hold.
+pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
+    let (mut plain, mut conditional) = (Vec::new(), Vec::new());
+    let mut depth = 0_usize;
+    for (at, line) in source.lines.iter().enumerate() {
+        let words = HaproxyLine { line: at + 1, words: split(&line.text) };
+        let is_condition = matches!(words.word(0), ".if" | ".elif" | ".else" | ".endif");
+        depth += usize::from(words.word(0) == ".if");
+        match words.words.is_empty() {
+            true => {}
+            false if depth > 0 || is_condition => conditional.push(words.clone()),
+            false => plain.push(words.clone()),
+        }
+        depth = depth.saturating_sub(usize::from(words.word(0) == ".endif"));
+    }
+    (plain, conditional)
+}
+
 /// The words of a line, as HAProxy's manual has it: quotes, backslashes, and `#` for a comment.
 pub(super) fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
@@ -107,7 +123,7 @@ pub(super) fn split(line: &str) -> Vec<String> {
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match (c, quote) {
-            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            ('\\', None | Some('"')) => escape(&mut chars, word.get_or_insert_default()),
             (c, Some(open)) if c == open => quote = None,
             (c, Some(_)) => word.get_or_insert_default().push(c),
             ('"' | '\'', None) => {
@@ -123,9 +139,77 @@ pub(super) fn split(line: &str) -> Vec<String> {
     words
 }
 
+/// The character behind a backslash, which stays where it escapes nothing.
+fn escape(chars: &mut std::str::Chars<'_>, word: &mut String) {
+    let mut rest = chars.clone();
+    let code = |rest: &str| u8::from_str_radix(rest.get(..2)?, 16).ok().map(char::from);
+    match rest.next() {
+        Some(c @ (' ' | '\\' | '#' | '"' | '\'' | '$')) => word.push(c),
+        Some('r') => word.push('\r'),
+        Some('n') => word.push('\n'),
+        Some('t') => word.push('\t'),
+        Some('x') if code(rest.as_str()).is_some() => {
+            word.extend(code(rest.as_str()));
+            rest.by_ref().take(2).for_each(drop);
+        }
+        Some(c) => word.extend(['\\', c]),
+        None => {}
+    }
+    *chars = rest;
+}
+
 /// Why lines have no counterpart, by their first words: the longest beginning counts.
-const LEFT: [(&str, &LeftReason); 78] = [
+const LEFT: [(&str, &LeftReason); 127] = [
     ("acl", &reasons::CONTENT),
+    (".diag", &reasons::PROCESS),
+    (".notice", &reasons::PROCESS),
+    (".warning", &reasons::PROCESS),
+    (".alert", &reasons::PROCESS),
+    ("block", &reasons::RULES),
+    ("disabled", &reasons::DISABLED),
+    ("dispatch", &reasons::CONTENT),
+    ("enabled", &reasons::UNUSED),
+    ("use-server", &reasons::CONTENT),
+    ("use-fcgi-app", &reasons::UPSTREAM_PROTOCOL),
+    ("http-request capture", &reasons::LOGGING),
+    ("http-request set-log", &reasons::LOGGING),
+    ("http-request set-var", &reasons::HEADERS),
+    ("http-request return", &reasons::REDIRECTS),
+    ("http-request set-dst", &reasons::CONTENT),
+    ("http-request do-resolve", &reasons::CONTENT),
+    ("http-send-name-header", &reasons::HEADERS),
+    ("http-response deny", &reasons::RULES),
+    ("option allbackups", &reasons::POLICY),
+    ("option disable-h2-upgrade", &reasons::CONNECTION),
+    ("option external-check", &reasons::CHECK_KIND),
+    ("option http-server-close", &reasons::CONNECTION),
+    ("option transparent", &reasons::CONTENT),
+    ("option http_proxy", &reasons::CONTENT),
+    ("option persist", &reasons::COOKIES),
+    ("option accept-invalid", &reasons::CONNECTION),
+    ("reqallow", &reasons::RULES),
+    ("reqiallow", &reasons::RULES),
+    ("reqdeny", &reasons::RULES),
+    ("reqideny", &reasons::RULES),
+    ("reqpass", &reasons::RULES),
+    ("reqipass", &reasons::RULES),
+    ("reqtarpit", &reasons::RULES),
+    ("reqitarpit", &reasons::RULES),
+    ("reqrep", &reasons::REWRITE),
+    ("reqirep", &reasons::REWRITE),
+    ("rspdeny", &reasons::RULES),
+    ("rspideny", &reasons::RULES),
+    ("tcp-request connection set-", &reasons::CONNECTION),
+    ("tcp-request connection track-sc", &reasons::STICK_TABLES),
+    ("tcp-request content track-sc", &reasons::STICK_TABLES),
+    ("tcp-request inspect-delay", &reasons::CONNECTION),
+    ("tcp-request content accept", &reasons::CONNECTION),
+    ("tcp-request connection accept", &reasons::RULES),
+    ("tcp-request content set-", &reasons::CONNECTION),
+    ("tcp-response inspect-delay", &reasons::CONNECTION),
+    ("clitcpka", &reasons::CONNECTION),
+    ("srvtcpka", &reasons::CONNECTION),
+    ("guid", &reasons::PROCESS),
     ("backlog", &reasons::PROCESS),
     ("bind-process", &reasons::PROCESS),
     ("capture", &reasons::LOGGING),
@@ -140,11 +224,11 @@ const LEFT: [(&str, &LeftReason); 78] = [
     ("description", &reasons::PROCESS),
     ("email-alert", &reasons::SCRIPTS),
     ("error-log-format", &reasons::LOGGING),
-    ("errorfile", &reasons::REDIRECTS),
-    ("errorfiles", &reasons::REDIRECTS),
-    ("errorloc", &reasons::REDIRECTS),
-    ("errorloc302", &reasons::REDIRECTS),
-    ("errorloc303", &reasons::REDIRECTS),
+    ("errorfile", &reasons::ERROR_PAGES),
+    ("errorfiles", &reasons::ERROR_PAGES),
+    ("errorloc", &reasons::ERROR_PAGES),
+    ("errorloc302", &reasons::ERROR_PAGES),
+    ("errorloc303", &reasons::ERROR_PAGES),
     ("external-check", &reasons::SCRIPTS),
     ("filter", &reasons::RULES),
     ("filter compression", &reasons::COMPRESSION),
@@ -155,7 +239,7 @@ const LEFT: [(&str, &LeftReason); 78] = [
     ("hash-balance-factor", &reasons::POLICY),
     ("http-after-response", &reasons::HEADERS),
     ("http-check", &reasons::CHECK_DETAIL),
-    ("http-error", &reasons::REDIRECTS),
+    ("http-error", &reasons::ERROR_PAGES),
     ("http-request", &reasons::RULES),
     ("http-request add-header", &reasons::HEADERS),
     ("http-request cache-use", &reasons::CACHING),
@@ -176,9 +260,9 @@ const LEFT: [(&str, &LeftReason); 78] = [
     ("log-tag", &reasons::LOGGING),
     ("max-keep-alive-queue", &reasons::QUEUES),
     ("maxconn", &reasons::MAX_CONNECTIONS),
-    ("monitor", &reasons::REDIRECTS),
-    ("monitor-net", &reasons::REDIRECTS),
-    ("monitor-uri", &reasons::REDIRECTS),
+    ("monitor", &reasons::ERROR_PAGES),
+    ("monitor-net", &reasons::ERROR_PAGES),
+    ("monitor-uri", &reasons::ERROR_PAGES),
     ("option", &reasons::CONNECTION),
     ("option dontlog", &reasons::LOGGING),
     ("option forwardfor", &reasons::HEADERS),
@@ -212,8 +296,9 @@ pub(super) const CHECKS: [&str; 7] =
 /// Why a line of a proxy has no counterpart.
 pub(super) fn reason(words: &HaproxyLine) -> &'static LeftReason {
     let skip = usize::from(matches!(words.word(0), "no" | "default"));
-    let text = words.words.iter().skip(skip).take(2).cloned().collect::<Vec<_>>().join(" ");
-    if text.strip_prefix("option ").is_some_and(|option| CHECKS.contains(&option)) {
+    let text = words.words.iter().skip(skip).take(3).cloned().collect::<Vec<_>>().join(" ");
+    let option = text.strip_prefix("option ").and_then(|rest| rest.split(' ').next());
+    if option.is_some_and(|option| CHECKS.contains(&option)) {
         return &reasons::CHECK_KIND;
     }
     let fits = |beginning: &str| match beginning.contains(' ') {

@@ -1,7 +1,10 @@
 //! Names of virtual hosts and locations, as patterns of routes.
 
+use std::cmp::Reverse;
+
 use evener_core::path::content::{HostPattern, PathPattern};
 
+use crate::import::assemble::PoolChoice;
 use crate::import::tree::Statement;
 
 /// The requests of a location, and how soon nginx looks at it.
@@ -9,35 +12,92 @@ use crate::import::tree::Statement;
 pub(super) struct LocationMatch {
     /// `None` alone: all requests of the virtual host.
     pub(super) paths: Vec<Option<String>>,
-    /// Smaller ones come first: exact, then regular expressions, then prefixes by their length.
-    pub(super) rank: (u8, std::cmp::Reverse<usize>),
+    /// Smaller ones come first: of a kind, prefixes by their length.
+    pub(super) rank: (LocationKind, Reverse<usize>),
+}
+
+/// Kinds of locations in the order in which they count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LocationKind {
+    Exact,
+    /// A prefix by `^~`.
+    First,
+    Regex,
+    Prefix,
+}
+
+impl LocationMatch {
+    /// All requests.
+    pub(super) fn all() -> LocationMatch {
+        LocationMatch { paths: vec![None], rank: (LocationKind::Prefix, Reverse(0)) }
+    }
+
+    /// Whether it takes all requests that come to it.
+    pub(super) fn takes_all(&self) -> bool {
+        self.paths.iter().all(Option::is_none)
+    }
+
+    pub(super) fn is_regex(&self) -> bool {
+        self.rank.0 == LocationKind::Regex
+    }
+
+    pub(super) fn is_before_regexes(&self) -> bool {
+        self.rank.0 == LocationKind::First
+    }
+
+    /// Makes a prefix one like others.
+    pub(super) fn set_plain(&mut self) {
+        self.rank.0 = LocationKind::Prefix;
+    }
+
+    /// The beginning of its paths.
+    pub(super) fn prefix(&self) -> Option<String> {
+        let is_prefix = matches!(self.rank.0, LocationKind::First | LocationKind::Prefix);
+        let pattern = self.paths.first().filter(|_| is_prefix)?.clone().unwrap_or_else(|| "/*".to_owned());
+        pattern.strip_suffix('*').map(str::to_owned)
+    }
+}
+
+/// Whether nothing but redirects inside nginx leads to it.
+pub(super) fn is_named(location: &Statement) -> bool {
+    location.word(1).starts_with('@')
+}
+
+/// Whether it goes by a regular expression.
+pub(super) fn is_regex(location: &Statement) -> bool {
+    location.word(1).starts_with('~')
 }
 
 /// Reads the words behind `location`; `None` where no pattern takes the same requests.
 pub(super) fn read(location: &Statement) -> Option<LocationMatch> {
-    let prefix = |rank: u8, path: &str| {
-        let pattern = (path != "/").then(|| format!("{path}*"));
-        let length = std::cmp::Reverse(path.len());
-        LocationMatch { paths: vec![pattern], rank: (rank, length) }
+    let one = |kind: LocationKind, path: Option<String>, length: usize| LocationMatch {
+        paths: vec![path],
+        rank: (kind, Reverse(length)),
     };
-    let all = match (location.word(1), location.word(2)) {
-        ("=", path) => LocationMatch { paths: vec![Some(path.to_owned())], rank: (0, std::cmp::Reverse(0)) },
-        ("^~", path) => prefix(1, path),
-        ("~" | "~*", regex) => {
-            let paths = endings(regex)?.into_iter().map(Some).collect();
-            LocationMatch { paths, rank: (2, std::cmp::Reverse(0)) }
+    let prefix =
+        |kind: LocationKind, path: &str| one(kind, (path != "/").then(|| format!("{path}*")), path.len());
+    // The modifier may stand at the path.
+    let (sign, path) = match (location.word(1), location.word(2)) {
+        (text, "") => {
+            let signs = ["^~", "~*", "~", "="];
+            let sign = signs.into_iter().find(|sign| text.starts_with(sign)).unwrap_or_default();
+            (sign, text.get(sign.len()..).unwrap_or_default())
         }
-        (name, "") if name.starts_with('@') => {
-            LocationMatch { paths: vec![None], rank: (4, std::cmp::Reverse(0)) }
+        (sign, path) => (sign, path),
+    };
+    let all = match sign {
+        "=" => one(LocationKind::Exact, Some(path.to_owned()), 0),
+        "^~" => prefix(LocationKind::First, path),
+        "~" | "~*" => {
+            let paths = endings(path)?.into_iter().map(Some).collect();
+            LocationMatch { paths, rank: (LocationKind::Regex, Reverse(0)) }
         }
-        (path, "") => prefix(3, path),
+        "" => prefix(LocationKind::Prefix, path),
         _ => return None,
     };
     let is_valid = |path: &Option<String>| path.as_ref().is_none_or(|path| PathPattern::parse(path).is_ok());
-    let has_star =
-        location.words.iter().skip(1).any(|word| !word.starts_with('~') && word.contains(['*', '?']));
-    let is_regex = location.word(1).starts_with('~');
-    (all.paths.iter().all(is_valid) && (is_regex || !has_star)).then_some(all)
+    let has_star = all.rank.0 != LocationKind::Regex && path.contains(['*', '?']);
+    (all.paths.iter().all(is_valid) && !has_star && !path.is_empty()).then_some(all)
 }
 
 /// A regular expression of file names' ends, such as `\.(png|jpg)$`.
@@ -52,17 +112,30 @@ fn endings(regex: &str) -> Option<Vec<String>> {
     words.iter().all(is_word).then(|| words.iter().map(|word| format!("/*.{word}")).collect())
 }
 
-/// The names of a virtual host as patterns; `None` where one is a regular expression.
-pub(super) fn hosts(names: &[String]) -> Option<Vec<String>> {
-    let mut hosts = Vec::new();
+/// The names of a virtual host as patterns, and those that are none.
+pub(super) fn hosts(names: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut hosts, mut left) = (Vec::new(), Vec::new());
     for name in names {
-        match name.strip_prefix('.') {
-            Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
-            None if name == "_" || name.is_empty() => {}
-            None => hosts.push(name.to_ascii_lowercase()),
+        let lower = name.to_ascii_lowercase();
+        let patterns = match lower.strip_prefix('.') {
+            Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
+            None if name == "_" || name.is_empty() => Vec::new(),
+            None => vec![lower],
+        };
+        match patterns.iter().all(|host| HostPattern::parse(host).is_ok()) {
+            true => hosts.extend(patterns),
+            false => left.push(name.clone()),
         }
     }
-    hosts.iter().all(|host| HostPattern::parse(host).is_ok()).then_some(hosts)
+    (hosts, left)
+}
+
+/// Puts whole names before wildcards, and longer wildcards before shorter ones, as nginx does.
+pub(super) fn sort_by_host(choices: &mut [PoolChoice]) {
+    choices.sort_by_key(|choice| {
+        let host = choice.patterns.first().and_then(|pattern| pattern.host.as_deref()).unwrap_or("*");
+        (host.starts_with('*'), Reverse(if host.starts_with('*') { host.len() } else { 0 }))
+    });
 }
 
 #[cfg(test)]
@@ -83,10 +156,12 @@ mod tests {
         assert_eq!(paths(&["location", "/"]).unwrap(), [""]);
         assert_eq!(paths(&["location", "~*", r"\.(png|jpg)$"]).unwrap(), ["/*.png", "/*.jpg"]);
         assert_eq!(paths(&["location", "~", "^/a/(.*)"]), None);
+        assert_eq!(paths(&["location", "=/a"]).unwrap(), ["/a"]);
+        let names = ["A.example", ".b.example", "~^www", "mail.*", "_"].map(str::to_owned);
+        let (read, left) = hosts(&names);
         assert_eq!(
-            hosts(&["A.example".into(), ".b.example".into()]).unwrap(),
-            ["a.example", "b.example", "*.b.example"]
+            (read, left.len()),
+            (vec!["a.example".into(), "b.example".into(), "*.b.example".into()], 2)
         );
-        assert_eq!(hosts(&["~^www".into()]), None);
     }
 }

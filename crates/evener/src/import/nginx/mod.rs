@@ -1,7 +1,9 @@
 //! nginx.conf: virtual hosts that pass requests on, and servers of `stream`, become services.
 
+mod listen;
 mod location;
 mod server;
+mod stream;
 mod upstream;
 mod words;
 
@@ -11,25 +13,22 @@ use super::assemble::{DraftPool, Wording};
 use super::draft::{DraftService, Placeholders};
 use super::ledger::Ledger;
 use super::reasons;
-use super::source::{ImportError, Source};
-use super::tree::{self, Statement, Syntax};
+use super::tree::{Statement, Tree};
 
 const WORDING: Wording = Wording {
     nat: "nginx ends connections, so servers see its address: nat with source_nat does the same. \
           With method \"l2\" servers on this link see the client, and answer it directly.",
     handoff: "Routes by content: method \"handoff\" needs `evener agent` on the servers, which answer \
               clients directly. Without routes \"nat\" would do; \"redirect\" sends clients to URLs of servers.",
-    unmatched: "Requests that no route takes go to all servers.",
 };
 
 /// `http` or `stream`: its statements, and the pools that were read.
 struct Context<'t> {
-    is_http: bool,
     statements: Vec<&'t Statement>,
     upstreams: BTreeMap<&'t str, &'t Statement>,
     /// By the number that choices have.
     pools: BTreeMap<usize, DraftPool>,
-    /// The numbers of pools, by the name of the upstream or the address itself.
+    /// The numbers of pools, by the name of the upstream or the address itself, and the port.
     numbers: BTreeMap<String, usize>,
 }
 
@@ -39,13 +38,14 @@ struct NginxReader<'s, 'p> {
     services: Vec<DraftService>,
 }
 
-/// The services of a file, and the account of its lines.
-pub(super) fn read<'s>(
-    source: &'s Source,
-    places: &mut Placeholders,
-) -> Result<(Vec<DraftService>, Ledger<'s>), ImportError> {
-    let (statements, significant) = tree::read(source, Syntax::Semicolons)?;
-    let mut reader = NginxReader { ledger: Ledger::new(source, significant), places, services: Vec::new() };
+/// The services of a file, and the account of its places.
+pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
+    let statements = &tree.statements;
+    let mut reader = NginxReader {
+        ledger: Ledger::new(&tree.source, tree.significant.clone()),
+        places,
+        services: Vec::new(),
+    };
     let is_context = |statement: &&Statement| matches!(statement.word(0), "http" | "stream");
     for statement in statements.iter().filter(is_context) {
         let inner = statement.inner().iter().collect();
@@ -56,14 +56,26 @@ pub(super) fn read<'s>(
             false => reader.ledger.leave_open(statement.lines(), &reasons::UNUSED),
         }
     }
-    // Files of conf.d have what is in `http` elsewhere.
+    // Files of conf.d have what is in `http` or `stream` elsewhere.
     let (inside, outside): (Vec<&Statement>, Vec<&Statement>) =
         statements.iter().filter(|statement| !is_context(statement)).partition(|statement| {
             matches!(statement.word(0), "server" | "upstream" | "map" | "geo" | "split_clients")
         });
-    reader.context(true, inside);
+    let is_stream_server = |one: &&Statement| one.word(0) == "server" && server::passes_directly(one);
+    let (of_stream, of_http): (Vec<&Statement>, Vec<&Statement>) = match inside.iter().any(is_stream_server) {
+        true => inside.iter().partition(|one| one.word(0) != "server" || is_stream_server(one)),
+        false => (Vec::new(), inside.clone()),
+    };
+    if !of_stream.is_empty() {
+        // Both may use the same upstreams.
+        let shared = inside.iter().copied().filter(|one| one.word(0) != "server");
+        reader.context(false, of_stream);
+        reader.context(true, of_http.into_iter().chain(shared).collect());
+    } else {
+        reader.context(true, of_http);
+    }
     reader.leave_all(outside);
-    Ok((reader.services, reader.ledger))
+    (reader.services, reader.ledger)
 }
 
 impl NginxReader<'_, '_> {
@@ -71,7 +83,7 @@ impl NginxReader<'_, '_> {
         let upstreams = statements.iter().filter(|statement| statement.word(0) == "upstream");
         let upstreams = upstreams.map(|statement| (statement.word(1), *statement)).collect();
         let (pools, numbers) = (BTreeMap::new(), BTreeMap::new());
-        let mut context = Context { is_http, statements, upstreams, pools, numbers };
+        let mut context = Context { statements, upstreams, pools, numbers };
         match is_http {
             true => self.virtual_hosts(&mut context),
             false => self.stream_servers(&mut context),
@@ -100,26 +112,46 @@ impl NginxReader<'_, '_> {
             let has_carried = inside.iter().any(|inner| self.ledger.has_carried(inner.whole()));
             match (structural, has_carried) {
                 (true, true) => self.ledger.carry_all(statement.lines()),
-                (true, false) => self.ledger.leave_open(statement.lines(), &reasons::NO_PROXY),
+                (true, false) => {
+                    let passes = server::passes_on(statement) || server::passes_directly(statement);
+                    let why = if passes { &reasons::NOT_MADE } else { &reasons::NO_PROXY };
+                    self.ledger.leave_open(statement.lines(), why);
+                }
                 (false, _) => self.ledger.leave_open(statement.lines(), words::reason(statement.word(0))),
             }
         }
     }
 
-    /// The number of the pool that a name or address stands for.
-    fn pool(&mut self, context: &mut Context<'_>, text: &str, line: usize) -> usize {
-        if let Some(number) = context.numbers.get(text) {
-            return *number;
+    /// The number of the pool that a name or address stands for; `None` where a variable decides.
+    /// `port` is that of a server without one.
+    fn pool(
+        &mut self,
+        context: &mut Context<'_>,
+        text: &str,
+        port: Option<u16>,
+        line: usize,
+    ) -> Option<usize> {
+        // The port that the client asks for, which a server without a port has.
+        let (target, port) = match text.strip_suffix(":$server_port") {
+            Some(host) => (host, None),
+            None => (text, port),
+        };
+        if target.is_empty() || target.contains('$') {
+            return None;
         }
-        let port = context.is_http.then_some(80);
-        let pool = match context.upstreams.get(text) {
-            Some(upstream) => upstream::read(upstream, port, &mut self.ledger, self.places),
-            None => upstream::direct(text, port, line, &mut self.ledger, self.places),
+        let key = format!("{target} {port:?}");
+        if let Some(number) = context.numbers.get(&key) {
+            return Some(*number);
+        }
+        let pool = match context.upstreams.get(target) {
+            // There the port is never that of the scheme.
+            Some(upstream) => upstream::read(upstream, port.and(Some(80)), &mut self.ledger, self.places),
+            None => upstream::direct(target, port, line, &mut self.ledger, self.places),
         };
         let number = context.numbers.len();
-        context.numbers.insert(text.to_owned(), number);
+        context.numbers.insert(key, number);
         context.pools.insert(number, pool);
-        number
+        Some(number)
     }
 
     /// Keeps a service that has servers.

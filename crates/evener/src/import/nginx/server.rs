@@ -1,27 +1,16 @@
-//! `server` blocks: of `http`, by address, host and location; of `stream`, by address.
+//! `server` blocks of `http`: by address, host and location.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
 
+use super::listen::Listen;
+use super::location::LocationMatch;
 use super::{Context, NginxReader, WORDING, location};
 use crate::import::assemble::{self, DraftPattern, PoolChoice};
-use crate::import::draft::{DraftMethod, DraftService, Sourced, usable_name};
+use crate::import::draft::{DraftMethod, DraftService, usable_name};
 use crate::import::reasons;
 use crate::import::settle::ADDRESSES;
 use crate::import::tree::Statement;
-use crate::import::values::{self, EndpointHost};
-
-/// An address that a block listens at.
-#[derive(Clone, Debug)]
-struct Listen<'t> {
-    text: &'t str,
-    host: EndpointHost,
-    port: u16,
-    line: usize,
-    is_tls: bool,
-    is_default: bool,
-    is_udp: bool,
-}
+use crate::import::values::EndpointHost;
 
 /// A virtual host.
 struct VirtualHost<'t> {
@@ -30,333 +19,323 @@ struct VirtualHost<'t> {
     listens: Vec<Listen<'t>>,
 }
 
-/// Virtual hosts at an address, in their order.
-type ByAddress<'t> = Vec<((String, u16), Vec<VirtualHost<'t>>)>;
+/// Addresses of one port that the same virtual hosts listen at.
+struct SharedAddresses<'t> {
+    listens: Vec<Listen<'t>>,
+    /// By their places in the file.
+    hosts: Vec<usize>,
+    /// The one for requests of other names.
+    default: usize,
+}
+
+/// A location's requests, the pool that takes them, and its places.
+type LocationPool = (LocationMatch, usize, BTreeSet<usize>);
 
 impl NginxReader<'_, '_> {
     pub(super) fn virtual_hosts(&mut self, context: &mut Context<'_>) {
-        let servers: Vec<&Statement> =
-            context.statements.iter().copied().filter(|one| one.word(0) == "server").collect();
-        let mut by_address: ByAddress<'_> = Vec::new();
-        for statement in servers {
-            let Some(host) = self.virtual_host(statement) else { continue };
-            let Some(first) = host.listens.first() else { continue };
-            let key = (format!("{:?}", first.host), first.port);
-            match by_address.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, hosts)) => hosts.push(host),
-                None => by_address.push((key, vec![host])),
+        let servers = context.statements.iter().copied().filter(|one| one.word(0) == "server");
+        let hosts: Vec<VirtualHost<'_>> = servers.map(|statement| self.virtual_host(statement)).collect();
+        for shared in self.by_address(&hosts) {
+            let passes = |at: &usize| hosts.get(*at).is_some_and(|host| passes_on(host.statement));
+            if shared.hosts.iter().any(passes) {
+                self.service(context, &hosts, &shared);
             }
-        }
-        for (_, hosts) in by_address {
-            self.service(context, &hosts);
         }
     }
 
-    /// A virtual host, unless it passes nothing on.
-    fn virtual_host<'t>(&mut self, statement: &'t Statement) -> Option<VirtualHost<'t>> {
-        let is_passing = |one: &Statement| one.word(0) == "proxy_pass";
-        let locations = statement.inner().iter().filter(|one| one.word(0) == "location");
-        let passes = locations.clone().any(|one| one.inner().iter().any(is_passing));
-        if !passes {
-            return None;
-        }
+    fn virtual_host<'t>(&mut self, statement: &'t Statement) -> VirtualHost<'t> {
         let names = statement.inner().iter().filter(|one| one.word(0) == "server_name");
         let names = names.flat_map(|one| one.words.iter().skip(1).cloned()).collect();
-        Some(VirtualHost { statement, names, listens: self.listens(statement) })
+        VirtualHost { statement, names, listens: self.listens(statement) }
     }
 
-    /// The addresses of a block; plain ones alone where there are such.
-    fn listens<'t>(&mut self, statement: &'t Statement) -> Vec<Listen<'t>> {
-        let mut listens: Vec<Listen<'t>> = Vec::new();
-        for one in statement.inner().iter().filter(|one| one.word(0) == "listen") {
-            let endpoint = match one.word(1).parse::<u16>() {
-                Ok(port) => values::Endpoint { host: EndpointHost::Any { is_v6: false }, port: Some(port) },
-                Err(_) => values::endpoint(one.word(1)),
-            };
-            if one.word(1).starts_with("unix:") || one.word(1).is_empty() {
-                self.ledger.leave_statement(one, &reasons::LOCAL_SOCKET);
+    /// The addresses, together where all of the same virtual hosts listen at them.
+    fn by_address<'t>(&mut self, hosts: &[VirtualHost<'t>]) -> Vec<SharedAddresses<'t>> {
+        let mut addresses: Vec<SharedAddresses<'t>> = Vec::new();
+        for (at, host) in hosts.iter().enumerate() {
+            for listen in &host.listens {
+                let is_same = |known: &SharedAddresses<'_>| {
+                    known.listens.iter().any(|one| (&one.host, one.port) == (&listen.host, listen.port))
+                };
+                let index = addresses.iter().position(is_same).unwrap_or(addresses.len());
+                if index == addresses.len() {
+                    addresses.push(SharedAddresses { listens: Vec::new(), hosts: Vec::new(), default: at });
+                }
+                let Some(address) = addresses.get_mut(index) else { continue };
+                address.listens.push(listen.clone());
+                address.hosts.push(at);
+                if listen.is_default {
+                    address.default = at;
+                }
+            }
+        }
+        let is_any = |address: &SharedAddresses<'_>, is_v6: bool| {
+            address.listens.iter().any(|one| one.host == EndpointHost::Any { is_v6 })
+        };
+        let port = |address: &SharedAddresses<'_>| address.listens.first().map(|listen| listen.port);
+        let v4: BTreeSet<Option<u16>> =
+            addresses.iter().filter(|one| is_any(one, false)).map(&port).collect();
+        let mut shared: Vec<SharedAddresses<'t>> = Vec::new();
+        for address in addresses {
+            if is_any(&address, true) && v4.contains(&port(&address)) {
+                for listen in &address.listens {
+                    self.ledger.leave(listen.line, &reasons::SECOND_FAMILY);
+                }
                 continue;
             }
-            let has = |word: &str| one.words.iter().any(|one| one == word);
-            listens.push(Listen {
-                text: one.word(1),
-                host: endpoint.host,
-                port: endpoint.port.filter(|port| *port > 0).unwrap_or(80),
-                line: one.first,
-                is_tls: has("ssl"),
-                is_default: has("default_server") || has("default"),
-                is_udp: has("udp"),
-            });
-        }
-        let has_plain = listens.iter().any(|listen| !listen.is_tls);
-        listens.retain(|listen| {
-            let stays = !(listen.is_tls && has_plain);
-            if !stays {
-                self.ledger.leave(listen.line, &reasons::PLAIN_SERVERS);
+            let key = |one: &SharedAddresses<'_>| (port(one), one.hosts.clone(), one.default);
+            match shared.iter_mut().find(|known| key(known) == key(&address)) {
+                Some(known) => known.listens.extend(address.listens),
+                None => shared.push(address),
             }
-            stays
-        });
-        if listens.is_empty() && !statement.inner().iter().any(|one| one.word(0) == "listen") {
-            listens.push(Listen {
-                text: "*:80, by default",
-                host: EndpointHost::Any { is_v6: false },
-                port: 80,
-                line: statement.first,
-                is_tls: false,
-                is_default: false,
-                is_udp: false,
-            });
         }
-        listens
+        shared
     }
 
-    /// The service of all virtual hosts at an address.
-    fn service(&mut self, context: &mut Context<'_>, hosts: &[VirtualHost<'_>]) {
+    /// The service of virtual hosts at their addresses.
+    fn service(&mut self, context: &mut Context<'_>, all: &[VirtualHost<'_>], shared: &SharedAddresses<'_>) {
+        let hosts: Vec<&VirtualHost<'_>> = shared.hosts.iter().filter_map(|at| all.get(*at)).collect();
         if self.services.len() >= ADDRESSES {
             for host in hosts {
                 self.ledger.leave_statement(host.statement, &reasons::TOO_MANY);
             }
             return;
         }
-        let is_default = |host: &VirtualHost<'_>| host.listens.iter().any(|listen| listen.is_default);
-        let default_at = hosts.iter().position(is_default).unwrap_or_default();
         let name = hosts.iter().flat_map(|host| &host.names).find(|name| name.as_str() != "_");
-        let port = hosts.first().and_then(|host| host.listens.first()).map(|listen| listen.port);
+        let port = shared.listens.first().map_or(0, |listen| listen.port);
         let name = match name {
-            Some(name) => usable_name(name.trim_start_matches('.')),
-            None => format!("http-{}", port.unwrap_or_default()),
+            Some(name) => usable_name(name.trim_start_matches(['*', '.', '~', '^'])),
+            None => format!("http-{port}"),
         };
         let mut service = DraftService::new(&name, DraftMethod::Nat { source_nat: true });
-        for host in hosts {
+        for host in hosts.iter().filter(|host| passes_on(host.statement)) {
             service.lines.extend(host.statement.lines());
-            self.addresses(&mut service, &host.listens);
         }
-        if service.addresses.is_empty() {
+        self.addresses(&mut service, &shared.listens);
+        if !service.has_address() {
             return;
         }
         let mut choices = Vec::new();
-        let mut default = None;
-        for (at, host) in hosts.iter().enumerate() {
-            if at != default_at {
-                choices.extend(self.host_choices(context, host, true, &mut service.lines).0);
+        for (at, host) in shared.hosts.iter().zip(&hosts) {
+            if *at != shared.default && passes_on(host.statement) {
+                choices.extend(self.named_host(context, host, &mut service.lines));
             }
         }
-        if let Some(host) = hosts.get(default_at) {
-            let (of_default, pool) = self.host_choices(context, host, false, &mut service.lines);
-            choices.extend(of_default);
-            default = pool;
-        }
+        location::sort_by_host(&mut choices);
+        let (of_default, default) = match all.get(shared.default) {
+            Some(host) => self.default_host(context, host, &mut service.lines),
+            None => (Vec::new(), None),
+        };
+        choices.extend(of_default);
         let pools = &context.pools;
         assemble::fill(&mut self.ledger, &mut service, &choices, default, pools, &WORDING);
         self.keep(service);
     }
 
-    /// The routes of a virtual host, and the pool of requests that none of its locations takes.
-    /// `by_name` says whether the host's names are part of the routes.
-    fn host_choices(
+    /// The routes of a virtual host by its names.
+    fn named_host(
         &mut self,
         context: &mut Context<'_>,
         host: &VirtualHost<'_>,
-        by_name: bool,
+        used: &mut BTreeSet<usize>,
+    ) -> Vec<PoolChoice> {
+        let (names, left) = location::hosts(&host.names);
+        for one in host.statement.inner().iter().filter(|one| one.word(0) == "server_name") {
+            let left = one.words.iter().skip(1).filter(|word| left.contains(word));
+            left.for_each(|word| self.ledger.leave_part(one.first, word, &reasons::REGEX));
+            used.extend(one.lines());
+        }
+        let found = self.locations(context, host.statement);
+        let mut choices = Vec::new();
+        for name in &names {
+            if !found.iter().any(|(matching, ..)| matching.takes_all()) {
+                let part = format!("requests of {name} that no location of it passes on");
+                self.ledger.leave_part(host.statement.first, &part, &reasons::UNTAKEN);
+            }
+            choices.extend(found.iter().map(|(matching, pool, lines)| PoolChoice {
+                pool: *pool,
+                patterns: patterns(Some(name), matching),
+                lines: lines.clone(),
+            }));
+        }
+        choices
+    }
+
+    /// The routes of the virtual host for all other names, and the pool of requests that none of
+    /// its locations takes.
+    fn default_host(
+        &mut self,
+        context: &mut Context<'_>,
+        host: &VirtualHost<'_>,
         used: &mut BTreeSet<usize>,
     ) -> (Vec<PoolChoice>, Option<usize>) {
-        let named: Vec<&Statement> =
-            host.statement.inner().iter().filter(|one| one.word(0) == "server_name").collect();
-        let patterns = match location::hosts(&host.names) {
-            Some(hosts) if !hosts.is_empty() => hosts.into_iter().map(Some).collect(),
-            _ if by_name => {
-                named.iter().for_each(|one| self.ledger.leave_statement(one, &reasons::REGEX));
-                return (Vec::new(), None);
+        let mut default = None;
+        let mut choices = Vec::new();
+        if passes_on(host.statement) {
+            let named = host.statement.inner().iter().filter(|one| one.word(0) == "server_name");
+            used.extend(named.flat_map(|one| one.lines()));
+        }
+        for (matching, pool, lines) in self.locations(context, host.statement) {
+            match matching.takes_all() {
+                true => {
+                    default = default.or(Some(pool));
+                    used.extend(lines);
+                }
+                false => choices.push(PoolChoice { pool, patterns: patterns(None, &matching), lines }),
             }
-            _ => vec![None],
-        };
-        used.extend(named.iter().flat_map(|one| one.lines()));
+        }
+        (choices, default)
+    }
+
+    /// The locations of a virtual host that pass requests on, in the order in which nginx looks at
+    /// them.
+    fn locations(&mut self, context: &mut Context<'_>, server: &Statement) -> Vec<LocationPool> {
         let mut found = Vec::new();
-        for one in host.statement.inner().iter().filter(|one| one.word(0) == "location") {
-            let passed = one.inner().iter().find(|inner| inner.word(0) == "proxy_pass");
-            let Some(passed) = passed else { continue };
-            match location::read(one) {
-                Some(matching) => {
-                    if let Some(pool) = self.passed(context, one, passed) {
-                        let lines: BTreeSet<usize> = one.lines().chain(passed.lines()).collect();
+        let named: Vec<&Statement> = server
+            .inner()
+            .iter()
+            .filter(|one| one.word(0) == "location" && location::is_named(one))
+            .collect();
+        self.locations_of(context, server, &named, &mut found);
+        // Of a server without locations `try_files` is for all requests.
+        let root = LocationMatch::all();
+        let has_root = found.iter().any(|(matching, ..)| matching.takes_all());
+        if let Some(target) = fallback(server, &named).filter(|_| !has_root)
+            && let Some((pool, lines)) = self.passed(context, target, "/")
+        {
+            found.push((root, pool, lines));
+        }
+        let unused = named.into_iter().filter(|one| !self.ledger.has_carried(one.whole()));
+        let used: BTreeSet<usize> = found.iter().flat_map(|(.., lines)| lines.iter().copied()).collect();
+        for one in unused.filter(|one| !used.contains(&one.first)).collect::<Vec<_>>() {
+            self.ledger.leave_span(one.lines(), None, &reasons::NAMED_LOCATION);
+            for inner in one.inner().iter().filter(|inner| inner.word(0) == "proxy_pass") {
+                self.ledger.leave_statement(inner, &reasons::NAMED_LOCATION);
+            }
+        }
+        self.in_order(server, &mut found);
+        found
+    }
+
+    /// The locations of a block, and those inside them.
+    fn locations_of(
+        &mut self,
+        context: &mut Context<'_>,
+        block: &Statement,
+        named: &[&Statement],
+        found: &mut Vec<LocationPool>,
+    ) {
+        let is_nested = block.word(0) == "location";
+        for one in block.inner().iter().filter(|one| one.word(0) == "location" && !location::is_named(one)) {
+            self.locations_of(context, one, named, found);
+            let target = if passes_directly(one) { Some(one) } else { fallback(one, named) };
+            let Some(target) = target else { continue };
+            let is_internal = one.inner().iter().any(|inner| inner.word(0) == "internal");
+            let is_bound = is_nested && location::is_regex(one);
+            let left = match location::read(one) {
+                _ if is_internal => &reasons::NAMED_LOCATION,
+                Some(matching) if !is_bound => {
+                    if one.word(1) == "~*" {
+                        self.ledger.leave_part(one.first, one.word(1), &reasons::CASE);
+                    }
+                    if let Some((pool, mut lines)) =
+                        self.passed(context, target, one.word(one.words.len() - 1))
+                    {
+                        lines.extend(one.lines());
                         found.push((matching, pool, lines));
                     }
+                    continue;
                 }
-                None => {
-                    self.ledger.leave_lines(one.lines(), &reasons::REGEX);
-                    self.ledger.leave_statement(passed, &reasons::REGEX);
-                }
+                _ => &reasons::REGEX,
+            };
+            self.ledger.leave_span(one.lines(), None, left);
+            for inner in one.inner().iter().filter(|inner| inner.word(0) == "proxy_pass") {
+                self.ledger.leave_statement(inner, left);
+            }
+        }
+    }
+
+    /// Sorts locations: exact ones, then the longest prefix unless a regular expression takes the
+    /// request. `^~` puts its prefix before those, as routes can where no longer prefix goes on
+    /// from it.
+    fn in_order(&mut self, server: &Statement, found: &mut [LocationPool]) {
+        let has_regex = found.iter().any(|(matching, ..)| matching.is_regex());
+        let prefixes: Vec<String> = found.iter().filter_map(|(matching, ..)| matching.prefix()).collect();
+        for (matching, _, lines) in found.iter_mut() {
+            let Some(prefix) = matching.prefix().filter(|_| matching.is_before_regexes()) else { continue };
+            let goes_on =
+                prefixes.iter().any(|other| other.len() > prefix.len() && other.starts_with(&prefix));
+            if goes_on || !has_regex {
+                matching.set_plain();
+            }
+            if goes_on && has_regex {
+                let place = lines.first().copied().unwrap_or(server.first);
+                self.ledger.leave_part(place, "^~", &reasons::LOCATION_ORDER);
             }
         }
         found.sort_by_key(|(matching, ..)| matching.rank);
-        let mut choices = Vec::new();
-        let mut default = None;
-        for (matching, pool, of_location) in found {
-            let is_all = matching.paths.iter().all(Option::is_none);
-            if is_all && !by_name {
-                default = default.or(Some(pool));
-                used.extend(of_location);
-                continue;
-            }
-            let hosts = if by_name { patterns.clone() } else { vec![None] };
-            let pairs = hosts.iter().flat_map(|host| matching.paths.iter().map(move |path| (host, path)));
-            let patterns = pairs.map(|(host, path)| DraftPattern {
-                host: host.clone(),
-                path: path.clone(),
-                methods: Vec::new(),
-            });
-            choices.push(PoolChoice { pool, patterns: patterns.collect(), lines: of_location });
-        }
-        (choices, default)
     }
 
-    /// The pool that a location passes requests to.
+    /// The pool that a block passes requests to, with the places of its own.
     fn passed(
         &mut self,
         context: &mut Context<'_>,
-        location: &Statement,
-        passed: &Statement,
-    ) -> Option<usize> {
+        block: &Statement,
+        location: &str,
+    ) -> Option<(usize, BTreeSet<usize>)> {
+        let passed = block.inner().iter().find(|inner| inner.word(0) == "proxy_pass")?;
         let url = passed.word(1);
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let (target, path) = match rest.strip_prefix("unix:").and_then(|rest| rest.split_once(':')) {
-            Some((socket, path)) => (format!("unix:{socket}"), path.to_owned()),
-            None if rest.starts_with("unix:") => (rest.to_owned(), String::new()),
-            None => match rest.find('/') {
-                Some(at) => (
-                    rest.get(..at).unwrap_or_default().to_owned(),
-                    rest.get(at..).unwrap_or_default().to_owned(),
-                ),
-                None => (rest.to_owned(), String::new()),
-            },
+            Some((socket, path)) => (format!("unix:{socket}"), path),
+            None if rest.starts_with("unix:") => (rest.to_owned(), ""),
+            None => {
+                let (target, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                (target.to_owned(), path)
+            }
         };
-        if target.is_empty() || target.contains('$') {
+        let is_https = scheme.eq_ignore_ascii_case("https");
+        let port = if is_https { 443 } else { 80 };
+        let number = match target.is_empty() {
+            true => None,
+            false => self.pool(context, &target, Some(port), passed.first),
+        };
+        let Some(number) = number else {
             self.ledger.leave_statement(passed, &reasons::CONTENT);
             return None;
+        };
+        if !path.is_empty() && path != location {
+            self.ledger.leave_part(passed.first, path, &reasons::REWRITE);
         }
-        if !path.is_empty() && path != location.words.last().map_or("", String::as_str) {
-            self.ledger.leave_part(passed.first, &path, &reasons::REWRITE);
-        }
-        if scheme == "https" {
+        if is_https {
             self.ledger.leave_part(passed.first, url, &reasons::TLS_TO_SERVERS);
         }
-        let number = self.pool(context, &target, passed.first);
         let has_servers = context.pools.get(&number).is_some_and(|pool| !pool.servers.is_empty());
-        has_servers.then_some(number)
+        has_servers.then(|| (number, block.lines().chain(passed.lines()).collect()))
     }
+}
 
-    fn addresses(&mut self, service: &mut DraftService, listens: &[Listen<'_>]) {
-        let mut any: Option<IpAddr> =
-            service.addresses.iter().find(|known| known.remark.is_some()).map(|known| known.value.ip());
-        for listen in listens {
-            let (ip, remark) = match &listen.host {
-                EndpointHost::Address(ip) => (*ip, None),
-                EndpointHost::Any { is_v6: true } if !service.addresses.is_empty() => {
-                    self.ledger.leave(listen.line, &reasons::SECOND_FAMILY);
-                    continue;
-                }
-                EndpointHost::Any { .. } | EndpointHost::Other(_) => {
-                    let ip = *any.get_or_insert_with(|| self.places.service());
-                    let name = &service.name;
-                    let todo = format!("the address that clients of {name:?} connect to ({})", listen.text);
-                    self.ledger.blank(listen.line, ip, todo.clone());
-                    (ip, Some(format!("TO FILL IN: {todo}.")))
-                }
-            };
-            let value = SocketAddr::new(ip, listen.port);
-            if !service.addresses.iter().any(|known| known.value == value) {
-                service.addresses.push(Sourced { value, line: listen.line, remark });
-            }
-            service.lines.insert(listen.line);
-            if listen.is_tls {
-                self.ledger.leave_part(listen.line, "ssl", &reasons::TLS_HERE);
-            }
-        }
-    }
+/// Whether a virtual host passes any request on.
+pub(super) fn passes_on(block: &Statement) -> bool {
+    let mut locations = block.inner().iter().filter(|one| one.word(0) == "location");
+    locations.any(|one| passes_directly(one) || passes_on(one))
+}
 
-    pub(super) fn stream_servers(&mut self, context: &mut Context<'_>) {
-        let servers: Vec<&Statement> =
-            context.statements.iter().copied().filter(|one| one.word(0) == "server").collect();
-        for statement in servers {
-            if self.services.len() >= ADDRESSES {
-                self.ledger.leave_statement(statement, &reasons::TOO_MANY);
-                continue;
-            }
-            let passed = statement.inner().iter().find(|one| one.word(0) == "proxy_pass");
-            let Some(passed) = passed else { continue };
-            let listens = self.listens(statement);
-            let (choices, default) = match passed.word(1).starts_with('$') {
-                true => self.by_server_name(context, statement, passed),
-                false => (Vec::new(), Some(self.pool(context, passed.word(1), passed.first))),
-            };
-            let port = listens.first().map_or(0, |listen| listen.port);
-            let mut service =
-                DraftService::new(&format!("stream-{port}"), DraftMethod::Nat { source_nat: true });
-            service.is_udp = listens.first().is_some_and(|listen| listen.is_udp);
-            service.lines.extend(statement.lines().chain(passed.lines()));
-            self.addresses(&mut service, &listens);
-            self.stream_timeout(&mut service, statement);
-            if !service.addresses.is_empty() {
-                let pools = &context.pools;
-                assemble::fill(&mut self.ledger, &mut service, &choices, default, pools, &WORDING);
-                self.keep(service);
-            }
-        }
-    }
+/// Whether a block itself has `proxy_pass`.
+pub(super) fn passes_directly(block: &Statement) -> bool {
+    block.inner().iter().any(|inner| inner.word(0) == "proxy_pass")
+}
 
-    /// `proxy_timeout` ends idle connections.
-    fn stream_timeout(&mut self, service: &mut DraftService, statement: &Statement) {
-        for one in statement.inner().iter().filter(|one| one.word(0) == "proxy_timeout") {
-            let ms = values::time_ms(one.word(1), 1_000).filter(|ms| values::IDLE_MS.contains(ms));
-            if let Some(ms) = ms {
-                service.timeouts = vec![(if service.is_udp { "udp" } else { "tcp" }, ms)];
-                service.lines.extend(one.lines());
-            }
-        }
-    }
+/// The named location that `try_files` of a block ends with.
+fn fallback<'t>(block: &Statement, named: &[&'t Statement]) -> Option<&'t Statement> {
+    let tried = block.inner().iter().find(|inner| inner.word(0) == "try_files")?;
+    let last = tried.words.last()?;
+    named.iter().copied().find(|one| one.word(1) == last)
+}
 
-    /// `map $ssl_preread_server_name $variable` as routes by host.
-    fn by_server_name(
-        &mut self,
-        context: &mut Context<'_>,
-        server: &Statement,
-        passed: &Statement,
-    ) -> (Vec<PoolChoice>, Option<usize>) {
-        let is_map = |one: &&&Statement| {
-            one.word(0) == "map" && one.word(1) == "$ssl_preread_server_name" && one.word(2) == passed.word(1)
-        };
-        let Some(map) = context.statements.iter().find(is_map).copied() else {
-            self.ledger.leave_statement(passed, &reasons::CONTENT);
-            return (Vec::new(), None);
-        };
-        let (mut choices, mut default) = (Vec::new(), None);
-        self.ledger.carry_all(map.lines());
-        let preread = server.inner().iter().filter(|one| one.word(0) == "ssl_preread");
-        preread.for_each(|one| self.ledger.carry_all(one.lines()));
-        for entry in map.inner() {
-            if matches!(entry.word(0), "hostnames" | "volatile") {
-                self.ledger.carry_all(entry.lines());
-                continue;
-            }
-            let target = entry.word(1);
-            let hosts = location::hosts(&[entry.word(0).to_owned()]).filter(|hosts| !hosts.is_empty());
-            match (entry.word(0), hosts) {
-                _ if target.is_empty() || target.starts_with('$') => {
-                    self.ledger.leave_statement(entry, &reasons::CONTENT);
-                }
-                ("default", _) => {
-                    default = Some(self.pool(context, target, entry.first));
-                    self.ledger.carry_all(entry.lines());
-                }
-                (_, Some(hosts)) => {
-                    let pool = self.pool(context, target, entry.first);
-                    let pattern = |host| DraftPattern { host: Some(host), ..DraftPattern::default() };
-                    let patterns = hosts.into_iter().map(pattern).collect();
-                    choices.push(PoolChoice { pool, patterns, lines: entry.lines().collect() });
-                }
-                (_, None) => self.ledger.leave_statement(entry, &reasons::REGEX),
-            }
-        }
-        (choices, default)
-    }
+/// The patterns of a location at a host.
+fn patterns(host: Option<&String>, matching: &LocationMatch) -> Vec<DraftPattern> {
+    let pattern =
+        |path: &Option<String>| DraftPattern { host: host.cloned(), path: path.clone(), methods: Vec::new() };
+    matching.paths.iter().map(pattern).collect()
 }

@@ -101,16 +101,6 @@ fn haproxy_content_routing_is_by_handoff_and_the_rest_by_nat() {
 }
 
 #[test]
-fn haproxy_servers_that_share_an_address_stay_with_nat() {
-    let text = "frontend web\n  bind 192.0.2.1:80\n  mode http\n  use_backend b if { path /b }\n  default_backend a\n\
-                backend a\n  server a 192.0.2.11:8001\nbackend b\n  server b 192.0.2.11:8002\n";
-    let (config, report) = imported(text);
-    let service = only(&config);
-    assert_eq!((service.method, service.servers.len()), (Method::Nat, 1));
-    assert!(leaves(&report, "use_backend b if"));
-}
-
-#[test]
 fn nginx_locations_become_routes_with_the_longest_first() {
     let text = "http {\n upstream p { server 192.0.2.11; }\n upstream i { least_conn; server 192.0.2.12 weight=2; }\n\
                 server {\n  listen 192.0.2.1:80;\n  server_name www.example;\n\
@@ -127,7 +117,7 @@ fn nginx_locations_become_routes_with_the_longest_first() {
 
 #[test]
 fn nginx_streams_become_services_by_server_name() {
-    let text = "stream {\n map $ssl_preread_server_name $name {\n  a.example a;\n  .b.example b;\n  default a;\n }\n\
+    let text = "stream {\n map $ssl_preread_server_name $name {\n  hostnames;\n  a.example a;\n  .b.example b;\n  default a;\n }\n\
                 upstream a { server 192.0.2.11:443; }\n upstream b { server 192.0.2.12:443 down; }\n\
                 server {\n  listen 192.0.2.1:443;\n  ssl_preread on;\n  proxy_pass $name;\n }\n\
                 server {\n  listen 192.0.2.1:53 udp;\n  proxy_timeout 20s;\n  proxy_pass 192.0.2.13:5353;\n }\n}\n";

@@ -2,6 +2,7 @@
 //! check, and each of their lines is accounted for.
 
 mod choices;
+mod kinds;
 mod losses;
 
 use std::collections::BTreeSet;
@@ -128,7 +129,7 @@ fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
 #[test]
 fn command_writes_a_file_that_evener_check_passes() {
     let sample = folder().join("haproxy-content-sw.cfg");
-    let output = run(&[sample.to_str().unwrap()]);
+    let output = run(&[sample.to_str().unwrap(), "--lossy"]);
     assert!(output.status.success(), "{output:?}");
     let path = scratch("imported.toml", &output.stdout);
     let check = Command::new(env!("CARGO_BIN_EXE_evener"))
@@ -142,6 +143,84 @@ fn command_writes_a_file_that_evener_check_passes() {
     let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(report["from"], "haproxy");
     assert!(report["left"].as_array().unwrap().iter().all(|left| left["why"].is_string()));
+}
+
+#[test]
+fn losses_that_change_who_is_served_end_with_two_unless_they_are_taken() {
+    let service = "listen a\n  bind 192.0.2.1:80\n  server s 192.0.2.11:80\n";
+    let cases = [
+        ("", 0),
+        ("  option forwardfor\n  log global\n  cookie X\n", 0),
+        ("  http-request deny if { src 192.0.2.7 }\n", 2),
+        ("  server t web.example 80\n  server-template u 3 web.example:80\n", 2),
+        ("  frobnicate\n", 2),
+    ];
+    for (more, status) in cases {
+        let path = scratch("weighed.cfg", format!("{service}{more}").as_bytes());
+        let path = path.to_str().unwrap();
+        let output = run(&[path]);
+        assert_eq!(output.status.code(), Some(status), "{more}: {output:?}");
+        assert!(!output.stdout.is_empty(), "the file is written all the same");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            errors.contains("CHANGED: who is served") && errors.contains("--lossy"),
+            status == 2,
+            "{errors}"
+        );
+        assert_eq!(run(&[path, "--lossy"]).status.code(), Some(0), "{more}");
+        assert_eq!(run(&[path, "--json"]).status.code(), Some(status), "{more}");
+    }
+}
+
+/// The heaviest losses come first, and those of the other program's own process last, in a line for
+/// each reason.
+#[test]
+fn losses_are_told_by_weight() {
+    let text = "global\n  chroot /x\n  nbthread 4\nlisten a\n  bind 192.0.2.1:80\n  option forwardfor\n\
+                server s 192.0.2.11:80\n  http-request deny\n";
+    let path = scratch("by-weight.cfg", text.as_bytes());
+    let errors = String::from_utf8(run(&[path.to_str().unwrap()]).stderr).unwrap();
+    let at = |text: &str| errors.find(text).unwrap_or_else(|| panic!("{text}: {errors}"));
+    assert!(
+        at("http-request deny") < at("option forwardfor") && at("option forwardfor") < at("line 1, 2, 3")
+    );
+    assert!(!errors.contains("chroot"), "{errors}");
+}
+
+#[test]
+fn files_that_are_no_configuration_are_not_quoted() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("secrets");
+    fs::create_dir_all(&folder).unwrap();
+    let secrets =
+        "root:$6$salt$hash:19000:0:99999:7:::\nbind:!:1::\n$6$only\n@x:y\n-----BEGIN KEY-----\nMIIE=\n";
+    fs::write(folder.join("shadow"), secrets).unwrap();
+    let keepalived = "include shadow\nvirtual_server 192.0.2.1 80 {\n  real_server 192.0.2.11 80 {\n  }\n}\n\
+                      vrrp_instance a {\n  auth_pass hunter2\n}\n";
+    let report = import(keepalived.as_bytes(), "keepalived.conf", Some(&folder), None).unwrap();
+    check_account(&report);
+    let all = format!("{report:?}");
+    for secret in ["hash", "bind:", "$6$", "x:y", "BEGIN", "MIIE", "hunter2"] {
+        assert!(!all.contains(secret), "{secret}: {:#?}", report.left);
+    }
+    let nginx = "include shadow;\nserver {\n  listen 192.0.2.1:80;\n  location / { proxy_pass http://192.0.2.11; }\n}\n";
+    let error = import(nginx.as_bytes(), "nginx.conf", Some(&folder), None).unwrap_err();
+    assert!(error.file.ends_with("shadow") && !error.to_string().contains("hash"), "{error}");
+    let haproxy = "listen a\n  bind 192.0.2.1:80\n  server s 192.0.2.11:80\n  stats auth admin:hunter2\n\
+                   http-check send hdr Authorization hunter2\nuserlist u\n  user x insecure-password hunter2\n";
+    let report = import(haproxy.as_bytes(), "haproxy.cfg", None, None).unwrap();
+    assert!(!format!("{report:?}").contains("hunter2"), "{:#?}", report.left);
+}
+
+#[test]
+fn included_pipes_are_not_waited_for() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pipes");
+    fs::create_dir_all(&folder).unwrap();
+    let pipe = folder.join("rules.conf");
+    let _ = fs::remove_file(&pipe);
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let text = "server {\n  listen 192.0.2.1:80;\n  include rules.conf;\n  location / { proxy_pass http://192.0.2.11; }\n}\n";
+    let report = import(text.as_bytes(), "nginx.conf", Some(&folder), None).unwrap();
+    assert!(report.left.iter().any(|left| left.text == "include rules.conf"), "{:#?}", report.left);
 }
 
 #[test]
