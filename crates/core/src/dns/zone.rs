@@ -21,6 +21,20 @@ pub struct RrSet {
     pub data: Vec<Box<[u8]>>,
 }
 
+impl RrSet {
+    /// Most bytes of a message that has all of them, with a name of any length as its question, and
+    /// EDNS.
+    fn answer_bytes(&self) -> usize {
+        const HEADER: usize = 12;
+        const QUESTION: usize = NAME_MAX + 4;
+        const EDNS: usize = 11 + 4 + 40;
+        // A pointer to the name, type, class, TTL and length.
+        const RECORD: usize = 12;
+        let data: usize = self.data.iter().map(|data| RECORD + data.len()).sum();
+        HEADER + QUESTION + EDNS + data
+    }
+}
+
 /// The records of a name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ZoneNode {
@@ -50,6 +64,11 @@ pub enum RecordError {
     /// Not known here.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
+    /// No answer could have all of them.
+    #[error(
+        "the records of type {1} at {0} need {2} bytes in an answer, and a DNS message has at most 65535: have fewer of them"
+    )]
+    TooLarge(Name, u16, usize),
     /// Answers would want signatures.
     #[error(
         "{0} has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed"
@@ -159,6 +178,12 @@ impl Zone {
             let alone = |set: &RrSet| node.sets.len() == 1 && set.data.len() == 1;
             if node.set(rtype::CNAME).is_some_and(|set| !alone(set)) {
                 errors.push(RecordError::OtherDataAtCname(name.clone()));
+            }
+            for set in &node.sets {
+                let bytes = set.answer_bytes();
+                if bytes > usize::from(u16::MAX) {
+                    errors.push(RecordError::TooLarge(name.clone(), set.rtype, bytes));
+                }
             }
         }
         errors

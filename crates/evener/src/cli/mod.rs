@@ -22,7 +22,7 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  done
   1  the request failed, or the file has errors
-  2  the command line is wrong
+  2  the command line is wrong, or an import lost what changes who is served
   3  privileges are missing
   4  the network or the kernel is not as the file needs it
      (no such interface, address owned elsewhere, kernel too old)

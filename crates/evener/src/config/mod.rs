@@ -31,6 +31,7 @@ mod unwritten;
 mod values;
 mod variables;
 mod zone;
+mod zone_data;
 mod zone_text;
 
 use std::borrow::Cow;

@@ -102,6 +102,9 @@ impl ZoneSource {
             RecordError::SecondSoa(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::SOA)
             }
+            RecordError::TooLarge(name, rtype, _) => {
+                lines().rfind(|(owner, of, _)| owner == name && of == rtype)
+            }
             RecordError::OtherDataAtCname(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::CNAME)
             }
@@ -213,7 +216,7 @@ fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec
 
 /// Reads it up to the first fault.
 fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, SyntaxError> {
-    let PlainZone { text, lines } = zone_text::plain(text)?;
+    let PlainZone { text, lines } = zone_text::plain(text, zone.as_wire())?;
     let mut lines = lines.into_iter();
     let mut file = Zonefile::from(text.as_slice());
     let origin = domain::base::Name::from_octets(zone.as_wire().to_vec().into());
@@ -221,7 +224,7 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
     file.set_default_class(Class::IN);
     let mut records = Vec::new();
     loop {
-        match file.next_entry().map_err(|error| placed(&error.to_string()))? {
+        match file.next_entry().map_err(|error| placed(&error.to_string(), &text))? {
             None => return Ok(records),
             Some(Entry::Include { path, .. }) => {
                 let line = lines.next().unwrap_or(1);
@@ -249,14 +252,42 @@ fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     read.is_ok() && parser.remaining() == 0
 }
 
-/// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one
-/// means the end of the line before.
-fn placed(message: &str) -> SyntaxError {
+/// Takes apart "LINE:COLUMN: WHAT", and makes a sentence of it. The column is behind the word that
+/// is wrong, so the first one means the end of the line before.
+fn placed(message: &str, text: &[u8]) -> SyntaxError {
     let mut parts = message.splitn(3, ':');
     let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
     let (Some(line), Some(column)) = (number(), number()) else { return (1, message.to_owned()) };
-    let line = if column == 1 && line > 1 { line - 1 } else { line };
-    (line, parts.next().unwrap_or_default().trim().to_owned())
+    let is_end = column == 1 && line > 1;
+    let line = if is_end { line - 1 } else { line };
+    let of_line = text.split(|byte| *byte == b'\n').nth(line - 1).unwrap_or_default();
+    let before = of_line.get(..column - 1).filter(|_| !is_end).unwrap_or(of_line);
+    let is_space = |byte: &u8| byte.is_ascii_whitespace();
+    let word = before.split(is_space).rfind(|word| !word.is_empty()).unwrap_or_default();
+    let what = parts.next().unwrap_or_default().trim();
+    (line, sentence(what, word))
+}
+
+/// A message of the library about a word, as a sentence.
+fn sentence(what: &str, word: &[u8]) -> String {
+    let rtype = std::str::from_utf8(word).ok().and_then(|word| word.parse::<Rtype>().ok());
+    let word = zone_text::shown(word);
+    match (what, rtype) {
+        ("unknown record type with concrete data", Some(rtype)) => {
+            let number = rtype.to_int();
+            format!(
+                "data of type {rtype} is not read in its own form: write TYPE{number} \\# LENGTH HEX (RFC 3597)"
+            )
+        }
+        ("expected rtype", _) => format!("{word} is no type of records, such as A, AAAA or TXT"),
+        ("bad charstr" | "bad symbol", _) => {
+            format!("{word} is no text: write it in quotes, each of 255 bytes at most")
+        }
+        ("unknown control", _) => format!("{word} is neither $TTL nor $ORIGIN"),
+        ("unbalanced parens", _) => "a parenthesis is closed that none has opened".to_owned(),
+        ("different class", _) => "its class is another one than before".to_owned(),
+        _ => format!("{what}, at {word}"),
+    }
 }
 
 /// Makes a line empty that is wrong, so that those after it can be read. False where it is part of
@@ -335,7 +366,7 @@ mod tests {
         assert_eq!(lines(&"x IN A 1\n".repeat(50)).len(), FAULTS_MAX);
         let (line, what) =
             parse(&example(), b"@ IN NS ns\n@ 300 IN A 192.0.2.530\n".to_vec()).unwrap_err().remove(0);
-        assert_eq!((line, &*what), (2, "expected IPv4 address"));
+        assert_eq!((line, &*what), (2, "expected IPv4 address, at \"192.0.2.530\""));
     }
 
     #[test]

@@ -6,6 +6,9 @@
 
 use std::ops::Range;
 
+use super::zone_data;
+pub(super) use super::zone_data::shown;
+
 /// Why a file's text isn't understood: at which line, and what is wrong there.
 pub(super) type SyntaxError = (usize, String);
 
@@ -19,41 +22,50 @@ pub(super) struct PlainZone {
 /// Of a SOA record's data, the words that are times: behind two names and a serial number.
 const SOA_TIMES: Range<usize> = 3..7;
 
-/// Makes a text one with times in seconds. No line becomes another one.
+/// Makes a text one with times in seconds, with data in the form that the library reads, and of
+/// ASCII. No line becomes another one. `origin` is the zone's name in wire form.
 ///
 /// # Errors
-/// `$GENERATE`, which nobody carries out, and what is open where the text ends.
-pub(super) fn plain(text: &[u8]) -> Result<PlainZone, SyntaxError> {
+/// `$GENERATE`, which nobody carries out, entries that are no records, and what is open where the
+/// text ends.
+pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError> {
     let mut plain = PlainZone { text: Vec::with_capacity(text.len()), lines: Vec::new() };
+    let mut origin = origin.to_vec();
     let mut copied = 0;
-    let mut entries = Entries { text, at: 0, line: 1, unclosed: None };
+    let mut entries = Entries { text, at: 0, line: 1, unclosed: None, long_quote: None };
     for entry in entries.by_ref() {
         let words: Vec<&[u8]> = entry.words.iter().filter_map(|word| text.get(word.clone())).collect();
         let directive = words.first().filter(|word| entry.has_owner && word.starts_with(b"$"));
-        let times = match directive {
+        let replaced = match directive {
             Some(word) if word.eq_ignore_ascii_case(b"$GENERATE") => {
                 let what = "$GENERATE is not understood: write its records out";
                 return Err((entry.line, what.to_owned()));
             }
-            Some(word) if word.eq_ignore_ascii_case(b"$TTL") => vec![1],
-            Some(word) if word.eq_ignore_ascii_case(b"$ORIGIN") => vec![],
+            Some(word) if word.eq_ignore_ascii_case(b"$TTL") => time(&words, 1).into_iter().collect(),
+            Some(word) if word.eq_ignore_ascii_case(b"$ORIGIN") => {
+                origin = words.get(1).and_then(|name| zone_data::name(name, &origin)).unwrap_or(origin);
+                vec![]
+            }
             // `$INCLUDE` is an entry for whoever reads the records, as is what nobody knows.
             Some(_) => {
                 plain.lines.push(entry.line);
                 vec![]
             }
             None => {
+                if plain.lines.is_empty() && !entry.has_owner {
+                    let what =
+                        "the first record has no owner: begin its line with a name, or with @ for the zone";
+                    return Err((entry.line, what.to_owned()));
+                }
                 plain.lines.push(entry.line);
-                times_of_record(&words, entry.has_owner)
+                record(&words, entry.has_owner, &origin).map_err(|what| (entry.line, what))?
             }
         };
-        for place in times {
-            let (Some(word), Some(at)) = (words.get(place), entry.words.get(place)) else { continue };
-            if let Some(seconds) = seconds(word) {
-                plain.text.extend_from_slice(text.get(copied..at.start).unwrap_or_default());
-                plain.text.extend_from_slice(seconds.to_string().as_bytes());
-                copied = at.end;
-            }
+        for (place, word) in replaced {
+            let Some(at) = entry.words.get(place) else { continue };
+            plain.text.extend_from_slice(text.get(copied..at.start).unwrap_or_default());
+            plain.text.extend_from_slice(word.as_bytes());
+            copied = at.end;
         }
     }
     // The library reads on behind the end of a text that ends within an entry.
@@ -64,27 +76,61 @@ pub(super) fn plain(text: &[u8]) -> Result<PlainZone, SyntaxError> {
     if !plain.text.ends_with(b"\n") {
         plain.text.push(b'\n');
     }
+    plain.text = ascii(&plain.text);
     Ok(plain)
 }
 
-/// Which words of a record are times: its own, which stands before or behind the class, and those
-/// of a SOA record.
-fn times_of_record(words: &[&[u8]], has_owner: bool) -> Vec<usize> {
+/// Bytes beyond ASCII, in whatever encoding, as `\DDD`: a record has them as they are.
+fn ascii(text: &[u8]) -> Vec<u8> {
+    let mut ascii = Vec::with_capacity(text.len());
+    let mut is_escaped = false;
+    for byte in text {
+        match byte {
+            // An escaped byte stands for itself.
+            0x80.. if is_escaped => ascii.extend_from_slice(format!("{byte:03}").as_bytes()),
+            0x80.. => ascii.extend_from_slice(format!("\\{byte:03}").as_bytes()),
+            byte => ascii.push(*byte),
+        }
+        is_escaped = *byte == b'\\' && !is_escaped;
+    }
+    ascii
+}
+
+/// The words of a record that are to be others, by their places: times, its own, which stands
+/// before or behind the class, and those of a SOA record; and data in its own form.
+///
+/// # Errors
+/// A sentence about what is missing or wrong.
+fn record(words: &[&[u8]], has_owner: bool, origin: &[u8]) -> Result<Vec<(usize, String)>, String> {
     let is_class =
         |word: &[u8]| [&b"IN"[..], b"CH", b"HS", b"CS"].iter().any(|class| word.eq_ignore_ascii_case(class));
     let is_time = |word: &[u8]| seconds(word).is_some() || word.iter().all(u8::is_ascii_digit);
-    let mut rtype = usize::from(has_owner);
-    let mut times = Vec::new();
-    while let Some(word) = words.get(rtype).filter(|word| is_class(word) || is_time(word)) {
-        if is_time(word) {
-            times.push(rtype);
-        }
-        rtype += 1;
+    let mut at = usize::from(has_owner);
+    let mut replaced = Vec::new();
+    while words.get(at).is_some_and(|word| is_class(word) || is_time(word)) {
+        replaced.extend(time(words, at));
+        at += 1;
     }
-    if words.get(rtype).is_some_and(|word| word.eq_ignore_ascii_case(b"SOA")) {
-        times.extend(SOA_TIMES.map(|place| rtype + 1 + place));
+    let Some(rtype) = words.get(at) else {
+        let last = words.last().map(|word| zone_data::shown(word)).unwrap_or_default();
+        return Err(format!("the record ends behind {last}: write its type and data, as in A 192.0.2.1"));
+    };
+    if rtype.eq_ignore_ascii_case(b"SOA") {
+        replaced.extend(SOA_TIMES.filter_map(|place| time(words, at + 1 + place)));
     }
-    times
+    let data = words.get(at + 1..).unwrap_or_default();
+    if let Some(generic) = zone_data::generic(rtype, data, origin) {
+        let (number, text) = generic?;
+        replaced.push((at, format!("TYPE{number}")));
+        replaced.push((at + 1, text));
+        replaced.extend((at + 2..words.len()).map(|place| (place, String::new())));
+    }
+    Ok(replaced)
+}
+
+/// The word at a place in seconds, if it is a time with units.
+fn time(words: &[&[u8]], place: usize) -> Option<(usize, String)> {
+    words.get(place).and_then(|word| seconds(word)).map(|seconds| (place, seconds.to_string()))
 }
 
 /// A time with units, in seconds; none of a plain number, which is one already.
@@ -124,6 +170,9 @@ struct Entries<'t> {
     line: usize,
     /// At which line something begins that doesn't end, and what that is.
     unclosed: Option<(usize, &'static str)>,
+    /// The line of the first quote that goes on over its line's end: where the last quote doesn't
+    /// end, this one didn't either.
+    long_quote: Option<usize>,
 }
 
 impl Entries<'_> {
@@ -140,6 +189,9 @@ impl Entries<'_> {
             match byte {
                 b'"' if is_quoted => {
                     self.at += 1;
+                    if self.line > line {
+                        self.long_quote.get_or_insert(line);
+                    }
                     return begin..self.at;
                 }
                 b'\n' | b' ' | b'\t' | b'\r' | b'(' | b')' | b';' | b'"' if !is_quoted => break,
@@ -150,7 +202,7 @@ impl Entries<'_> {
             self.at += 1;
         }
         if is_quoted {
-            self.unclosed = Some((line, "a quote"));
+            self.unclosed = Some((self.long_quote.unwrap_or(line), "a quote"));
         }
         begin..self.at.min(self.text.len())
     }
@@ -212,7 +264,7 @@ mod tests {
             ("$TTL 1d\n", "$TTL 86400\n"),
             ("$ttl 1H30M ; 1h\n", "$ttl 5400 ; 1h\n"),
             ("1h 1h IN A 192.0.2.1\n", "1h 3600 IN A 192.0.2.1\n"),
-            ("\tIN 2w TXT 1d \"1d\"\n", "\tIN 1209600 TXT 1d \"1d\"\n"),
+            ("a\tIN 2w TXT 1d \"1d\"\n", "a\tIN 1209600 TXT 1d \"1d\"\n"),
             ("a TXT \"; ( 1h\" (1h\n 1h)\n", "a TXT \"; ( 1h\" (1h\n 1h)\n"),
             ("1d CNAME 1w\n", "1d CNAME 1w\n"),
             (
@@ -221,14 +273,14 @@ mod tests {
             ),
             ("a 99999w A 192.0.2.1", "a 99999w A 192.0.2.1\n"),
         ] {
-            assert_eq!(String::from_utf8(plain(written.as_bytes()).unwrap().text).unwrap(), read);
+            assert_eq!(String::from_utf8(plain(written.as_bytes(), b"\0").unwrap().text).unwrap(), read);
         }
     }
 
     #[test]
     fn entries_are_found_where_they_begin() {
         let text = "; comment\n$ORIGIN x.\n\n  \na A 192.0.2.1\n  ( \n TXT \"a\nb\" )\n$INCLUDE other\nb A 192.0.2.2";
-        assert_eq!(plain(text.as_bytes()).unwrap().lines, [5, 6, 9, 10]);
-        assert_eq!(plain(b"a A 192.0.2.1\n$generate 1-2 a A 192.0.2.$\n").err().unwrap().0, 2);
+        assert_eq!(plain(text.as_bytes(), b"\0").unwrap().lines, [5, 6, 9, 10]);
+        assert_eq!(plain(b"a A 192.0.2.1\n$generate 1-2 a A 192.0.2.$\n", b"\0").err().unwrap().0, 2);
     }
 }

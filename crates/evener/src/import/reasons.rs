@@ -1,4 +1,5 @@
-//! Why something has no counterpart, how much it weighs, and what to do: one table for all programs.
+//! Reasons why something has no counterpart, how much each weighs, and what to do: one table for
+//! all programs.
 
 use std::borrow::Cow;
 

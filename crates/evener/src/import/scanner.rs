@@ -29,7 +29,7 @@ enum Code {
     Long(usize),
 }
 
-/// What has been read so far.
+/// Places and tokens of the text that has been read so far.
 pub(super) struct Scanner {
     syntax: Syntax,
     includes: Includes,

@@ -10,8 +10,7 @@ pub enum Exit {
     Ok = 0,
     /// The request failed, or the file has errors.
     Failed = 1,
-    /// What was asked for is done in part: an import lost what changes who is served. A wrong
-    /// command line ends so too.
+    /// An import lost statements that change who is served. A wrong command line ends so too.
     Lossy = 2,
     /// Privileges are missing.
     Privileges = 3,

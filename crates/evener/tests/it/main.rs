@@ -18,3 +18,4 @@ mod reference;
 mod rooms;
 mod tree;
 mod words;
+mod zones;

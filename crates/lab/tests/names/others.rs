@@ -260,6 +260,61 @@ fn evener_answers_made_up_zones_as_nsd_and_knot_do() -> Result<()> {
     Ok(())
 }
 
+/// Types that the library behind Evener's zones doesn't know, and text beyond ASCII.
+#[test]
+fn data_in_its_own_form_is_read_as_nsd_and_knot_do() -> Result<()> {
+    const RECORDS: [(u16, &str); 22] = [
+        (19, "X25 \"311061700956\""),
+        (20, "ISDN 150862028003217 004"),
+        (18, "AFSDB 1 afs.example.net."),
+        (21, "RT 2 relay"),
+        (26, "PX 10 map.example. map"),
+        (29, "LOC 42 21 54.123 N 71 06 18 W -24m 30m 100m 7.5m"),
+        (29, "LOC 0 S 180 E 12.34m"),
+        (36, "KX 10 kx"),
+        (37, "CERT PKIX 65000 RSASHA256 ( AQID\n BAUG )"),
+        (42, "APL 1:192.0.2.0/24 !1:198.51.100.64/28 2:2001:db8::/32"),
+        (49, "DHCID AAIBY2/AuCccgoJbsaxcQc9TUapptP69lOjxfNuVAA2kjEA="),
+        (53, "SMIMEA 3 1 1 ( 0011223344\n 5566 )"),
+        (62, "CSYNC 66 3 A NS AAAA TYPE1234"),
+        (99, "SPF \"v=spf1 -all\""),
+        (104, "NID 10 0014:4fff:ff20:ee64"),
+        (105, "L32 10 192.0.2.1"),
+        (106, "L64 10 2001:0DB8:1140:1000"),
+        (107, "LP 10 l64"),
+        (108, "EUI48 00-00-5E-00-53-2A"),
+        (109, "EUI64 00-00-5e-ef-10-00-00-2a"),
+        (256, "URI 10 1 \"ftp://ftp.example.com/a\\032b\""),
+        (16, "TXT \"gr\u{fc}n\" \"\\\u{fc}\" unquoted-\u{df}"),
+    ];
+    // A zone for each, since a server that doesn't know the type answers none of its zone.
+    let zone = |(number, (_, record)): (usize, &(u16, &str))| {
+        let text = format!(
+            "$TTL 60\n@ SOA ns host 1 1h 1h 1h 60\n@ NS ns\nns A 192.0.2.53\n$ORIGIN sub.z{number}.example.\nr IN {record}\n"
+        );
+        (format!("z{number}.example."), text)
+    };
+    let zones: Vec<(String, String)> = RECORDS.iter().enumerate().map(zone).collect();
+    let servers = start(&zones, "rate = 0\ntotal_rate = 0\n")?;
+    let query = |(number, (rtype, _)): (usize, &(u16, &str))| Query {
+        name: format!("r.sub.z{number}.example."),
+        rtype: *rtype,
+    };
+    let queries: Vec<Query> = RECORDS.iter().enumerate().map(query).collect();
+    let at = |port| SocketAddr::from((servers.farm.director().address(), port));
+    let answers = |port| ask(servers.farm.client(0), at(port), &queries, &[]);
+    let (evener, nsd, knot) = (answers(EVENER)?, answers(NSD)?, answers(KNOT)?);
+    let mut wrong = Vec::new();
+    for (at, (_, record)) in RECORDS.iter().enumerate() {
+        let [evener, nsd, knot] = [&evener[at].0, &nsd[at].0, &knot[at].0];
+        if evener.answer.len() != 1 || ![nsd, knot].contains(&evener) {
+            wrong.push(format!("{record}\n Evener {evener:?}\n NSD {nsd:?}\n Knot {knot:?}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
 /// A resolver that has a cookie of NSD's is known to Evener, which has the same secret (RFC 9018,
 /// section 5).
 #[test]

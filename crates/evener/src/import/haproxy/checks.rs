@@ -11,7 +11,7 @@ use crate::import::ledger::Ledger;
 use crate::import::reasons;
 use crate::import::values;
 
-/// What lines of a backend say of its checks.
+/// Checks as the lines of a backend describe them.
 #[derive(Default)]
 struct BackendChecks {
     /// The last kind of check counts.

@@ -124,7 +124,7 @@ pub(super) struct ServerOptions {
     tls: ServerTls,
 }
 
-/// What a server's options say of TLS, for its checks.
+/// TLS as a server's options describe it, for its checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ServerTls {
     is_on: bool,
@@ -220,7 +220,7 @@ impl ServerTls {
 }
 
 impl ServerOptions {
-    /// What checks go by, apart from the lines of the backend.
+    /// Settings of checks, apart from the lines of the backend.
     pub(super) fn check_settings(&self) -> (&DraftHealth, bool, Option<DraftTls>) {
         (&self.health, self.checks_by_tls(), self.tls())
     }
