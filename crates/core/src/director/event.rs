@@ -162,6 +162,18 @@ pub enum Event {
         /// In bytes.
         mtu: u16,
     },
+    /// New connections of a server go nowhere, unlike those of others.
+    Stalling {
+        /// The server.
+        server: ServerName,
+        /// How many, in words.
+        text: String,
+    },
+    /// That is over.
+    Continuing {
+        /// The server.
+        server: ServerName,
+    },
     /// The engine refused a change.
     NotApplied {
         /// Why.
@@ -227,12 +239,14 @@ impl Event {
             | Event::NotFound { .. }
             | Event::NoServers { .. }
             | Event::Degraded { .. }
+            | Event::Stalling { .. }
             | Event::Unattached { .. }
             | Event::Reports { error: Some(_), .. }
             | Event::Path { error: Some(_), .. }
             | Event::Ranks { error: Some(_), .. }
             | Event::SlotsExhausted { .. } => true,
             Event::Found { .. }
+            | Event::Continuing { .. }
             | Event::ServersAgain { .. }
             | Event::Recovered { .. }
             | Event::Attached { .. }
@@ -264,6 +278,8 @@ impl Event {
             Event::Health { server, .. }
             | Event::NotFound { server, .. }
             | Event::Found { server }
+            | Event::Stalling { server, .. }
+            | Event::Continuing { server }
             | Event::SlotsExhausted { server }
             | Event::Drained { server, .. }
             | Event::Suspended { server, .. }
@@ -292,6 +308,10 @@ impl fmt::Display for Event {
             }
             Event::NotFound { why, .. } => write!(f, "server can't be found: {why}"),
             Event::Found { .. } => f.write_str("server is found"),
+            Event::Stalling { text, .. } => {
+                write!(f, "{text}, unlike those of other servers: `evener doctor` says what may be wrong")
+            }
+            Event::Continuing { .. } => f.write_str("new connections continue as those of other servers do"),
             Event::NoServers { .. } => {
                 f.write_str("no server takes new sessions: new connections are dropped")
             }

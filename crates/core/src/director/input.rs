@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::groups::{KeptGroup, MemberFact};
+use super::handshakes::SessionWalk;
 use super::names::NameFact;
 use super::order::Applied;
 use crate::dns::{BalancedName, MeasuredPath};
@@ -129,6 +130,8 @@ pub enum Input {
         /// The slot.
         slot: u16,
     },
+    /// All session tables were walked.
+    Walked(Box<SessionWalk>),
     /// The host takes part in the farm no longer.
     Leave,
 }

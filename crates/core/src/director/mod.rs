@@ -69,6 +69,7 @@ mod drain;
 mod event;
 mod every_host;
 mod groups;
+mod handshakes;
 mod hosts;
 mod input;
 mod moment;
@@ -91,6 +92,7 @@ mod watch;
 pub use drain::{Drainable, NotDrainable, ServerOwner};
 pub use event::{Event, Level, LinkState};
 pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
+pub use handshakes::{Handshakes, STALLED_AFTER_MS, SessionWalk, StalledSessions, Suspicion};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
@@ -121,6 +123,7 @@ use crate::pool::{FULL_WEIGHT, Fact, PoolServer};
 use change::{PendingChange, Reload};
 use consumers::READY_AFTER_MS;
 use groups::Groups;
+use handshakes::HandshakeWatch;
 use hosts::LocalHost;
 use names::Names;
 use paths::Paths;
@@ -165,6 +168,8 @@ pub struct Director {
     /// The other hosts, where every one decides.
     hosts: Option<LocalHost>,
     lease_holds: bool,
+    /// The time since 1970 at which the clock of the director would have been 0, in milliseconds.
+    unix_zero_ms: u64,
     seed: Seed,
     missing_servers: MissingServers,
     plan: Arc<Plan>,
@@ -198,6 +203,7 @@ pub struct Director {
     /// Active sessions by slot, as they were counted last, and when.
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
+    handshakes: HandshakeWatch,
     scores: Scores,
     groups: Groups,
     names: Names,
@@ -220,6 +226,7 @@ impl Director {
             hosts: host
                 .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
+            unix_zero_ms: now.unix_ms.saturating_sub(now.ms),
             seed,
             missing_servers: MissingServers::default(),
             // Rings that run are what the next ones are held against.
@@ -243,6 +250,7 @@ impl Director {
             has_changed: true,
             active: BTreeMap::new(),
             counted_ms: 0,
+            handshakes: HandshakeWatch::default(),
             scores: Scores::default(),
             groups: Groups::new(seed),
             names: Names::new(seed, drained_of_names),
@@ -288,6 +296,7 @@ impl Director {
     pub fn handle(&mut self, now: Moment, input: Input) {
         let mut first = self.outputs.len();
         self.lease_holds = now.lease_holds;
+        self.unix_zero_ms = now.unix_ms.saturating_sub(now.ms);
         match input {
             Input::Time { active } => {
                 self.counted(active, now.ms);
@@ -317,6 +326,7 @@ impl Director {
                 first = self.outputs.len();
             }
             Input::Released { slot } => self.released(slot),
+            Input::Walked(walk) => self.walked(&walk, now.ms),
             Input::Leave => {
                 // Nobody waits for tables of who leaves.
                 self.outputs.append(&mut self.held_back);

@@ -26,6 +26,11 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("server_rerouted", "The route to a server leads another way."),
     ("server_found", "A listed server's MAC address is known."),
     ("server_not_found", "Nothing answers ARP or neighbour discovery for a listed server."),
+    (
+        "server_connections_stall",
+        "New connections of a server never continue, or get no answer with nat, unlike those of other servers.",
+    ),
+    ("server_connections_continue", "They continue again as those of other servers do."),
     ("server_slots_exhausted", "No slot is left for a server: the farm is full."),
     ("server_drained", "The operator drained a server."),
     ("server_undrained", "The operator ended a drain."),
@@ -116,6 +121,8 @@ impl Event {
             },
             Event::NotFound { .. } => "server_not_found",
             Event::Found { .. } => "server_found",
+            Event::Stalling { .. } => "server_connections_stall",
+            Event::Continuing { .. } => "server_connections_continue",
             Event::NoServers { .. } => "service_without_servers",
             Event::ServersAgain { .. } => "service_with_servers",
             Event::Degraded { .. } => "service_degraded",
@@ -185,6 +192,8 @@ impl Event {
             Event::Ranks { name, .. } => EventSubject { service: Some(name), ..about },
             Event::NotFound { .. }
             | Event::Found { .. }
+            | Event::Stalling { .. }
+            | Event::Continuing { .. }
             | Event::NoServers { .. }
             | Event::ServersAgain { .. }
             | Event::Degraded { .. }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
-use crate::pool::health::{self, HealthStatus};
+use crate::pool::health::{self, Failure, HealthStatus};
 use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
 /// All of them, and what the operator drained.
@@ -147,6 +147,16 @@ impl Pools {
     /// Takes in what came of a question to a server; nothing where it is none any more.
     pub(super) fn apply_fact(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
+    }
+
+    /// Takes a server out of service for a time, whatever its probes say.
+    pub(super) fn eject(&mut self, name: &ServerName, why: String, now_ms: u64) -> Option<ServerChange> {
+        self.change(name, |server| server.eject(Failure::Other(why), now_ms)).flatten()
+    }
+
+    /// Whether it is out of service so.
+    pub(super) fn is_ejected(&self, name: &ServerName, now_ms: u64) -> bool {
+        self.server(name).is_some_and(|server| server.health().is_ejected(now_ms))
     }
 
     fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {

@@ -32,7 +32,7 @@ impl Director {
         }
     }
 
-    fn follow_change(&mut self, server: &ServerName, change: ServerChange) {
+    pub(super) fn follow_change(&mut self, server: &ServerName, change: ServerChange) {
         let ServerChange { is_news, is_weighed, transition, refuses, reports } = change;
         self.scores.has_news |= is_news;
         self.replan_wanted |= is_weighed;

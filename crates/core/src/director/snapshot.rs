@@ -12,6 +12,7 @@ use core::net::IpAddr;
 
 use super::Director;
 use super::groups::GroupSnapshot;
+use super::handshakes::Handshakes;
 use super::signals::SlotsByIdentity;
 use crate::dns::{NameSnapshot, SharedList};
 use crate::farm::membership::{Member, ReplyRefusal};
@@ -111,6 +112,10 @@ pub struct ServerSnapshot {
     pub state_changes: u64,
     /// The last results of its probes.
     pub checks: CheckHistory,
+    /// When it became as it is, or when the daemon began to know it, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Its new connections within the last minute.
+    pub handshakes: Handshakes,
 }
 
 /// A host's part, where every one decides.
@@ -146,9 +151,11 @@ impl Snapshot {
 }
 
 /// The context in which all servers are looked at.
-struct SnapshotContext {
+struct SnapshotContext<'s> {
     slots: SlotsByIdentity,
     hosts: Vec<KnownHost>,
+    /// The state of each server in the snapshot before, and since when.
+    before: BTreeMap<&'s ServerName, (ServerState, u64)>,
     now_ms: u64,
 }
 
@@ -172,7 +179,10 @@ impl Director {
     }
 
     pub(super) fn take_snapshot(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
-        let seen = SnapshotContext { slots: self.slots_by_identity(), hosts: self.known_hosts(), now_ms };
+        let before =
+            self.snapshot.servers().map(|server| (&server.name, (server.state, server.since_unix_ms)));
+        let (before, slots, hosts) = (before.collect(), self.slots_by_identity(), self.known_hosts());
+        let seen = SnapshotContext { slots, hosts, before, now_ms };
         let members = members.unwrap_or_else(|| self.members(&seen.hosts));
         let services = self.farm.services.iter().zip(members);
         Snapshot {
@@ -196,7 +206,7 @@ impl Director {
         &self,
         service: &farm::Service,
         members: Vec<MemberState>,
-        seen: &SnapshotContext,
+        seen: &SnapshotContext<'_>,
     ) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
         ServiceSnapshot {
@@ -210,7 +220,7 @@ impl Director {
         &self,
         service: &farm::Service,
         state: MemberState,
-        seen: &SnapshotContext,
+        seen: &SnapshotContext<'_>,
     ) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
         let server = self.pools.server(&name);
@@ -231,6 +241,11 @@ impl Director {
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),
             checks: health.map(Health::checks).unwrap_or_default(),
+            since_unix_ms: match seen.before.get(&name) {
+                Some((before, since)) if *before == how => *since,
+                _ => self.unix_zero_ms.saturating_add(seen.now_ms),
+            },
+            handshakes: self.handshakes.of(&name),
             member: state.member,
             name,
         }

@@ -40,6 +40,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         servers_max: 64,
         servers,
         routes: RouteList::default(),
+        passive_checks: false,
         health: HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,

@@ -189,6 +189,9 @@ pub struct Service {
     pub routes: RouteList,
     /// How servers are probed.
     pub health: HealthCheck,
+    /// [`Method::Nat`]: whether servers that give new connections no answer, unlike the others, are
+    /// taken out of service for a time.
+    pub passive_checks: bool,
     /// How servers are asked for their load, if they are.
     pub report: Option<Reporting>,
     /// The most that a server gains by its report, in percent of its fair share.

@@ -106,7 +106,17 @@ pub struct Health {
     failures: u64,
     changes: u64,
     checks: CheckHistory,
+    /// How often in a row it was taken out of service by its clients' connections, and until when
+    /// probes don't bring it back, in milliseconds.
+    ejections: u32,
+    ejected_until_ms: u64,
 }
+
+/// How long a server is out of service the first time that its clients' connections speak against
+/// it; so much longer each further time (Envoy's outlier detection).
+pub const EJECTION_MS: u64 = 30_000;
+/// The longest such time. A server that was up for as long since begins anew.
+pub const EJECTION_MAX_MS: u64 = 300_000;
 
 impl Health {
     /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of
@@ -127,7 +137,25 @@ impl Health {
             failures: 0,
             changes: 0,
             checks: CheckHistory::default(),
+            ejections: 0,
+            ejected_until_ms: 0,
         }
+    }
+
+    /// Its clients' connections say that it doesn't work, whatever probes say: it is down for a
+    /// time, and then until `rise` probes in a row succeed.
+    pub fn eject(&mut self, now_ms: u64, reason: Failure) -> Transition {
+        let is_long_ago = self.ejected_until_ms.saturating_add(EJECTION_MAX_MS) <= now_ms;
+        self.ejections = if is_long_ago { 1 } else { self.ejections.saturating_add(1) };
+        let for_ms = (EJECTION_MS * u64::from(self.ejections)).min(EJECTION_MAX_MS);
+        self.ejected_until_ms = now_ms.saturating_add(for_ms);
+        self.last_failure = Some((now_ms, reason.clone()));
+        self.become_state(now_ms, HealthState::Down, Some(reason))
+    }
+
+    /// Whether probes don't bring it back yet.
+    pub fn is_ejected(&self, now_ms: u64) -> bool {
+        now_ms < self.ejected_until_ms
     }
 
     /// It took sessions when the control plane stopped: it is up until probes say otherwise.
@@ -141,6 +169,7 @@ impl Health {
             if self.settings.kind == HealthKind::None { HealthState::Up } else { HealthState::Unknown };
         self.status = HealthStatus { state, since_ms: now_ms, ..self.status };
         (self.against, self.in_flight, self.next_ms) = (0, false, now_ms);
+        (self.ejections, self.ejected_until_ms) = (0, 0);
         self.last_failure = None;
     }
 
@@ -209,7 +238,7 @@ impl Health {
             return None;
         }
         self.checks.push(reason.is_none());
-        if finding == self.status.state {
+        if finding == self.status.state || self.is_ejected(now_ms) {
             self.against = 0;
             return None;
         }
@@ -320,6 +349,32 @@ mod tests {
     fn later_answers_count_in_a_row() {
         let mut health = Health::new(&settings(2, 3), 1);
         assert_eq!(states(&mut health, ".xx.xxx.x.."), "UUUUUUDDDDU");
+    }
+
+    #[test]
+    fn ejected_server_stays_down_for_longer_each_time() {
+        let mut health = Health::new(&settings(2, 3), 1);
+        health.result(0, Ok(1));
+        let mut now_ms = 0;
+        for times in [1, 2, 3, 10, 10] {
+            assert_eq!(health.eject(now_ms, Failure::Timeout).to, HealthState::Down);
+            let until_ms = now_ms + EJECTION_MS * times;
+            let (mut state, mut failures) = (HealthState::Down, 0);
+            while state == HealthState::Down {
+                now_ms += 1_000;
+                health.result(now_ms, Ok(1));
+                state = health.status().state;
+                failures += 1;
+            }
+            assert!(now_ms >= until_ms && now_ms <= until_ms + 2_000 && failures > 20, "{now_ms} {until_ms}");
+            health.ejections = if times == 3 { 9 } else { health.ejections };
+        }
+        now_ms += 2 * EJECTION_MAX_MS;
+        health.eject(now_ms, Failure::Timeout);
+        assert!(
+            health.is_ejected(now_ms) && !health.is_ejected(now_ms + EJECTION_MS),
+            "long ago is forgotten"
+        );
     }
 
     #[test]

@@ -164,6 +164,15 @@ impl PoolServer {
         }
     }
 
+    /// Its clients' connections say that it doesn't work. Nothing where it is left alone.
+    pub fn eject(&mut self, reason: Failure, now_ms: u64) -> Option<ServerChange> {
+        if self.is_suspended {
+            return None;
+        }
+        let transition = self.health.eject(now_ms, reason);
+        Some(self.follow(Some(transition), now_ms))
+    }
+
     fn follow(&mut self, transition: Option<Transition>, now_ms: u64) -> ServerChange {
         if let Some(transition) = &transition {
             self.slow_start.changed(transition, now_ms);

@@ -486,5 +486,19 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -
     group.counter("server_state_changes", "Times that probes found it up, or down.", |server| {
         server.state_changes
     })?;
+    let handshakes = |server: &ServerView| server.handshakes.clone().unwrap_or_default();
+    group.counter(
+        "server_stalled_connections",
+        "New connections that never continued; with nat those that got no answer from the server.",
+        |server| handshakes(server).stalled_total,
+    )?;
+    group.gauge(
+        "server_stalling",
+        "Whether the server differs from the others in new connections that never continue.",
+        |server| handshakes(server).finding.is_some().into(),
+    )?;
+    group.seconds("server_state_since_timestamp", "When it became as it is, since 1970.", |server| {
+        server.state_since_seconds
+    })?;
     group.seconds("server_probe", "Duration of the last successful probe.", |server| server.probe_seconds)
 }

@@ -3,7 +3,7 @@
 //! all by `--json`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::runtime::shown::is_shown;
 use crate::runtime::terminal;
@@ -100,6 +100,7 @@ pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
             }),
         ),
         words("STATE", |(server, _)| server.state.clone()),
+        spare(3, words("SINCE", |(server, _)| since(server.state_since_seconds))),
         figures("WEIGHT", |(server, _)| weight(server)),
         figures("SESSIONS", |(server, _)| count(server.sessions)),
         figures("CONNS", |(server, _)| count(server.connections)),
@@ -135,7 +136,8 @@ fn stands_by(server: &ServerView) -> bool {
 fn server_note(server: &ServerView) -> String {
     let cause = server.cause.as_ref().filter(|_| is_spared(server) || stands_by(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
-    let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
+    let stalling = server.handshakes.as_ref().and_then(|handshakes| handshakes.finding.as_ref());
+    let notes = [server.reason.as_ref(), server.probe_error.as_ref(), stalling, cause, error];
     let mut notes: Vec<String> = notes.into_iter().flatten().cloned().collect();
     notes.dedup();
     notes.extend(server.overrides.iter().map(OverrideView::sentence));
@@ -504,6 +506,12 @@ fn duration(seconds: u64) -> String {
         _ => seconds - seconds % 3_600,
     };
     humantime::format_duration(Duration::from_secs(coarse)).to_string()
+}
+
+/// The time since a moment, in at most two units.
+fn since(unix_seconds: Option<f64>) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    unix_seconds.map_or_else(|| "-".to_owned(), |then| duration((now - then).max(0.0) as u64))
 }
 
 /// A short time.

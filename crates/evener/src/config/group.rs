@@ -27,7 +27,7 @@ use super::{addresses, defaults, health, report, route, values};
 const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
 
 /// Keys of services whose packets are sent on. Here the clients come to a socket.
-const PACKET_KEYS: [&str; 18] = [
+const PACKET_KEYS: [&str; 19] = [
     "protocol",
     "placement",
     "stateless",
@@ -45,6 +45,7 @@ const PACKET_KEYS: [&str; 18] = [
     "proxy_protocol_port",
     "rehandoff",
     "keep_last",
+    "passive_checks",
     "timeouts",
 ];
 /// Keys of servers that packets are sent to.

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Placement, Service, Timeouts};
+use evener_core::farm::{Discover, Method, Placement, Service, Timeouts};
 use evener_core::net::Protocol;
+use evener_core::pool::HealthKind;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -53,6 +54,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let health = section.section("health", |section| {
         health::read(section, protocol, reach.routed(placement).as_deref(), false)
     });
+    let passive_checks = passive_checks(section, &reach, &health.kind);
     let report = report::read(section, placement);
     let gain = values::percent(defaults::GAIN_PERCENT);
     let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);
@@ -87,6 +89,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
             servers: listed.servers,
             routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
             health,
+            passive_checks,
             report,
             report_gain_percent,
             timeouts,
@@ -117,6 +120,23 @@ fn panic_percent(section: &mut Section<'_>, placement: Placement, keep_last: boo
         section.problem(other.unwrap_or(problem));
     }
     percent.map_or(0, Spanned::into_inner)
+}
+
+/// Whether clients' connections count against a server, beside its probes: where answers pass this
+/// host, so that it sees whether one comes.
+fn passive_checks(section: &mut Section<'_>, reach: &MethodConfig, probes: &HealthKind) -> bool {
+    let wanted = section.or("passive_checks", values::flag, false);
+    reach.only_with(section, &[Method::Nat], &["passive_checks"]);
+    if let Some(span) = section.key_span("passive_checks").filter(|_| wanted && *probes == HealthKind::None) {
+        let message =
+            "`passive_checks` takes servers out of service until their probes succeed, and there are none";
+        section.problem(Problem::new(
+            span,
+            message,
+            "write another kind in [service.health], such as \"tcp\"",
+        ));
+    }
+    wanted
 }
 
 /// `address` or `addresses`: exactly one of the two.

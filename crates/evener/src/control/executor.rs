@@ -18,6 +18,7 @@ use super::handoff::HandoffControl;
 use super::hosts::HostSocket;
 use super::names::NameControl;
 use super::publisher::SnapshotPublisher;
+use super::session_walk::SessionWalker;
 use super::totals::ServiceTotals;
 use super::trace_control::TraceControl;
 use super::{IDLE_ENGINE, clocks, now_ms};
@@ -72,7 +73,7 @@ pub(super) struct Executor {
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
     pub(super) showing: SnapshotPublisher,
-    swept: usize,
+    walker: SessionWalker,
     fitting: Fitting,
 }
 
@@ -112,7 +113,7 @@ impl Executor {
             facts,
             bus,
             showing,
-            swept: 0,
+            walker: SessionWalker::default(),
             fitting: Fitting::default(),
         }
     }
@@ -216,10 +217,10 @@ impl Executor {
     /// Ends the sessions of servers and service addresses that are gone, and adds up what those
     /// servers were given.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
-        let buckets = self.plane.memory().sessions.buckets();
-        self.sweep(0..buckets);
         if let Some(is_known) = self.is_known() {
-            self.plane.memory().ports.sweep(self.plane.now(), is_known);
+            let (memory, now) = (self.plane.memory(), self.plane.now());
+            memory.sessions.sweep(0..memory.sessions.buckets(), now, &is_known);
+            memory.ports.sweep(now, is_known);
         }
         let counters = self.counters();
         self.showing.board.begin_move();
@@ -243,15 +244,23 @@ impl Executor {
         self.publish();
     }
 
-    /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active
-    /// sessions true to within ten seconds.
-    pub(super) fn sweep_some(&mut self) {
-        let buckets = self.plane.memory().sessions.buckets();
-        let end = (self.swept + buckets.div_ceil(10)).min(buckets);
+    /// Walks the next tenth of the tables: called once a second, it keeps the counts of active
+    /// sessions true to within ten seconds. Not while tables change: a session of a server that is
+    /// about to come would be taken for nobody's.
+    pub(super) fn walk_sessions(&mut self) {
         self.handing.kept_back.get_mut().forget_old(now_ms());
         self.plane.memory().guesses.forget_old(self.plane.now());
-        if self.sweep(self.swept..end) {
-            self.swept = if end == buckets { 0 } else { end };
+        let mut walker = std::mem::take(&mut self.walker);
+        let walk = self.is_known().and_then(|is_known| {
+            let vips = self.changing.tables().into_iter().flat_map(|tables| tables.vips.values());
+            let syn_idle = vips.map(|vip| (vip.id, vip.idle.syn)).collect();
+            walker.step(&self.plane.memory().sessions, self.plane.now(), &syn_idle, is_known)
+        });
+        self.walker = walker;
+        if let Some(mut walk) = walk {
+            let counted = self.counters().servers.into_iter();
+            walk.connections = counted.map(|(slot, counted)| (slot, counted.connections)).collect();
+            self.handle_fact(Input::Walked(Box::new(walk)));
         }
     }
 
@@ -279,15 +288,6 @@ impl Executor {
                 }
             },
         }
-    }
-
-    /// Not while tables change: a session of a server that is about to come would be taken for
-    /// nobody's. Whether it was done.
-    fn sweep(&self, range: std::ops::Range<usize>) -> bool {
-        let Some(is_known) = self.is_known() else { return false };
-        let freed = self.plane.memory().sessions.sweep(range, self.plane.now(), is_known);
-        tracing::trace!(freed, "swept");
-        true
     }
 
     /// Whether both ends of a session are still in force.

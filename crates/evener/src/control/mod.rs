@@ -17,6 +17,7 @@ mod publisher;
 mod reading;
 mod rehandoff;
 mod reload;
+mod session_walk;
 mod start;
 mod state;
 mod totals;
@@ -230,7 +231,7 @@ impl Daemon {
                 // until it is refused.
                 _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
-                    self.executor.sweep_some();
+                    self.executor.walk_sessions();
                     // Traces may have ended.
                     if let Err(error) = self.executor.watch() {
                         tracing::error!("{error}; it is tried again in a second");

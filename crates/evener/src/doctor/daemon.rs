@@ -23,7 +23,10 @@ pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -
     findings.push(Finding::ok(CHECK, format!("Process {}, engine {}.", status.pid, status.engine)));
     findings.extend(judge(&status));
     match client.get::<Vec<views::ServerView>>("/v1/servers").await {
-        Ok(servers) => findings.extend(servers.iter().filter_map(server)),
+        Ok(servers) => {
+            findings.extend(servers.iter().filter_map(server));
+            findings.extend(stalling(&servers));
+        }
         Err(error) => {
             findings.push(Finding::warn("servers", format!("The daemon does not list them: {error}.")))
         }
@@ -125,6 +128,21 @@ fn server(server: &views::ServerView) -> Option<Finding> {
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     let check = format!("{}/{}", server.service, server.name);
     Some(Finding::warn(check, format!("{} ({}){why}.", server.state, server.address)))
+}
+
+/// New connections that go nowhere, although probes succeed: of a server, or of a whole service.
+fn stalling(servers: &[views::ServerView]) -> Vec<Finding> {
+    let found = servers.iter().filter_map(|server| {
+        let finding = server.handshakes.as_ref()?.finding.as_ref()?;
+        let probes = if server.state == "up" { "its probes succeed" } else { "it is not up" };
+        let message = format!(
+            "{finding}, from {} networks; {probes}: a firewall that admits only the director, a wrong way back to clients, or a \
+             reverse path filter.",
+            server.handshakes.as_ref().map_or(0, |handshakes| handshakes.networks)
+        );
+        Some(Finding::fail(format!("{}/{}", server.service, server.name), message))
+    });
+    found.collect()
 }
 
 /// The problems that keep hosts from acting as one.

@@ -114,6 +114,8 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         probe_error: failure,
         probe_failures: 0,
         state_changes: 0,
+        state_since_seconds: None,
+        handshakes: None,
         checks: member.checks.to_string(),
         overrides: Vec::new(),
         member: Some(MemberView {

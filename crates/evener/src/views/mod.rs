@@ -32,7 +32,7 @@ pub use hosts::{HostView, NodeRefusal};
 pub use names::NameView;
 pub use overrides::OverrideView;
 pub use requests::RequestView;
-pub use servers::ServerView;
+pub use servers::{HandshakesView, ServerView};
 pub use services::ServiceView;
 pub(crate) use services::has_service;
 pub use sessions::SessionView;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::director::ServerSnapshot;
+use evener_core::director::{Handshakes, ServerSnapshot, Suspicion};
 use evener_core::farm::membership::ServerOrigin;
 use evener_core::farm::{self, Method, PacketForm};
+use evener_core::net::Protocol;
 use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_core::pool::report::Report;
 use evener_core::pool::reports::ReportsSnapshot;
@@ -81,6 +82,12 @@ pub struct ServerView {
     /// How often probes found it up or down since the daemon started, when it was not so before.
     #[serde(default)]
     pub state_changes: u64,
+    /// When it became as its state says, in seconds since 1970; not before the daemon began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_since_seconds: Option<f64>,
+    /// Its new connections within the last minute, of which some may go nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<HandshakesView>,
     /// The results of the last probes, at most 32, the oldest first: `.` good, `x` failed.
     #[serde(default)]
     pub checks: String,
@@ -90,6 +97,40 @@ pub struct ServerView {
     /// Its part in its group, with method `redirect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberView>,
+}
+
+/// New TCP connections of a server within the last minute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandshakesView {
+    /// Number of new connections.
+    pub new: u64,
+    /// Those that never continued; with nat those that got no answer from the server.
+    pub stalled: u64,
+    /// Networks of their clients, /24 of IPv4 and /56 of IPv6.
+    pub networks: u64,
+    /// All that never continued since the daemon started.
+    pub stalled_total: u64,
+    /// Set where the server differs from the others in that: the finding in words.
+    pub finding: Option<String>,
+}
+
+impl HandshakesView {
+    /// `None` where nothing is counted, as with UDP.
+    fn of(service: &farm::Service, seen: &Handshakes) -> Option<HandshakesView> {
+        let finding = seen.suspicion.map(|suspicion| match suspicion {
+            Suspicion::Server => seen.sentence(service.method),
+            Suspicion::Service => {
+                format!("{}, as of all servers of this service", seen.sentence(service.method))
+            }
+        });
+        (service.protocol == Protocol::Tcp && *seen != Handshakes::default()).then_some(HandshakesView {
+            new: seen.new,
+            stalled: seen.stalled,
+            networks: seen.networks as u64,
+            stalled_total: seen.stalled_total,
+            finding,
+        })
+    }
 }
 
 /// A server's report of its load. Fields that it lacks aren't there.
@@ -210,6 +251,8 @@ fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapsh
         probe_error: seen.probe_error.clone(),
         probe_failures: seen.probe_failures,
         state_changes: seen.state_changes,
+        state_since_seconds: Some(seen.since_unix_ms as f64 / 1e3),
+        handshakes: HandshakesView::of(service, &seen.handshakes),
         checks: seen.checks.to_string(),
         overrides: Vec::new(),
         member: None,

@@ -1,10 +1,10 @@
-//! What `evener check` says of zone files.
+//! Findings of `evener check` on zone files.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What is said of a zone with these lines behind its beginning, or nothing where all is well.
+/// Output of the check of a zone with these lines behind its beginning; empty where all is well.
 fn said(name: &str, lines: &[u8]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (zone, file) = (folder.join(format!("{name}.zone")), folder.join(format!("{name}.toml")));

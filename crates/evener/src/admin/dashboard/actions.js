@@ -86,6 +86,8 @@ export function openServer(server, store) {
     ["Cause", server.cause],
     ["Latency", server.probe_seconds == null ? null : duration(server.probe_seconds)],
     ["Way", [server.forwarding, server.interface && `by ${server.interface}`, server.mac && `to ${server.mac}`].filter(Boolean).join(" ")],
+    ["So since", server.state_since_seconds == null ? null : new Date(server.state_since_seconds * 1000).toLocaleString()],
+    ["New connections", server.handshakes && `${server.handshakes.new} in a minute, ${server.handshakes.stalled} of them went nowhere`],
     ["Failed checks", server.probe_failures],
     ["Turns up or down", server.state_changes],
     ...(server.overrides || []).map((one) => [

@@ -77,7 +77,7 @@ function updateServer(store) {
     setText(cells.service, server.service);
     setText(cells.name, server.name);
     setText(cells.address, server.address === server.name ? "" : server.address);
-    showState(cells.state, server.state, server.state === "up" ? null : [...new Set([server.reason, server.probe_error])].filter(Boolean).join(": "));
+    showState(cells.state, server.state, stateText(server));
     drawChecks(cells.checks, server.checks || "");
     const isWhole = server.effective_weight === server.weight;
     setText(cells.weight, isWhole ? server.weight : `${number(server.effective_weight)} of ${server.weight}`);
@@ -92,6 +92,11 @@ function updateServer(store) {
     setText(cells.load, loadText(server));
     setAttribute(row.button, "aria-label", `Details of ${server.service}/${server.name}`);
   };
+}
+
+function stateText(server) {
+  const why = server.state === "up" ? [] : [...new Set([server.reason, server.probe_error])];
+  return [why.filter(Boolean).join(": "), server.handshakes?.finding].filter(Boolean).join("; ");
 }
 
 function loadText({ report, member }) {

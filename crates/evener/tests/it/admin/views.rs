@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use evener::board::request::{ExplainSubject, FlowQuery};
 use evener::record::{AccessLog, DecisionLatency};
 use evener::views::{
-    DispatchExplanation, Dispatcher, Explanation, HostView, InstalledPart, NameView, NodeRefusal, ServerView,
-    ServiceView, SessionView, StatusView,
+    DispatchExplanation, Dispatcher, Explanation, HandshakesView, HostView, InstalledPart, NameView,
+    NodeRefusal, ServerView, ServiceView, SessionView, StatusView,
 };
 
 pub fn status() -> StatusView {
@@ -122,6 +122,8 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         probe_error: None,
         probe_failures: 0,
         state_changes: 1,
+        state_since_seconds: Some(1_700_000_000.0),
+        handshakes: None,
         checks: "..x.".into(),
         overrides: Vec::new(),
         member: None,
@@ -143,6 +145,13 @@ pub fn servers() -> Vec<ServerView> {
             probe_error: Some("no answer\x1b[2J".into()),
             source: "listed".into(),
             probe_failures: 9,
+            handshakes: Some(HandshakesView {
+                new: 94,
+                stalled: 31,
+                networks: 24,
+                stalled_total: 40,
+                finding: Some("31 of 94 new connections never continued".into()),
+            }),
             state_changes: 3,
             ..server("web2", "down", 100)
         },

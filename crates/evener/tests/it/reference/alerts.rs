@@ -98,6 +98,17 @@ pub const ALERTS: &[Alert] = &[
         series: &[("evener_server_down{service=\"web\", server=\"web1\"}", "0 1x60")],
     },
     Alert {
+        name: "EvenerServerStalling",
+        metric: "evener_server_stalling",
+        expr: "evener_server_stalling == 1",
+        minutes: 1,
+        severity: WARNING,
+        summary: "New connections of {{ $labels.service }}/{{ $labels.server }} go nowhere, unlike those of other servers",
+        look: "`evener doctor` on the director asks the server too: a firewall that admits only the director, a wrong way back, or the reverse path filter.",
+        act: "Mend the server, or take it out: `evener drain SERVICE/SERVER`. With nat, [passive_checks](../guide/health.md#connections-as-checks) does so by itself.",
+        series: &[("evener_server_stalling{service=\"web\", server=\"web1\"}", "0 1x60")],
+    },
+    Alert {
         name: "EvenerServerUnsteady",
         metric: "evener_server_down",
         expr: "avg_over_time(evener_server_down[10m]) > 0.1 and min_over_time(evener_server_down[10m]) == 0",

@@ -1,0 +1,362 @@
+//! Handshakes that go nowhere, by server: new TCP sessions of which nothing but SYNs came.
+//!
+//! A walk of the session tables counts each such session once. A server is suspected where it
+//! differs from the others: a firewall that admits only the director, or a wrong way back, stops
+//! the clients of one server, and a flood in the names of strangers reaches all.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::{Director, Event};
+use crate::farm::Method;
+use crate::farm::plan::ServerName;
+
+/// A session of SYNs alone is stalled after this time, in milliseconds.
+pub const STALLED_AFTER_MS: u64 = 5_000;
+/// Walks are remembered for this time, in milliseconds.
+const WINDOW_MS: u64 = 60_000;
+/// Client networks that a suspicion needs: an IPv4 /24 or an IPv6 /56 is one.
+const NETWORKS_MIN: usize = 20;
+/// Networks that are told apart for one server and walk.
+const NETWORKS_MAX: usize = 64;
+/// A server's share must be so many times that of the others.
+const TIMES: u64 = 3;
+/// The least share that is suspicious, in percent.
+const SHARE_MIN_PERCENT: u64 = 10;
+
+/// The part of a server in one walk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StalledSessions {
+    /// Sessions that have stalled since the walk before.
+    pub count: u64,
+    networks: BTreeSet<u64>,
+}
+
+impl StalledSessions {
+    /// One more, of this client.
+    pub fn add(&mut self, client: IpAddr) {
+        self.count += 1;
+        if self.networks.len() < NETWORKS_MAX {
+            self.networks.insert(network_of(client));
+        }
+    }
+}
+
+/// The network of a client as a number.
+fn network_of(client: IpAddr) -> u64 {
+    match client.to_canonical() {
+        IpAddr::V4(client) => u64::from(client.to_bits() >> 8),
+        // No IPv4 network is as large a number.
+        IpAddr::V6(client) => 1 << 63 | (client.to_bits() >> 72) as u64,
+    }
+}
+
+/// What a walk of all session tables found, by slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionWalk {
+    /// Servers with stalled sessions.
+    pub stalled: BTreeMap<u16, StalledSessions>,
+    /// How often each server was chosen, since its counter began.
+    pub connections: BTreeMap<u16, u64>,
+}
+
+/// New connections of a server within the last minute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshakes {
+    /// Number of new connections.
+    pub new: u64,
+    /// Those that never continued, at most as many.
+    pub stalled: u64,
+    /// Networks of their clients, up to a bound.
+    pub networks: usize,
+    /// All that never continued since the daemon started.
+    pub stalled_total: u64,
+    /// Whether the server, or its whole service, differs from the others.
+    pub suspicion: Option<Suspicion>,
+}
+
+/// The part of a farm that differs from the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion {
+    /// One server of its service.
+    Server,
+    /// All servers of its service.
+    Service,
+}
+
+impl Handshakes {
+    /// The finding in words, without the server.
+    pub fn sentence(&self, method: Method) -> String {
+        let what = if method == Method::Nat { "got no answer from the server" } else { "never continued" };
+        alloc::format!("{} of {} new connections {what}", self.stalled, self.new)
+    }
+
+    fn add(&mut self, other: &Handshakes) {
+        self.new += other.new;
+        self.stalled += other.stalled;
+        self.networks += other.networks;
+    }
+
+    /// Whether this part differs from the rest of what is compared with it.
+    fn differs_from(&self, rest: &Handshakes) -> bool {
+        let is_enough = self.networks >= NETWORKS_MIN && self.stalled >= NETWORKS_MIN as u64;
+        let is_much = self.stalled * 100 >= self.new * SHARE_MIN_PERCENT;
+        // Of few connections of the others no share is known.
+        let is_known = rest.new >= NETWORKS_MIN as u64;
+        // self.stalled / self.new >= TIMES * rest.stalled / rest.new
+        is_enough && is_much && is_known && self.stalled * rest.new >= TIMES * rest.stalled * self.new
+    }
+}
+
+/// A walk as it is remembered.
+#[derive(Clone, Debug)]
+struct PastWalk {
+    at_ms: u64,
+    new: u64,
+    stalled: u64,
+    networks: BTreeSet<u64>,
+}
+
+/// The memory of one server.
+#[derive(Clone, Debug, Default)]
+struct ServerMemory {
+    slot: u16,
+    connections: u64,
+    walks: VecDeque<PastWalk>,
+    seen: Handshakes,
+}
+
+/// Handshakes of all servers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HandshakeWatch {
+    servers: BTreeMap<ServerName, ServerMemory>,
+}
+
+impl HandshakeWatch {
+    /// The handshakes of a server.
+    pub(super) fn of(&self, name: &ServerName) -> Handshakes {
+        self.servers.get(name).map(|memory| memory.seen.clone()).unwrap_or_default()
+    }
+
+    /// Takes in a walk. `names` has the server of each slot.
+    fn walked(&mut self, walk: &SessionWalk, names: &BTreeMap<u16, ServerName>, now_ms: u64) {
+        let present: BTreeSet<&ServerName> = names.values().collect();
+        self.servers.retain(|name, _| present.contains(name));
+        for (slot, name) in names {
+            let connections = walk.connections.get(slot).copied().unwrap_or_default();
+            let begun = || ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
+            let memory = self.servers.entry(name.clone()).or_insert_with(begun);
+            if memory.slot != *slot || connections < memory.connections {
+                // Another slot counts from its own beginning.
+                (memory.slot, memory.connections) = (*slot, connections);
+            }
+            let stalled = walk.stalled.get(slot).cloned().unwrap_or_default();
+            memory.add(connections - memory.connections, stalled, now_ms);
+            memory.connections = connections;
+        }
+        self.judge();
+    }
+
+    /// Holds each server against the others of its service, and each service against the others.
+    fn judge(&mut self) {
+        let mut services: BTreeMap<&str, Handshakes> = BTreeMap::new();
+        let mut all = Handshakes::default();
+        for (name, memory) in &self.servers {
+            services.entry(&name.service).or_default().add(&memory.seen);
+            all.add(&memory.seen);
+        }
+        let without = |whole: &Handshakes, part: &Handshakes| Handshakes {
+            new: whole.new - part.new,
+            stalled: whole.stalled - part.stalled,
+            ..Handshakes::default()
+        };
+        let suspicions: Vec<(ServerName, Option<Suspicion>)> = self
+            .servers
+            .iter()
+            .map(|(name, memory)| {
+                let service = services.get(name.service.as_str()).cloned().unwrap_or_default();
+                let found = match () {
+                    () if memory.seen.differs_from(&without(&service, &memory.seen)) => {
+                        Some(Suspicion::Server)
+                    }
+                    () if service.differs_from(&without(&all, &service)) => Some(Suspicion::Service),
+                    () => None,
+                };
+                (name.clone(), found)
+            })
+            .collect();
+        for (name, found) in suspicions {
+            if let Some(memory) = self.servers.get_mut(&name) {
+                memory.seen.suspicion = found;
+            }
+        }
+    }
+}
+
+impl ServerMemory {
+    fn add(&mut self, new: u64, stalled: StalledSessions, now_ms: u64) {
+        let StalledSessions { count, networks } = stalled;
+        self.walks.push_back(PastWalk { at_ms: now_ms, new, stalled: count, networks });
+        while self.walks.front().is_some_and(|walk| walk.at_ms + WINDOW_MS <= now_ms) {
+            self.walks.pop_front();
+        }
+        let networks: BTreeSet<u64> = self.walks.iter().flat_map(|walk| &walk.networks).copied().collect();
+        let sum = |of: fn(&PastWalk) -> u64| self.walks.iter().map(of).sum::<u64>();
+        let new = sum(|walk| walk.new);
+        self.seen = Handshakes {
+            new,
+            // A client that tries again for long is met twice.
+            stalled: sum(|walk| walk.stalled).min(new),
+            networks: networks.len(),
+            stalled_total: self.seen.stalled_total + count,
+            suspicion: None,
+        };
+    }
+}
+
+impl Director {
+    /// Takes in what a walk of the session tables found.
+    pub(super) fn walked(&mut self, walk: &SessionWalk, now_ms: u64) {
+        let before: BTreeMap<ServerName, Handshakes> = self
+            .handshakes
+            .servers
+            .iter()
+            .map(|(name, memory)| (name.clone(), memory.seen.clone()))
+            .collect();
+        self.handshakes.walked(walk, &self.plan.servers, now_ms);
+        let mut events = Vec::new();
+        for (name, memory) in &self.handshakes.servers {
+            let was = before.get(name).cloned().unwrap_or_default();
+            self.has_changed |= was != memory.seen;
+            let method = self.farm.services.iter().find(|service| service.name == name.service);
+            let Some(method) = method.map(|service| service.method) else { continue };
+            match (was.suspicion, memory.seen.suspicion) {
+                (None, Some(_)) => {
+                    events.push(Event::Stalling { server: name.clone(), text: memory.seen.sentence(method) })
+                }
+                (Some(_), None) => events.push(Event::Continuing { server: name.clone() }),
+                _ => {}
+            }
+        }
+        self.emit_all(events);
+        self.eject_stalling(now_ms);
+    }
+
+    /// Takes servers that are suspected by themselves out of service where their services ask for
+    /// that: never more than a third of a service's servers, and never the last that works.
+    fn eject_stalling(&mut self, now_ms: u64) {
+        let farm = alloc::sync::Arc::clone(&self.farm);
+        for service in farm.services.iter().filter(|service| service.passive_checks) {
+            let members = self.membership.members(&service.name);
+            let name = |server: &str| ServerName { service: service.name.clone(), server: server.into() };
+            let is_up = |server: &ServerName| self.pools.server(server).is_some_and(|server| server.is_up());
+            let names: Vec<ServerName> = members.iter().map(|member| name(&member.name)).collect();
+            let mut up = names.iter().filter(|name| is_up(name)).count();
+            let mut ejected = names.iter().filter(|name| self.pools.is_ejected(name, now_ms)).count();
+            for server in names.iter().filter(|name| is_up(name)).cloned().collect::<Vec<_>>() {
+                let seen = self.handshakes.of(&server);
+                let is_one_too_many = (ejected + 1) * 3 > names.len() || up < 2;
+                if seen.suspicion != Some(Suspicion::Server) || is_one_too_many {
+                    continue;
+                }
+                if let Some(change) = self.pools.eject(&server, seen.sentence(service.method), now_ms) {
+                    (ejected, up) = (ejected + 1, up - 1);
+                    // It is judged by its new connections once it takes some again.
+                    self.handshakes.servers.remove(&server);
+                    self.follow_change(&server, change);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    fn names(servers: &[(&str, &str)]) -> BTreeMap<u16, ServerName> {
+        let name = |(service, server): &(&str, &str)| ServerName {
+            service: (*service).into(),
+            server: (*server).into(),
+        };
+        (1..).zip(servers.iter().map(name)).collect()
+    }
+
+    /// Walks as they come: for each server how many connections are new and how many stalled, of
+    /// so many networks.
+    fn suspicions(servers: &[(&str, &str)], walks: &[&[(u64, u64, u64)]]) -> Vec<Option<Suspicion>> {
+        let names = names(servers);
+        let mut watch = HandshakeWatch::default();
+        let mut walk = SessionWalk::default();
+        watch.walked(&walk, &names, 0);
+        for (at, counts) in (1..).zip(walks) {
+            walk.stalled.clear();
+            for (slot, (new, stalled, networks)) in (1..).zip(counts.iter()) {
+                *walk.connections.entry(slot).or_default() += new;
+                let sessions = walk.stalled.entry(slot).or_default();
+                for number in 0..*stalled {
+                    let network = number % (*networks).max(1);
+                    sessions.add(IpAddr::from([10, 0, network as u8, number as u8]));
+                }
+            }
+            watch.walked(&walk, &names, at * 10_000);
+        }
+        names.values().map(|name| watch.of(name).suspicion).collect()
+    }
+
+    const WEB: [(&str, &str); 3] = [("web", "a"), ("web", "b"), ("web", "c")];
+
+    #[test]
+    fn a_server_that_differs_from_the_others_is_suspected() {
+        let one = [&[(94, 31, 24), (90, 0, 0), (88, 1, 1)][..]];
+        assert_eq!(suspicions(&WEB, &one), [Some(Suspicion::Server), None, None]);
+        let over_walks = [&[(20, 7, 7), (20, 0, 0), (20, 0, 0)][..], &[(20, 20, 24), (20, 0, 0), (20, 0, 0)]];
+        assert_eq!(suspicions(&WEB, &over_walks)[0], Some(Suspicion::Server));
+    }
+
+    #[test]
+    fn a_flood_over_all_servers_and_few_networks_suspect_nobody() {
+        let flood = [&[(900, 880, 64), (1_000, 985, 64), (950, 930, 64)][..]];
+        assert_eq!(suspicions(&WEB, &flood), [None; 3]);
+        let one_network = [&[(94, 31, 19), (90, 0, 0), (88, 0, 0)][..]];
+        assert_eq!(suspicions(&WEB, &one_network), [None; 3]);
+        let little = [&[(1_000, 30, 30), (1_000, 0, 0), (1_000, 0, 0)][..]];
+        assert_eq!(suspicions(&WEB, &little), [None; 3], "3 percent");
+        let twice = [&[(100, 60, 30), (100, 30, 30), (100, 30, 30)][..]];
+        assert_eq!(suspicions(&WEB, &twice), [None; 3]);
+        let alone = [&[(94, 94, 40)][..]];
+        assert_eq!(suspicions(&WEB[..1], &alone), [None], "nothing to compare with");
+    }
+
+    #[test]
+    fn a_service_is_held_against_the_others() {
+        let servers = [("web", "a"), ("web", "b"), ("mail", "m")];
+        let whole = [&[(50, 40, 30), (50, 41, 30), (200, 2, 2)][..]];
+        assert_eq!(suspicions(&servers, &whole), [Some(Suspicion::Service), Some(Suspicion::Service), None]);
+    }
+
+    #[test]
+    fn what_stalled_a_minute_ago_is_forgotten() {
+        let quiet: &[(u64, u64, u64)] = &[(30, 0, 0), (30, 0, 0), (30, 0, 0)];
+        let first: &[(u64, u64, u64)] = &[(40, 40, 40), (30, 0, 0), (30, 0, 0)];
+        let mut walks = alloc::vec![first];
+        walks.extend([quiet; 5]);
+        assert_eq!(suspicions(&WEB, &walks)[0], Some(Suspicion::Server));
+        walks.push(quiet);
+        assert_eq!(suspicions(&WEB, &walks)[0], None);
+    }
+
+    #[test]
+    fn clients_of_a_network_are_one() {
+        let of = |text: &str| network_of(text.parse().unwrap_or(IpAddr::from([0; 4])));
+        assert_eq!(of("192.0.2.1"), of("192.0.2.200"));
+        assert_ne!(of("192.0.2.1"), of("192.0.3.1"));
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:ff::1"));
+        assert_ne!(of("2001:db8:0:100::1"), of("2001:db8:0:ff::1"));
+        let sentence = Handshakes { new: 94, stalled: 31, ..Handshakes::default() }.sentence(Method::L2);
+        assert_eq!(sentence, format!("31 of 94 new connections {}", "never continued"));
+    }
+}

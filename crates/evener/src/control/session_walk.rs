@@ -1,0 +1,106 @@
+//! The walk through the session tables, a tenth of them each second: sessions that are over are
+//! freed, and those of SYNs alone are counted.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use evener_core::director::{STALLED_AFTER_MS, SessionWalk};
+use evener_core::path::sessions::{SessionKey, Sessions, State, Value, ticks};
+
+/// Portions of a walk: each session is visited once in so many calls.
+const PORTIONS: usize = 10;
+
+/// A walk as far as it is done.
+#[derive(Default)]
+pub(super) struct SessionWalker {
+    /// The first bucket that is to be visited next.
+    next: usize,
+    found: SessionWalk,
+    /// When each portion was visited last, in ticks.
+    visits: [Option<u32>; PORTIONS],
+}
+
+impl SessionWalker {
+    /// Visits the next portion: frees what has expired and what `keep` doesn't want. `syn_idle` has
+    /// how long a session of SYNs lives, by VIP, in ticks. Returns what was found where it was the
+    /// last portion.
+    pub(super) fn step(
+        &mut self,
+        sessions: &Sessions<'_>,
+        now: u32,
+        syn_idle: &BTreeMap<u16, u32>,
+        keep: impl Fn(SessionKey, Value) -> bool,
+    ) -> Option<SessionWalk> {
+        let buckets = sessions.buckets();
+        let Range { start, end } = self.next..(self.next + buckets.div_ceil(PORTIONS)).min(buckets);
+        let visited = self.visits.get_mut(start * PORTIONS / buckets.max(1)).and_then(|at| at.replace(now));
+        let found = &mut self.found.stalled;
+        sessions.sweep(start..end, now, |key, value| {
+            let keeps = keep(key, value);
+            let idle = syn_idle.get(&key.vip).filter(|_| keeps && value.state() == State::New);
+            // Of a portion that was never visited nobody knows what is new there.
+            let is_new =
+                idle.zip(visited).is_some_and(|(idle, visited)| has_stalled(value, *idle, visited, now));
+            if is_new {
+                found.entry(value.server()).or_default().add(key.client);
+            }
+            keeps
+        });
+        self.next = if end >= buckets { 0 } else { end };
+        (self.next == 0).then(|| std::mem::take(&mut self.found))
+    }
+}
+
+/// Whether a session of SYNs alone has stalled since its last visit: its last SYN is long enough
+/// ago now, and was not then.
+fn has_stalled(value: Value, idle: u32, visited: u32, now: u32) -> bool {
+    let last_syn = value.expires().wrapping_sub(idle);
+    let age = |at: u32| at.wrapping_sub(last_syn).cast_signed();
+    let enough = ticks(STALLED_AFTER_MS).cast_signed();
+    age(now) >= enough && age(visited) < enough
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use evener_core::path::seed::Seed;
+    use evener_core::path::sessions::{Bucket4, Counted};
+
+    use super::*;
+
+    #[test]
+    fn sessions_of_syns_alone_are_counted_once() {
+        let seed = Seed(1, 2);
+        let buckets: Vec<Bucket4> = (0..64).map(|_| Bucket4::default()).collect();
+        let sessions = Sessions::new(&buckets, &[], Counted::NOTHING);
+        let (idle, start) = (ticks(30_000), u32::MAX - ticks(3_000));
+        let insert = |client: u8, state: State, at: u32| {
+            let key = SessionKey { client: IpAddr::from([192, 0, 2, client]), port: 1, vip: 7 };
+            let value = Value::new(u16::from(client), state, at.wrapping_add(idle));
+            assert!(sessions.insert(key, key.hash(seed), value, at).is_ok());
+        };
+        for client in 0..40 {
+            insert(client, if client % 2 == 0 { State::New } else { State::Established }, start);
+        }
+        let mut walker = SessionWalker::default();
+        let (mut counts, mut late) = (Vec::new(), 0);
+        for second in 0..40 {
+            let now = start.wrapping_add(ticks(second * 1_000));
+            if second == 12 {
+                insert(200, State::New, now);
+                insert(201, State::New, now);
+            }
+            let idle = BTreeMap::from([(7, idle)]);
+            if let Some(walk) =
+                walker.step(&sessions, now, &idle, |key, _| key.client != IpAddr::from([192, 0, 2, 201]))
+            {
+                late += usize::from(walk.stalled.contains_key(&200));
+                assert!(!walk.stalled.contains_key(&201), "a session that isn't kept counts nowhere");
+                counts.push(walk.stalled.values().map(|stalled| stalled.count).sum::<u64>());
+            }
+        }
+        assert_eq!(counts, [0, 20, 1, 0]);
+        assert_eq!(late, 1);
+    }
+}
