@@ -77,6 +77,7 @@ pub(super) fn fill(
         ledger.leave_part(*line, "requests that no rule is for", &reasons::UNMATCHED);
     }
     service.method = if hands_over { DraftMethod::Handoff } else { service.method };
+    service.chooses_each_request &= hands_over;
     service.comments.push(if hands_over { wording.handoff } else { wording.nat }.to_owned());
     service.lines.extend(lines().filter(|_| !hands_over));
     let names = add_servers(ledger, service, &used, pools);
@@ -154,7 +155,11 @@ fn join(ledger: &mut Ledger<'_>, known: &mut DraftServer, server: &DraftServer, 
     };
     of_pool.push(name);
     known.lines.extend(server.lines.iter().copied().chain([line]));
-    if server.weight != known.weight {
+    const BACKUP: &str = "backup = true";
+    let is_backup = |server: &DraftServer| server.keys.iter().any(|key| key == BACKUP);
+    if is_backup(server) != is_backup(known) || (server.weight == 0) != (known.weight == 0) {
+        ledger.leave_part(line, "its part in one of its groups", &reasons::ONE_ROLE);
+    } else if server.weight != known.weight {
         ledger.leave_part(line, &format!("weight {}", server.weight), &reasons::ONE_SHARE);
     }
     if server.keys != known.keys {
@@ -175,7 +180,7 @@ fn differences(ledger: &mut Ledger<'_>, service: &DraftService, pool: &DraftPool
     let paces = [
         ("the slow start of these servers", pool.slow_start_ms != service.slow_start_ms),
         ("the reports of these servers", pool.report != service.report),
-        ("the affinity of these servers", pool.keys != service.keys),
+        ("other settings of these servers", pool.keys != service.keys),
     ];
     for (part, _) in paces.into_iter().filter(|(_, differs)| *differs) {
         ledger.leave_part(line, part, &reasons::ONE_PACE);

@@ -33,6 +33,8 @@ pub(super) struct DraftService {
     pub(super) udp_addresses: Vec<Sourced<SocketAddr>>,
     pub(super) is_udp: bool,
     pub(super) method: DraftMethod,
+    /// Whether the source chooses for each request, and not once for a connection.
+    pub(super) chooses_each_request: bool,
     pub(super) policy: Option<&'static str>,
     pub(super) slow_start_ms: Option<u64>,
     pub(super) servers: Vec<DraftServer>,
@@ -120,6 +122,7 @@ impl DraftService {
             udp_addresses: Vec::new(),
             is_udp: false,
             method,
+            chooses_each_request: false,
             policy: None,
             slow_start_ms: None,
             servers: Vec::new(),

@@ -95,7 +95,10 @@ impl IpvsCommand {
                 if *long == "--persistent" {
                     value.extend(words.next_if(|next| next.parse::<u64>().is_ok()));
                 }
-                options.insert(*long, value.join(" "));
+                // Given twice, nobody knows which of them counts.
+                if let Some(before) = options.insert(*long, value.join(" ")) {
+                    unknown.push(format!("{long} {before}"));
+                }
             }
         }
         IpvsCommand { options, unknown }
@@ -149,7 +152,7 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
         text.push_str(line.text.trim().trim_end_matches('\\'));
         text.push(' ');
         if !line.text.trim_end().ends_with('\\') || at + 1 == source.lines.len() {
-            reader.command(&text, start, at + 1);
+            reader.commands(&text, start, at + 1);
             text.clear();
             first = None;
         }
@@ -160,6 +163,13 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
 }
 
 impl IpvsadmReader<'_, '_> {
+    /// Commands of a shell, which may stand in one line.
+    fn commands(&mut self, text: &str, first: usize, last: usize) {
+        let text = text.split(" #").next().unwrap_or_default();
+        let commands = text.split([';', '|', '&']).map(str::trim).filter(|command| !command.is_empty());
+        commands.for_each(|command| self.command(command, first, last));
+    }
+
     fn command(&mut self, text: &str, first: usize, last: usize) {
         let command = IpvsCommand::read(text);
         let open_before = self.ledger.left.len();
@@ -256,7 +266,7 @@ impl IpvsadmReader<'_, '_> {
                     "--netmask" | "--pe" => &reasons::AFFINITY,
                     "--ops" => &reasons::ONE_PACKET,
                     "--u-threshold" | "--l-threshold" => &reasons::MAX_CONNECTIONS,
-                    _ => &reasons::TUNNEL_DETAIL,
+                    _ => &reasons::TUNNEL_CHECKSUM,
                 };
                 self.ledger.leave_part(line, format!("{option} {value}").trim(), reason);
             }
@@ -297,7 +307,9 @@ impl IpvsadmReader<'_, '_> {
         } else if service.method != method {
             return self.ledger.leave(line, &reasons::ONE_METHOD);
         }
-        if command.get("--tun-type") == Some("gre") {
+        let is_own_tunnel = matches!(command.get("--tun-type"), Some("gre"))
+            || command.get("--tun-port").is_some_and(|port| port != "6080");
+        if is_own_tunnel {
             return self.ledger.leave(line, &reasons::TUNNEL_DETAIL);
         }
         let port = endpoint.port.or(service.port());
@@ -324,10 +336,6 @@ impl IpvsadmReader<'_, '_> {
         }
         service.servers.push(server);
         self.ledger.carry(line);
-        let port = command.get("--tun-port").filter(|port| *port != "6080");
-        if port.is_some() {
-            self.details(command, line, &["--tun-port"]);
-        }
         self.details(command, line, &["--l-threshold", "--tun-csum", "--tun-remcsum"]);
     }
 }

@@ -118,6 +118,15 @@ impl KeepalivedReader<'_, '_> {
         if protocol.is_some_and(|protocol| !matches!(protocol.word(1), "TCP" | "UDP")) {
             return self.ledger.leave_statement(statement, &reasons::PROTOCOL);
         }
+        let tunnel = statement.inner().iter().find(|inner| matches!(inner.word(0), "lb_kind" | "lvs_method"));
+        let own = tunnel.is_some_and(|tunnel| {
+            let after =
+                |word: &str| tunnel.words.iter().skip_while(|one| *one != word).nth(1).map(String::as_str);
+            after("type") == Some("gre") || after("port").is_some_and(|port| port != "6080")
+        });
+        if own {
+            return self.ledger.leave_statement(statement, &reasons::TUNNEL_DETAIL);
+        }
         let mut lines = BTreeSet::from([statement.first]);
         let addresses = match statement.word(1) {
             "fwmark" => return self.ledger.leave_statement(statement, &reasons::FWMARK),
@@ -151,12 +160,19 @@ impl KeepalivedReader<'_, '_> {
         self.ledger.carry_all(service.lines.clone());
         let mut checks = Checks::default();
         for inner in statement.inner() {
-            if inner.word(0) != "real_server" {
+            if !matches!(inner.word(0), "real_server" | "sorry_server") {
                 self.setting(&mut service, inner, &mut checks);
             }
         }
         for inner in statement.inner().iter().filter(|inner| inner.word(0) == "real_server") {
             self.real_server(&mut service, inner, &mut checks);
+        }
+        if let Some(sorry) = statement.inner().iter().rfind(|inner| inner.word(0) == "sorry_server") {
+            self.sorry_server(&mut service, sorry, &checks);
+            let quorum = statement.inner().iter().find(|inner| inner.word(0) == "quorum");
+            if let Some(quorum) = quorum.filter(|quorum| quorum.word(1) != "1") {
+                self.ledger.leave_statement(quorum, &reasons::QUORUM_SORRY);
+            }
         }
         self.finish_health(&mut service, checks);
         let is_moved = |at: &Sourced<SocketAddr>| self.moved.contains(&at.value.ip());
@@ -224,15 +240,6 @@ impl KeepalivedReader<'_, '_> {
                 }
             }
             "virtualhost" => checks.host = Some(value.to_owned()),
-            "sorry_server" => {
-                let Some(mut server) = self.server(statement) else {
-                    return self.ledger.leave_statement(statement, &reasons::NOT_ADDRESS);
-                };
-                match features::backup(&mut server) {
-                    Ok(()) => service.servers.push(server),
-                    Err(reason) => return self.ledger.leave_statement(statement, reason),
-                }
-            }
             "connect_timeout" | "retry" | "nb_get_retry" | "connect_port" => {
                 checks.general.push(statement.clone());
                 return;
@@ -267,6 +274,24 @@ impl KeepalivedReader<'_, '_> {
             keys: Vec::new(),
             lines: Vec::new(),
         })
+    }
+
+    /// The server that stands in for all others, which keepalived doesn't check.
+    fn sorry_server(&mut self, service: &mut DraftService, statement: &Statement, checks: &Checks) {
+        let Some(mut server) = self.server(statement) else {
+            return self.ledger.leave_statement(statement, &reasons::NOT_ADDRESS);
+        };
+        if has_server(service, server.address.value, server.port) {
+            return self.ledger.leave_statement(statement, &reasons::DUPLICATE);
+        }
+        if let Err(reason) = features::backup(&mut server) {
+            return self.ledger.leave_statement(statement, reason);
+        }
+        if checks.health.is_some() {
+            self.ledger.leave_part(statement.first, "that it is not checked", &reasons::UNCHECKED);
+        }
+        server.lines.extend(statement.lines());
+        service.servers.push(server);
     }
 
     fn real_server(&mut self, service: &mut DraftService, statement: &Statement, checks: &mut Checks) {
@@ -304,6 +329,10 @@ impl KeepalivedReader<'_, '_> {
                     }
                 }
                 "lb_kind" | "lvs_method" => server.lines.extend(inner.lines()),
+                // Without a page to ask for keepalived does without.
+                "HTTP_GET" | "SSL_GET" if !inner.inner().iter().any(|url| url.word(0) == "url") => {
+                    self.ledger.leave_statement(inner, &reasons::UNUSED);
+                }
                 "HTTP_GET" | "SSL_GET" | "TCP_CHECK" => {
                     has_check = true;
                     self.check(inner, checks);
@@ -314,7 +343,9 @@ impl KeepalivedReader<'_, '_> {
                 word => self.ledger.leave_statement(inner, reason(word)),
             }
         }
-        checks.has_unchecked |= !has_check;
+        if !has_check {
+            checks.unchecked.push(line);
+        }
         service.servers.push(server);
     }
 
@@ -424,9 +455,12 @@ impl KeepalivedReader<'_, '_> {
         if service.is_udp && health.kind.is_some() {
             health.kind = Some("tcp");
         }
-        if has_health && checks.has_unchecked {
-            let comment = "keepalived checks some of the servers only; Evener probes all of them.";
-            service.comments.push(comment.to_owned());
+        if has_health {
+            for line in &checks.unchecked {
+                self.ledger.leave_part(*line, "that it is not checked", &reasons::UNCHECKED);
+            }
+            // Without a server that works it has none.
+            service.keys.push("keep_last = false".to_owned());
         }
         if !has_health && !service.is_udp {
             service
@@ -452,8 +486,8 @@ struct Checks {
     host: Option<String>,
     /// Statements of the virtual server that hold for all checks.
     general: Vec<Statement>,
-    /// Whether there is a server without a check that Evener has.
-    has_unchecked: bool,
+    /// Lines of servers without a check that Evener has.
+    unchecked: Vec<usize>,
 }
 
 /// The method of `lb_kind KIND` or `lvs_method KIND`.

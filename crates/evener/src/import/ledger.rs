@@ -85,6 +85,9 @@ impl<'s> Ledger<'s> {
             noted: BTreeSet::new(),
         };
         source.followed.iter().for_each(|place| ledger.carry(*place));
+        for (place, file) in &source.unread {
+            ledger.leave_part(*place, file, &reasons::UNREADABLE);
+        }
         ledger
     }
 
@@ -127,6 +130,10 @@ impl<'s> Ledger<'s> {
         reason: &LeftReason,
     ) {
         let Some(first) = self.source.line(*places.start()) else { return };
+        let is_there = || self.source.followed.contains(places.start());
+        if *reason == reasons::NOT_FOLLOWED && is_there() {
+            return;
+        }
         let last = self.source.line(*places.end()).filter(|last| last.file == first.file).unwrap_or(first);
         // A statement that the importer doesn't know may be none: a file that an import was made to
         // include, such as one of secrets, isn't quoted.

@@ -132,8 +132,22 @@ reasons! {
             "see what else is left of it";
         NO_SECTION: "the source has no section of this name",
             "name one that is there, and import again";
-        BACKEND_OFF: "the servers behind it are disabled, so HAProxy refuses these requests; here they go to the others",
-            "let those servers refuse them, or enable the backend in the source and import again";
+        TUNNEL_DETAIL: "the encapsulations are ipip, and gue at port 6080, for all servers of a service",
+            "let the servers take one of these";
+        BACKEND_OFF: "no server behind it is in use, so HAProxy refuses these requests; here they go to the others",
+            "let those servers refuse them, or give the backend a server in the source and import again";
+        ONE_ROLE: "a server is a backup, or out of service, for all routes that lead to it, and others have it otherwise",
+            "give it a second address, and make a server of that too";
+        ONE_BACKUP: "HAProxy uses the first backup that works; here all of them share the connections",
+            "leave one of them out, or write `option allbackups` in the source";
+        VARIABLE: "HAProxy puts the value of an environment variable here, which the importer doesn't know",
+            "write the value into the source, and import again";
+        UNREADABLE: "this file is named here, and can't be read, or is larger than 4 MiB",
+            "import it by itself, or mend it and import again";
+        UNCHECKED: "the source doesn't check this server; Evener probes it like the others",
+            "see that it answers the probe of its service";
+        QUORUM_SORRY: "keepalived sends all clients to the sorry server below this number; Evener when no server is up",
+            "alert by the metrics of servers that are up";
         QUIC: "HTTP/3 is a service of UDP, and Evener doesn't end it",
             "write a [[service]] with protocol = \"udp\" for this port, and let the servers take HTTP/3";
         ANNOUNCE: "VRRP of keepalived has this service address, so announce = false is written",
@@ -194,16 +208,18 @@ reasons! {
             "shorten it: udp in [service.timeouts]";
         SYNC: "directors don't copy their sessions to each other",
             "policy = \"hash\" chooses alike on each; see docs/operating/high-availability.md";
-        TUNNEL_DETAIL: "the encapsulations are ipip, and gue at port 6080, for all servers of a service",
-            "let the servers take one of these";
         QUORUM: "Evener counts no quorum and runs nothing when it is lost",
             "alert by the metrics of servers that are up; keep_last says what then happens";
-        UNREACHED: "an unconditional use_backend of the same section takes all requests before it",
+        UNREACHED: "another rule takes all of its requests before it",
             "nothing, or remove that one in the source and import again";
         DUPLICATE: "the service has a server of this address and port already",
             "nothing: it is listed once";
         DISABLED: "it is disabled",
             "nothing, or enable it in the source and import again";
+        TUNNEL_CHECKSUM: "Evener's tunnels have no such setting",
+            "nothing: servers take tunnels without it";
+        DOMAIN: "a host with further labels behind this value isn't taken",
+            "write a [[service.route]] for such a host, if there is one";
         ERROR_PAGES: "Evener answers no requests, with errors neither",
             "let the servers have these pages";
         VARIABLES: "Evener has no variables; each statement that is left says what one was for",

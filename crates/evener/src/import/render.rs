@@ -130,6 +130,9 @@ fn one(out: &mut Rendered, at: usize, service: &DraftService) {
         }
         DraftMethod::Nat { source_nat: false } | DraftMethod::L2 | DraftMethod::Handoff => {}
     }
+    if service.chooses_each_request {
+        out.key(whole, "later_requests", quoted("rehandoff"));
+    }
     if let Some(policy) = service.policy {
         out.key(whole, "policy", quoted(policy));
     }

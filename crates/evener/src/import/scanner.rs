@@ -224,7 +224,10 @@ impl Scanner {
         for path in self.includes.find(pattern) {
             let lines = match self.includes.open(&path) {
                 Ok(Some(lines)) => lines,
-                Ok(None) => continue,
+                Ok(None) => {
+                    self.out.unread.push((place, path.display().to_string()));
+                    continue;
+                }
                 Err(IncludeError::Here(why)) => return Err(self.out.error(place, why)),
                 Err(IncludeError::There(error)) => return Err(error),
             };
@@ -305,7 +308,7 @@ mod tests {
 
     fn scan(text: &str) -> (Vec<String>, usize) {
         let source = Source::read(text.as_bytes(), "f").unwrap();
-        let mut scanner = Scanner::new(Syntax::Semicolons, Includes::of(&source, None));
+        let mut scanner = Scanner::new(Syntax::Semicolons, Includes::of(&source, None, false));
         scanner.file("f", text.lines()).unwrap();
         let places = scanner.out.lines.iter().map(|line| line.text.clone()).collect();
         (places, scanner.significant.len())

@@ -50,6 +50,8 @@ pub(super) struct Source {
     pub(super) lines: Vec<SourceLine>,
     /// Places of the statements whose files stand behind them.
     pub(super) followed: Vec<usize>,
+    /// Files that statements at these places name, and that can't be read.
+    pub(super) unread: Vec<(usize, String)>,
 }
 
 impl Source {
@@ -63,7 +65,7 @@ impl Source {
             text: text.to_owned(),
         };
         let lines = lines.map(line).collect();
-        Ok(Source { files: vec![name.to_owned()], lines, followed: Vec::new() })
+        Ok(Source { files: vec![name.to_owned()], lines, followed: Vec::new(), unread: Vec::new() })
     }
 
     /// The line at this place, from 1.
@@ -91,8 +93,11 @@ impl Source {
 /// The files that a statement includes, and bounds of all that is included.
 #[derive(Debug, Default)]
 pub(super) struct Includes {
-    /// Where relative names are; without one none is followed.
-    pub(super) folder: Option<PathBuf>,
+    /// Where relative names are: that of the first file, and where those count, of each file that
+    /// is being read. Without one none is followed.
+    folders: Vec<PathBuf>,
+    /// Whether names are relative to the file that they stand in, and not to the first one.
+    is_nested: bool,
     /// The files that are being read, each included by the one before.
     open: Vec<PathBuf>,
     files: usize,
@@ -101,11 +106,12 @@ pub(super) struct Includes {
 
 impl Includes {
     /// Of a first file.
-    pub(super) fn of(source: &Source, folder: Option<&Path>) -> Includes {
+    pub(super) fn of(source: &Source, folder: Option<&Path>, is_nested: bool) -> Includes {
         let name = source.files.first().map(String::as_str).unwrap_or_default();
         let bytes = source.lines.iter().map(|line| line.text.len() + 1).sum();
         Includes {
-            folder: folder.map(Path::to_owned),
+            folders: folder.map(Path::to_owned).into_iter().collect(),
+            is_nested,
             open: vec![real_path(Path::new(name))],
             files: 1,
             bytes,
@@ -114,7 +120,7 @@ impl Includes {
 
     /// The files that a pattern names, in their order.
     pub(super) fn find(&self, pattern: &str) -> Vec<PathBuf> {
-        let folder = self.folder.as_deref().filter(|_| self.open.len() <= DEPTH);
+        let folder = self.folders.last().filter(|_| self.open.len() <= DEPTH);
         folder.map(|folder| find(folder, pattern)).unwrap_or_default()
     }
 
@@ -124,6 +130,7 @@ impl Includes {
     /// A sentence for the place of the statement that includes it, or the place in the file.
     pub(super) fn open(&mut self, path: &Path) -> Result<Option<Vec<String>>, IncludeError> {
         let Ok(bytes) = files::bounded(path, FILE_BYTES as u64) else { return Ok(None) };
+        let folder = path.parent().filter(|_| self.is_nested).map(Path::to_owned);
         let path = real_path(path);
         if self.open.contains(&path) {
             let why = "this file includes itself: take one of the lines out".to_owned();
@@ -141,11 +148,13 @@ impl Includes {
         let name = path.display().to_string();
         let lines = checked(&bytes, &name).map_err(IncludeError::There)?.lines().map(str::to_owned).collect();
         self.open.push(path);
+        self.folders.extend(folder.or_else(|| self.folders.last().cloned()));
         Ok(Some(lines))
     }
 
     /// Ends the file that was opened last.
     pub(super) fn close(&mut self) {
+        self.folders.pop();
         self.open.pop();
     }
 }

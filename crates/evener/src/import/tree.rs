@@ -69,7 +69,7 @@ pub(super) struct Tree {
 /// # Errors
 /// Where quotations, braces or statements don't end, and where a file includes itself.
 pub(super) fn read(source: &Source, syntax: Syntax, folder: Option<&Path>) -> Result<Tree, ImportError> {
-    let mut scanner = Scanner::new(syntax, Includes::of(source, folder));
+    let mut scanner = Scanner::new(syntax, Includes::of(source, folder, syntax == Syntax::Lines));
     let name = source.files.first().cloned().unwrap_or_default();
     scanner.file(&name, source.lines.iter().map(|line| line.text.as_str()))?;
     let Scanner { out, tokens, significant, .. } = scanner;

@@ -17,8 +17,9 @@ struct BackendChecks {
     /// The last kind of check counts.
     has_http: bool,
     health: DraftHealth,
-    /// The lines of checks by HTTP.
+    /// The lines of rules for checks by HTTP, and the last one that asks for such checks.
     lines: BTreeSet<usize>,
+    asked: Option<usize>,
     has_sent: bool,
     /// `timeout check`, and its line.
     timeout: Option<(u64, usize)>,
@@ -40,16 +41,22 @@ pub(super) fn read(
     for other in options.iter().filter(|of| of.is_checked && of.check_settings() != first.check_settings()) {
         ledger.leave_part(other.server.address.line, "its own settings of checks", &reasons::ONE_CHECK);
     }
-    if options.iter().any(|of| !of.is_checked) {
-        let comment = "HAProxy checks some of the servers only; Evener probes all of them.";
-        pool.comments.push(comment.to_owned());
+    for other in options.iter().filter(|of| !of.is_checked && of.server.weight > 0) {
+        ledger.leave_part(other.server.address.line, "that it is not checked", &reasons::UNCHECKED);
     }
+    // Rules of a section take the place of those of its defaults.
+    let is_rule = |line: &&&HaproxyLine| line.word(0) == "http-check";
+    let rules_of = lines.iter().rfind(is_rule).map(|line| line.section);
     let mut checks = BackendChecks::default();
-    for line in lines {
+    for line in lines.iter().filter(|line| line.word(0) != "http-check" || Some(line.section) == rules_of) {
         checks.take(line, pool, ledger);
     }
     if checks.has_http {
-        pool.lines.extend(checks.lines);
+        // A rule for the text leaves the status open.
+        if checks.health.body.is_some() && checks.health.status.is_empty() {
+            checks.health.status.push("100-599".to_owned());
+        }
+        pool.lines.extend(checks.lines.into_iter().chain(checks.asked));
         let (own, health) = (checks.health, &mut pool.health);
         (health.kind, health.path, health.host) = (Some("http"), own.path, own.host);
         (health.status, health.body) = (own.status, own.body);
@@ -63,6 +70,8 @@ pub(super) fn read(
     {
         ledger.leave_part(first.server.address.line, "its checks by TLS", reason);
     }
+    // With no server up it answers 503.
+    pool.keys.push("keep_last = false".to_owned());
     pool.health.kind = pool.health.kind.or(Some("tcp"));
     // HAProxy waits for an answer until the next check, or as long as is written.
     let interval = *pool.health.interval_ms.get_or_insert(2_000);
@@ -76,7 +85,7 @@ impl BackendChecks {
         match (line.word(0), line.word(1)) {
             ("option", "httpchk") => {
                 self.has_http = true;
-                self.lines.insert(line.line);
+                self.asked = Some(line.line);
                 self.httpchk(line, ledger);
             }
             // A plain connection is the kind without any.
@@ -108,6 +117,7 @@ impl BackendChecks {
 
     /// `option httpchk [METHOD] URI [VERSION]`, where headers may stand behind the version.
     fn httpchk(&mut self, line: &HaproxyLine, ledger: &mut Ledger<'_>) {
+        (self.health.path, self.health.host) = (None, None);
         let (method, uri, version) = match (line.word(2), line.word(3), line.word(4)) {
             (uri, "", _) => ("", uri, ""),
             (method, uri, version) => (method, uri, version),
@@ -173,6 +183,10 @@ impl BackendChecks {
             })
         };
         match (line.word(2), line.word(3)) {
+            ("status", _) if !self.health.status.is_empty() => {
+                ledger.leave(line.line, &reasons::CHECK_DETAIL)
+            }
+            ("string", _) if self.health.body.is_some() => ledger.leave(line.line, &reasons::CHECK_DETAIL),
             ("status", codes) if !codes.is_empty() && codes.split(',').all(is_code) => {
                 self.health.status = codes.split(',').map(str::to_owned).collect();
                 self.lines.insert(line.line);

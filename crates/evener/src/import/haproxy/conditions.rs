@@ -54,18 +54,21 @@ impl ConditionPatterns {
     }
 }
 
-/// ACLs by name, each with its lines. One that routes can't have is `None`.
+/// ACLs by name, each with its lines, and whether it looks at a request. One that routes can't have
+/// is `None`.
 #[derive(Debug, Default)]
-pub(super) struct Acls(BTreeMap<String, (Option<ConditionPatterns>, Vec<usize>)>);
+pub(super) struct Acls(BTreeMap<String, (Option<ConditionPatterns>, Vec<usize>, bool)>);
 
 impl Acls {
     /// Takes a line `acl NAME CRITERION ...`; several of one name are alternatives.
     pub(super) fn add(&mut self, line: &HaproxyLine) {
         let test = line.words.get(2..).unwrap_or_default();
         let read = patterns(test);
-        let (known, lines) =
-            self.0.entry(line.word(1).to_owned()).or_insert((Some(ConditionPatterns::default()), Vec::new()));
+        let is_of_request = self.needs_request(test);
+        let begun = || (Some(ConditionPatterns::default()), Vec::new(), false);
+        let (known, lines, looks) = self.0.entry(line.word(1).to_owned()).or_insert_with(begun);
         lines.push(line.line);
+        *looks |= is_of_request;
         *known = known.take().zip(read).and_then(|(mut known, read)| {
             let kind =
                 |of: &ConditionPatterns| (of.hosts.is_empty(), of.paths.is_empty(), of.methods.is_empty());
@@ -78,6 +81,15 @@ impl Acls {
             known.methods.extend(read.methods);
             Some(known)
         });
+    }
+
+    /// Whether a condition looks at a request, and not at a name in TLS alone.
+    pub(super) fn needs_request(&self, words: &[String]) -> bool {
+        let of_request = |word: &str| {
+            ["path", "url", "hdr", "req.hdr", "method"].iter().any(|beginning| word.starts_with(beginning))
+        };
+        let named = |word: &String| self.0.get(word).is_some_and(|(.., is_of_request)| *is_of_request);
+        words.iter().any(|word| of_request(word) || named(word))
     }
 
     /// The alternatives of a condition (`if ...`), and the lines of the ACLs that it names; `None`
@@ -95,7 +107,7 @@ impl Acls {
                     current = current.and(&patterns(&test)?)?;
                 }
                 name => {
-                    let (acl, acl_lines) = self.0.get(name)?;
+                    let (acl, acl_lines, _) = self.0.get(name)?;
                     current = current.and(acl.as_ref()?)?;
                     lines.extend(acl_lines.iter().copied());
                 }
@@ -185,6 +197,9 @@ fn pattern(name: &str, kind: &str, value: &str) -> Option<Vec<String>> {
         ("host", "dom") if value.contains('.') => vec![value.to_owned(), format!("*.{value}")],
         ("host", "end") if value.starts_with('.') => vec![format!("*{value}")],
         ("path", "beg") => vec![format!("{value}*")],
+        // Behind the slash that paths begin with, or with it.
+        ("path", "end") if value.starts_with('/') => vec![value.to_owned(), format!("/*{value}")],
+        ("path", "sub") if value.starts_with('/') => vec![format!("{value}*"), format!("/*{value}*")],
         ("path", "end") => vec![format!("/*{value}")],
         ("path", "dir") => {
             // At the beginning of the path or deeper in it, as its end or with more behind it.
@@ -213,7 +228,7 @@ mod tests {
 
     fn routes(acls: &[&str], condition: &str) -> Option<Vec<(Option<String>, Option<String>)>> {
         let mut all = Acls::default();
-        acls.iter().for_each(|acl| all.add(&HaproxyLine { line: 1, words: split(acl) }));
+        acls.iter().for_each(|acl| all.add(&HaproxyLine { line: 1, section: 0, words: split(acl) }));
         let (alternatives, _) = all.condition(&split(condition))?;
         let routes = alternatives.iter().flat_map(ConditionPatterns::routes);
         Some(routes.map(|route| (route.host, route.path)).collect())

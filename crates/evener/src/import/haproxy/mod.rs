@@ -44,7 +44,11 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
     let ledger = Ledger::new(source, significant);
     let mut reader = HaproxyReader { ledger, places, sections, pools: BTreeMap::new(), services: Vec::new() };
     before.iter().for_each(|line| reader.ledger.leave(line.line, words::reason(line)));
-    conditional.iter().for_each(|line| reader.ledger.leave(line.line, &reasons::CONDITION));
+    for line in &conditional {
+        let is_variable = words::has_variable(source.line(line.line).map_or("", |line| &line.text));
+        let why = if is_variable { &reasons::VARIABLE } else { &reasons::CONDITION };
+        reader.ledger.leave(line.line, why);
+    }
     for at in 0..reader.sections.len() {
         let Some(section) = reader.sections.get(at).cloned() else { continue };
         if matches!(section.kind.as_str(), "frontend" | "listen") {
@@ -73,6 +77,12 @@ impl HaproxyReader<'_, '_> {
         last.is_some_and(|line| line.word(0) == "disabled")
     }
 
+    /// Whether a backend serves nobody.
+    fn is_off(&mut self, at: usize) -> bool {
+        let is_disabled = self.sections.get(at).is_some_and(|section| self.is_disabled(section));
+        is_disabled || self.pool(at).servers.is_empty()
+    }
+
     fn frontend(&mut self, at: usize, section: &HaproxySection) {
         let whole = section.head.line..=section.last;
         if self.is_disabled(section) {
@@ -91,6 +101,7 @@ impl HaproxyReader<'_, '_> {
         }
         let mut service =
             DraftService::new(&usable_name(&section.name), DraftMethod::Nat { source_nat: true });
+        service.chooses_each_request = mode.is_some_and(|line| line.word(1) == "http");
         service.lines = BTreeSet::from([section.head.line]);
         service.lines.extend(mode.map(|line| line.line));
         service.lines.extend(lines.iter().filter(|line| line.word(0) == "enabled").map(|line| line.line));
@@ -98,7 +109,8 @@ impl HaproxyReader<'_, '_> {
         if !service.has_address() {
             return;
         }
-        let (choices, default) = self.choices(at, section, &lines, &mut service.lines);
+        let is_http = service.chooses_each_request;
+        let (choices, default) = self.choices(at, section, &lines, is_http, &mut service.lines);
         let used: BTreeSet<usize> = choices.iter().map(|choice| choice.pool).chain(default).collect();
         let servers: usize = used.iter().map(|at| self.pool(*at).servers.len()).sum();
         if servers == 0 {
@@ -121,6 +133,7 @@ impl HaproxyReader<'_, '_> {
         at: usize,
         section: &HaproxySection,
         lines: &[HaproxyLine],
+        is_http: bool,
         used: &mut BTreeSet<usize>,
     ) -> (Vec<PoolChoice>, Option<usize>) {
         let mut acls = Acls::default();
@@ -139,14 +152,17 @@ impl HaproxyReader<'_, '_> {
                 reader.sections.iter().position(fits)
             };
             let named = named(self);
-            let is_off = named.and_then(|at| self.sections.get(at)).is_some_and(|of| self.is_disabled(of));
+            let is_rule = matches!(line.word(0), "use_backend" | "default_backend");
+            let is_off = named.filter(|_| is_rule).is_some_and(|at| self.is_off(at));
             match (line.word(0), named) {
-                ("use_backend" | "default_backend", _) if is_off => {
-                    self.ledger.leave(line.line, &reasons::BACKEND_OFF);
-                }
                 ("use_backend" | "default_backend", _) if is_decided => {
                     self.ledger.leave(line.line, &reasons::UNREACHED);
                 }
+                ("default_backend", _) if is_off => {
+                    default = None;
+                    self.ledger.leave(line.line, &reasons::BACKEND_OFF);
+                }
+                ("use_backend", _) if is_off => self.ledger.leave(line.line, &reasons::BACKEND_OFF),
                 ("default_backend", Some(backend)) => {
                     default = Some(backend);
                     default_line = Some(line.line);
@@ -160,6 +176,12 @@ impl HaproxyReader<'_, '_> {
                     is_decided = true;
                     default = Some(backend);
                     used.insert(line.line);
+                }
+                // Without mode http there is no request that a condition could look at.
+                ("use_backend", Some(_))
+                    if !is_http && acls.needs_request(line.words.get(3..).unwrap_or_default()) =>
+                {
+                    self.ledger.leave(line.line, &reasons::CONTENT);
                 }
                 ("use_backend", Some(backend)) if line.word(2) == "if" => {
                     let routes_left = ROUTES.saturating_sub(routes);
@@ -198,6 +220,9 @@ impl HaproxyReader<'_, '_> {
         }
         let of_choice: BTreeSet<usize> = of_acls.into_iter().chain([line.line]).collect();
         for line in lines.iter().filter(|line| of_choice.contains(&line.line)) {
+            if line.words.iter().any(|word| word.starts_with("hdr_dom(")) {
+                self.ledger.leave_part(line.line, "hdr_dom", &reasons::DOMAIN);
+            }
             if conditions::ignores_case(&line.words) {
                 self.ledger.leave_part(line.line, "-i", &reasons::CASE);
             }

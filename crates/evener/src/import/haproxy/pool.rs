@@ -40,11 +40,25 @@ pub(super) fn read(lines: &[&HaproxyLine], ledger: &mut Ledger<'_>, places: &mut
         },
         false => true,
     });
+    backups(lines, &options, &mut pool, ledger);
     checks::read(lines, &options, &mut pool, ledger);
     agents(&options, &mut pool, ledger);
     pool.lines.extend(defaults.iter().filter(|_| !options.is_empty()).map(|line| line.line));
     pool.servers = options.into_iter().map(|of| of.server).collect();
     pool
+}
+
+/// HAProxy uses one backup at a time, unless it is told to use all.
+fn backups(lines: &[&HaproxyLine], options: &[ServerOptions], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {
+    let written = lines.iter().rev().find(|line| line.words.iter().any(|word| word == "allbackups"));
+    match written.filter(|line| line.word(0) == "option") {
+        Some(line) => drop(pool.lines.insert(line.line)),
+        None => {
+            for other in options.iter().filter(|of| of.is_backup).skip(1) {
+                ledger.leave_part(other.server.address.line, "backup", &reasons::ONE_BACKUP);
+            }
+        }
+    }
 }
 
 fn balance(lines: &[&HaproxyLine], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {

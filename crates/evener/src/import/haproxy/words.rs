@@ -31,6 +31,8 @@ const SECTIONS: [&str; 19] = [
 pub(super) struct HaproxyLine {
     /// Its place in the source.
     pub(super) line: usize,
+    /// The line of the head of its section; 0 where there is none.
+    pub(super) section: usize,
     pub(super) words: Vec<String>,
 }
 
@@ -64,11 +66,11 @@ pub(super) struct HaproxySection {
 pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<HaproxyLine>) {
     let (mut sections, mut before): (Vec<HaproxySection>, Vec<HaproxyLine>) = (Vec::new(), Vec::new());
     let mut defaults = None;
-    for words in lines {
+    for mut words in lines {
         if !SECTIONS.contains(&words.word(0)) {
             match sections.last_mut() {
                 Some(section) => {
-                    section.last = words.line;
+                    (section.last, words.section) = (words.line, section.head.line);
                     section.lines.push(words);
                 }
                 None => before.push(words),
@@ -97,17 +99,21 @@ pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<Hap
     (sections, before)
 }
 
-/// The lines with words, and those within `.if`, of which nobody but HAProxy knows which hold.
+/// The lines with words, and those that depend on the environment: within `.if`, or with variables.
 pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
     let (mut plain, mut conditional) = (Vec::new(), Vec::new());
     let mut depth = 0_usize;
     for (at, line) in source.lines.iter().enumerate() {
-        let words = HaproxyLine { line: at + 1, words: split(&line.text) };
+        let words = HaproxyLine { line: at + 1, section: 0, words: split(&line.text) };
         let is_condition = matches!(words.word(0), ".if" | ".elif" | ".else" | ".endif");
         depth += usize::from(words.word(0) == ".if");
         match words.words.is_empty() {
             true => {}
             false if depth > 0 || is_condition => conditional.push(words.clone()),
+            // Addresses that aren't known have placeholders.
+            false if has_variable(&line.text) && !matches!(words.word(0), "bind" | "server") => {
+                conditional.push(words.clone());
+            }
             false => plain.push(words.clone()),
         }
         depth = depth.saturating_sub(usize::from(words.word(0) == ".endif"));
@@ -139,6 +145,26 @@ pub(super) fn split(line: &str) -> Vec<String> {
     words
 }
 
+/// Whether a line has an environment variable, as HAProxy reads them within quotes.
+pub(super) fn has_variable(line: &str) -> bool {
+    let (mut quote, mut chars) = (None, line.chars().peekable());
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => drop(chars.next()),
+            (c, Some(open)) if c == open => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            ('#', None) => return false,
+            ('$', Some('"'))
+                if chars.peek().is_some_and(|next| matches!(next, '{' | '_' | 'A'..='Z' | 'a'..='z')) =>
+            {
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
 /// The character behind a backslash, which stays where it escapes nothing.
 fn escape(chars: &mut std::str::Chars<'_>, word: &mut String) {
     let mut rest = chars.clone();
@@ -159,7 +185,7 @@ fn escape(chars: &mut std::str::Chars<'_>, word: &mut String) {
 }
 
 /// Why lines have no counterpart, by their first words: the longest beginning counts.
-const LEFT: [(&str, &LeftReason); 127] = [
+const LEFT: [(&str, &LeftReason); 131] = [
     ("acl", &reasons::CONTENT),
     (".diag", &reasons::PROCESS),
     (".notice", &reasons::PROCESS),
@@ -206,6 +232,9 @@ const LEFT: [(&str, &LeftReason); 127] = [
     ("tcp-request content accept", &reasons::CONNECTION),
     ("tcp-request connection accept", &reasons::RULES),
     ("tcp-request content set-", &reasons::CONNECTION),
+    ("tcp-request content set-dst", &reasons::CONTENT),
+    ("tcp-request connection set-dst", &reasons::CONTENT),
+    ("tcp-request session", &reasons::RULES),
     ("tcp-response inspect-delay", &reasons::CONNECTION),
     ("clitcpka", &reasons::CONNECTION),
     ("srvtcpka", &reasons::CONNECTION),
@@ -266,6 +295,7 @@ const LEFT: [(&str, &LeftReason); 127] = [
     ("option", &reasons::CONNECTION),
     ("option dontlog", &reasons::LOGGING),
     ("option forwardfor", &reasons::HEADERS),
+    ("option httpchk", &reasons::UNUSED),
     ("option httplog", &reasons::LOGGING),
     ("option log", &reasons::LOGGING),
     ("option originalto", &reasons::HEADERS),
@@ -341,7 +371,7 @@ mod tests {
 
     #[test]
     fn longest_beginning_gives_the_reason() {
-        let why = |text: &str| reason(&HaproxyLine { line: 1, words: split(text) });
+        let why = |text: &str| reason(&HaproxyLine { line: 1, section: 0, words: split(text) });
         assert_eq!(why("http-request redirect scheme https"), &reasons::REDIRECTS);
         assert_eq!(why("http-request deny"), &reasons::RULES);
         assert_eq!(why("no option httplog"), &reasons::LOGGING);

@@ -25,7 +25,7 @@ const WORDING: Wording = Wording {
 /// `http` or `stream`: its statements, and the pools that were read.
 struct Context<'t> {
     statements: Vec<&'t Statement>,
-    upstreams: BTreeMap<&'t str, &'t Statement>,
+    upstreams: BTreeMap<String, &'t Statement>,
     /// By the number that choices have.
     pools: BTreeMap<usize, DraftPool>,
     /// The numbers of pools, by the name of the upstream or the address itself, and the port.
@@ -81,7 +81,9 @@ pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftS
 impl NginxReader<'_, '_> {
     fn context(&mut self, is_http: bool, statements: Vec<&Statement>) {
         let upstreams = statements.iter().filter(|statement| statement.word(0) == "upstream");
-        let upstreams = upstreams.map(|statement| (statement.word(1), *statement)).collect();
+        // nginx compares their names without case.
+        let upstreams =
+            upstreams.map(|statement| (statement.word(1).to_ascii_lowercase(), *statement)).collect();
         let (pools, numbers) = (BTreeMap::new(), BTreeMap::new());
         let mut context = Context { statements, upstreams, pools, numbers };
         match is_http {
@@ -110,10 +112,14 @@ impl NginxReader<'_, '_> {
             self.leave_all(inside);
             let structural = matches!(statement.word(0), "server" | "location");
             let has_carried = inside.iter().any(|inner| self.ledger.has_carried(inner.whole()));
-            match (structural, has_carried) {
+            // Requests that none of its inner locations takes are not passed on.
+            let is_whole = statement.word(0) == "server" || server::passes_directly(statement);
+            match (structural, has_carried && is_whole) {
                 (true, true) => self.ledger.carry_all(statement.lines()),
                 (true, false) => {
-                    let passes = server::passes_on(statement) || server::passes_directly(statement);
+                    let is_server = statement.word(0) == "server";
+                    let passes =
+                        server::passes_directly(statement) || is_server && server::passes_on(statement);
                     let why = if passes { &reasons::NOT_MADE } else { &reasons::NO_PROXY };
                     self.ledger.leave_open(statement.lines(), why);
                 }
@@ -139,11 +145,11 @@ impl NginxReader<'_, '_> {
         if target.is_empty() || target.contains('$') {
             return None;
         }
-        let key = format!("{target} {port:?}");
+        let key = format!("{} {port:?}", target.to_ascii_lowercase());
         if let Some(number) = context.numbers.get(&key) {
             return Some(*number);
         }
-        let pool = match context.upstreams.get(target) {
+        let pool = match context.upstreams.get(&target.to_ascii_lowercase()) {
             // There the port is never that of the scheme.
             Some(upstream) => upstream::read(upstream, port.and(Some(80)), &mut self.ledger, self.places),
             None => upstream::direct(target, port, line, &mut self.ledger, self.places),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use evener_core::path::content::HostPattern;
+
 use super::listen::Listen;
 use super::location::LocationMatch;
 use super::{Context, NginxReader, WORDING, location};
@@ -108,6 +110,7 @@ impl NginxReader<'_, '_> {
             None => format!("http-{port}"),
         };
         let mut service = DraftService::new(&name, DraftMethod::Nat { source_nat: true });
+        service.chooses_each_request = true;
         for host in hosts.iter().filter(|host| passes_on(host.statement)) {
             service.lines.extend(host.statement.lines());
         }
@@ -117,7 +120,9 @@ impl NginxReader<'_, '_> {
         }
         let mut choices = Vec::new();
         for (at, host) in shared.hosts.iter().zip(&hosts) {
-            if *at != shared.default && passes_on(host.statement) {
+            // The default one needs routes of its names only where another one takes some of them.
+            let is_needed = *at != shared.default || is_taken_by_others(host, &hosts);
+            if is_needed && passes_on(host.statement) {
                 choices.extend(self.named_host(context, host, &mut service.lines));
             }
         }
@@ -231,12 +236,12 @@ impl NginxReader<'_, '_> {
             let target = if passes_directly(one) { Some(one) } else { fallback(one, named) };
             let Some(target) = target else { continue };
             let is_internal = one.inner().iter().any(|inner| inner.word(0) == "internal");
-            let is_bound = is_nested && location::is_regex(one);
+            let is_bound = is_nested && (location::is_regex(one) || location::is_regex(block));
             let left = match location::read(one) {
                 _ if is_internal => &reasons::NAMED_LOCATION,
                 Some(matching) if !is_bound => {
-                    if one.word(1) == "~*" {
-                        self.ledger.leave_part(one.first, one.word(1), &reasons::CASE);
+                    if one.word(1).starts_with("~*") {
+                        self.ledger.leave_part(one.first, "~*", &reasons::CASE);
                     }
                     if let Some((pool, mut lines)) =
                         self.passed(context, target, one.word(one.words.len() - 1))
@@ -258,7 +263,7 @@ impl NginxReader<'_, '_> {
     /// Sorts locations: exact ones, then the longest prefix unless a regular expression takes the
     /// request. `^~` puts its prefix before those, as routes can where no longer prefix goes on
     /// from it.
-    fn in_order(&mut self, server: &Statement, found: &mut [LocationPool]) {
+    fn in_order(&mut self, server: &Statement, found: &mut Vec<LocationPool>) {
         let has_regex = found.iter().any(|(matching, ..)| matching.is_regex());
         let prefixes: Vec<String> = found.iter().filter_map(|(matching, ..)| matching.prefix()).collect();
         for (matching, _, lines) in found.iter_mut() {
@@ -271,6 +276,12 @@ impl NginxReader<'_, '_> {
             if goes_on && has_regex {
                 let place = lines.first().copied().unwrap_or(server.first);
                 self.ledger.leave_part(place, "^~", &reasons::LOCATION_ORDER);
+            }
+        }
+        // All requests are for a root of this kind, so that no regular expression is looked at.
+        if found.iter().any(|(matching, ..)| matching.is_before_regexes() && matching.takes_all()) {
+            for (.., lines) in found.extract_if(.., |(matching, ..)| matching.is_regex()) {
+                lines.into_iter().for_each(|line| self.ledger.leave(line, &reasons::UNREACHED));
             }
         }
         found.sort_by_key(|(matching, ..)| matching.rank);
@@ -313,6 +324,17 @@ impl NginxReader<'_, '_> {
         let has_servers = context.pools.get(&number).is_some_and(|pool| !pool.servers.is_empty());
         has_servers.then(|| (number, block.lines().chain(passed.lines()).collect()))
     }
+}
+
+/// Whether names of other virtual hosts take requests for those of this one.
+fn is_taken_by_others(host: &VirtualHost<'_>, all: &[&VirtualHost<'_>]) -> bool {
+    let patterns = |host: &VirtualHost<'_>| -> Vec<HostPattern> {
+        location::hosts(&host.names).0.iter().filter_map(|name| HostPattern::parse(name).ok()).collect()
+    };
+    let own = patterns(host);
+    let others = all.iter().filter(|other| !std::ptr::eq(other.statement, host.statement));
+    let mut others = others.flat_map(|other| patterns(other));
+    others.any(|other| own.iter().any(|own| other.covers(own)))
 }
 
 /// Whether a virtual host passes any request on.

@@ -78,12 +78,18 @@ impl NginxReader<'_, '_> {
         };
         let (mut choices, mut default) = (Vec::new(), None);
         self.ledger.carry_all(map.lines());
-        let preread = server.inner().iter().filter(|one| one.word(0) == "ssl_preread");
-        preread.for_each(|one| self.ledger.carry_all(one.lines()));
+        let around = server.inner().iter().chain(context.statements.iter().copied());
+        let preread: Vec<&Statement> =
+            around.filter(|one| one.word(0) == "ssl_preread" && one.word(1) == "on").collect();
+        preread.iter().for_each(|one| self.ledger.carry_all(one.lines()));
         let has_hostnames = map.inner().iter().any(|entry| entry.word(0) == "hostnames");
         for entry in map.inner() {
             if matches!(entry.word(0), "hostnames" | "volatile") {
                 self.ledger.carry_all(entry.lines());
+                continue;
+            }
+            if entry.word(0) == "include" {
+                self.ledger.leave_statement(entry, &reasons::NOT_FOLLOWED);
                 continue;
             }
             // Without `hostnames` such a key is text that no name has.
@@ -92,6 +98,10 @@ impl NginxReader<'_, '_> {
             let hosts = name.map(|name| location::hosts(&[name.to_owned()]).0);
             let pool = self.pool(context, entry.word(1), None, entry.first);
             match (entry.word(0), hosts.filter(|hosts| !hosts.is_empty()), pool) {
+                // Without it the name is empty for nginx.
+                (name, ..) if name != "default" && preread.is_empty() => {
+                    self.ledger.leave_statement(entry, &reasons::UNREACHED);
+                }
                 (_, _, None) => self.ledger.leave_statement(entry, &reasons::CONTENT),
                 ("default", _, pool) => {
                     default = pool;
