@@ -27,6 +27,12 @@ impl Key {
         bytes
     }
 
+    /// Bytes that were sealed with this context, without their tag; `None` where the tag is wrong.
+    pub fn open<'b>(&self, context: &[u8], sealed: &'b [u8]) -> Option<&'b [u8]> {
+        let (bytes, tag) = split_tag(sealed)?;
+        self.has_sealed(context, bytes, tag).then_some(bytes)
+    }
+
     /// Whether this is the tag of these bytes; takes as long whatever is wrong with it.
     pub(super) fn has_sealed(&self, context: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
         mac(&self.0).chain_update(context).chain_update(bytes).verify_truncated_left(tag).is_ok()

@@ -9,6 +9,7 @@ use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, ProgramError, Reason};
 
 use super::desired::{self, AgentIdentity, ArpMode, DesiredState, HostFacts, ServedService};
+use super::firewall::{Firewall, Packet, Verdict};
 use super::load;
 use super::member;
 use super::place::{dotted, read_setting};
@@ -39,12 +40,14 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         ..HostFacts::default()
     };
     let listening = Listening::read();
+    let firewall = Firewall::read();
     let mut findings = Vec::new();
     findings.extend(left_behind());
     for role in &roles {
         findings.extend(addresses(role, network));
         findings.extend(silence(role, network));
         findings.extend(ports(role, &listening));
+        findings.extend(admission(role, config, firewall.as_ref()));
         findings.extend(way_back(role, config, network));
         findings.extend(strict_reverse_path(role, network));
     }
@@ -246,17 +249,75 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// Whether anything listens where clients' packets arrive.
-fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
+/// The addresses to which clients' packets come here.
+fn arrivals(role: &ServedService<'_>) -> BTreeSet<SocketAddr> {
     let service = role.service;
-    let wanted: BTreeSet<SocketAddr> = match service.method.translates() {
+    match service.method.translates() {
         true => {
             let port = service.addresses.first().map_or(0, SocketAddr::port);
             role.own.iter().map(|(own, own_port)| SocketAddr::new(*own, own_port.unwrap_or(port))).collect()
         }
         false => service.addresses.iter().copied().collect(),
+    }
+}
+
+/// Whether this host's firewall lets clients in.
+fn admission(
+    role: &ServedService<'_>,
+    config: &Config,
+    firewall: Result<&Firewall, &String>,
+) -> Option<Finding> {
+    let service = role.service;
+    let check = format!("{} firewall", service.name);
+    let firewall = match firewall {
+        Ok(firewall) => firewall,
+        Err(why) => {
+            return Some(finding(&check, Severity::Ok, format!("Its rules are not looked at: {why}.")));
+        }
     };
-    wanted
+    let judge = |to: SocketAddr, from: Option<IpAddr>| {
+        firewall.judge(&Packet { from, to, protocol: service.protocol })
+    };
+    // With source_nat clients' packets come from a director.
+    let clients = |to: SocketAddr| match config.farm.directors.iter().find(|_| service.source_nat) {
+        Some(director) => judge(to, Some(*director)),
+        None => judge(to, None),
+    };
+    let protocol = service.protocol;
+    let found = arrivals(role).into_iter().find_map(|to| match clients(to) {
+        Verdict::Accepted => None,
+        Verdict::Unknown => {
+            let message = format!("Whether its rules let clients in to {to} ({protocol}) can't be seen from them.");
+            Some(finding(&check, Severity::Ok, message))
+        }
+        Verdict::Dropped(place) => {
+            let same_family = |director: &&IpAddr| director.is_ipv4() == to.is_ipv4();
+            let mut directors = config.farm.directors.iter().filter(same_family);
+            let admits_director = directors.any(|director| judge(to, Some(*director)) == Verdict::Accepted);
+            Some(match admits_director {
+                true => finding(
+                    &check,
+                    Severity::Warn,
+                    format!(
+                        "The firewall lets directors in to {to} ({protocol}), so probes succeed, and drops clients that no rule \
+                         names: {place}."
+                    ),
+                ),
+                false => finding(
+                    &check,
+                    Severity::Fail,
+                    format!("The firewall drops what clients send to {to} ({protocol}): {place}."),
+                ),
+            })
+        }
+    });
+    Some(found.unwrap_or_else(|| finding(&check, Severity::Ok, "Clients are let in.".to_owned())))
+}
+
+/// Whether anything listens where clients' packets arrive.
+fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
+    let service = role.service;
+    arrivals(role)
         .into_iter()
         .map(|address| match listening.has(service.protocol, address) {
             true => finding(&service.name, Severity::Ok, format!("Something listens at {address}.")),

@@ -6,6 +6,7 @@
 
 mod desired;
 pub mod doctor;
+mod firewall;
 mod listening;
 mod load;
 pub(crate) mod local_server;
@@ -23,6 +24,9 @@ use std::io::{self, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub(crate) use load::findings;
+pub(crate) use path_probe::ServerKeys;
 
 use evener_core::node::secret::Secret;
 use evener_dataplane::claim::Role;
@@ -198,8 +202,8 @@ impl Agent {
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
-        let path_key = path_probe::key(&config)?;
-        let known = LoadContext { config: &config, network: &network, memberships: &wanted, path_key };
+        let keys = ServerKeys::read(&config)?;
+        let known = LoadContext { config: &config, network: &network, memberships: &wanted, keys };
         let exporter = LoadExporter::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
         memberships.follow(wanted, &exporter);
@@ -292,15 +296,10 @@ impl Agent {
             .map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.secret =
             secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
-        let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
+        let keys = ServerKeys::read(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.exporter.follow(&LoadContext {
-            config: &config,
-            network: &network,
-            memberships: &wanted,
-            path_key,
-        });
+        self.exporter.follow(&LoadContext { config: &config, network: &network, memberships: &wanted, keys });
         self.memberships.follow(wanted, &self.exporter);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;

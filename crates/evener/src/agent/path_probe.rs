@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use evener_core::node::path_probe::{self, ProbeResponder, ProbeResponse, Train, TrainPacket};
-use evener_core::node::secret::{KEY_LEN, Key};
+use evener_core::node::secret::{KEY_LEN, Key, Secret};
 use socket2::Type;
 use tokio::net::UdpSocket;
 
@@ -15,8 +15,8 @@ use super::load::host::monotonic_ns;
 use crate::config::{AgentListen, Config};
 use crate::runtime::secret::{self, SecretFileError, random};
 
-/// Longer than any message.
-const MESSAGE_MAX: usize = 256;
+/// The longest datagram: directors look which sizes arrive.
+const MESSAGE_MAX: usize = 65_535;
 /// The kernel wakes a thread later than this by so much: the rest is waited for without sleeping.
 const SLEEP_LATE: Duration = Duration::from_micros(200);
 
@@ -27,6 +27,38 @@ const SLEEP_LATE: Duration = Duration::from_micros(200);
 pub(crate) fn key(config: &Config) -> Result<Option<Key>, SecretFileError> {
     let file = config.farm.secret_file.as_ref().filter(|_| config.dns.probes_paths());
     Ok(file.map(|file| secret::read(file)).transpose()?.map(|secret| path_probe::key(&secret)))
+}
+
+/// The farm's keys by which directors are believed that ask this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerKeys {
+    /// For probes of paths.
+    pub(crate) probes: Key,
+    /// For findings of the doctor.
+    pub(crate) findings: Key,
+}
+
+impl ServerKeys {
+    /// As a farm's secret gives them.
+    pub(crate) fn of(secret: &Secret) -> ServerKeys {
+        ServerKeys { probes: path_probe::key(secret), findings: Key(secret.derive("evener findings 1")) }
+    }
+
+    /// Of the file, if its secret can be read.
+    ///
+    /// # Errors
+    /// When it can't, and names need it.
+    pub(super) fn read(config: &Config) -> Result<Option<ServerKeys>, SecretFileError> {
+        let Some(file) = &config.farm.secret_file else { return Ok(None) };
+        match secret::read(file) {
+            Ok(secret) => Ok(Some(ServerKeys::of(&secret))),
+            Err(error) if config.dns.probes_paths() => Err(error),
+            Err(error) => {
+                tracing::info!(%error, "directors can't ask for findings");
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// Answers directors for as long as it lives.
@@ -48,7 +80,7 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
         return;
     }
     let mut responder = ProbeResponder::new(key, Key(own));
-    let mut bytes = [0; MESSAGE_MAX];
+    let mut bytes = vec![0; MESSAGE_MAX];
     loop {
         // An error is of one datagram: of a port that is closed, say.
         let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };

@@ -237,6 +237,9 @@ pub struct DoctorArgs {
     /// The configuration, unless a daemon or an agent runs with one already
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// End with 1 for warnings too
+    #[arg(long)]
+    pub strict: bool,
     /// How to answer, and whom to ask.
     #[command(flatten)]
     pub view: ViewArgs,

@@ -1,6 +1,7 @@
 //! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or
-//! without a running daemon. It only looks: nothing is changed, mounted, attached or sent to
-//! servers; neighbours are asked by ARP who has the addresses that this host is to answer for.
+//! without a running daemon. It only looks: nothing is changed, mounted or attached. Neighbours are
+//! asked by ARP who has the addresses that this host is to answer for; agents of servers are asked
+//! for what they find, and full-size packets are sent to servers.
 
 mod admin;
 mod daemon;
@@ -13,6 +14,7 @@ mod links;
 mod names;
 mod owners;
 mod routes;
+mod servers;
 
 use std::path::{Path, PathBuf};
 
@@ -25,8 +27,9 @@ use crate::runtime::paths;
 use crate::runtime::terminal;
 use crate::views::{Finding, Severity};
 
-/// Looks at everything, and prints what was found. Ends with 4 if anything failed.
-pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
+/// Looks at everything, and prints what was found. Ends with 4 if anything failed, and with 1 for a
+/// warning if it is strict.
+pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -43,9 +46,11 @@ pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
         eprintln!("evener: what was found can't be written: {error}");
         return Exit::Failed;
     }
-    match findings.iter().any(|finding| finding.state == Severity::Fail) {
-        true => Exit::Environment,
-        false => Exit::Ok,
+    let has = |state| findings.iter().any(|finding| finding.state == state);
+    match (has(Severity::Fail), *strict && has(Severity::Warn)) {
+        (true, _) => Exit::Environment,
+        (false, true) => Exit::Failed,
+        (false, false) => Exit::Ok,
     }
 }
 
@@ -94,6 +99,7 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
         Some(config) if directs || serves.is_empty() => {
             findings.extend(names::check_listeners(&config, &network));
             farm::check_farm(&config, &network, &links, attached, &mut findings).await;
+            findings.extend(servers::check_servers(&config, &network).await);
         }
         _ => links.check_links(links.ethernet(), &mut findings),
     }

@@ -1,9 +1,9 @@
 //! Findings on a host.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How good a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// As it should be.
@@ -15,7 +15,7 @@ pub enum Severity {
 }
 
 /// A finding, and its state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Its subject, in a word or two.
     pub check: String,

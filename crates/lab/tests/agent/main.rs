@@ -7,6 +7,7 @@ mod delays;
 mod doctor;
 mod host;
 mod load;
+mod night;
 mod refusals;
 mod requests;
 mod tunnels;

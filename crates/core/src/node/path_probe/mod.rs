@@ -19,7 +19,7 @@ pub use trains::{ProbeRefusal, ProbeResponder, ProbeResponse, Train};
 
 use alloc::vec::Vec;
 
-use super::secret::{Key, Secret, split_tag};
+use super::secret::{Key, Secret, TAG_LEN, split_tag};
 
 /// Numbers that tell one probe from another, in bytes.
 pub const NONCE_LEN: usize = 8;
@@ -99,7 +99,24 @@ pub enum ProbeMessage {
         /// The time between two packets, in nanoseconds.
         gap_ns: u32,
     },
+    /// A director looks whether a datagram of this size arrives.
+    Size {
+        /// The director's number.
+        request: Nonce,
+        /// Payload in bytes.
+        len: u16,
+    },
+    /// It has arrived.
+    Arrived {
+        /// The director's number.
+        request: Nonce,
+        /// Payload in bytes.
+        len: u16,
+    },
 }
+
+/// The shortest payload of a [`ProbeMessage::Size`].
+pub const SIZE_MIN: u16 = 64;
 
 /// The key of probes that comes from a farm's secret.
 pub fn key(secret: &Secret) -> Key {
@@ -128,12 +145,23 @@ impl ProbeMessage {
                 bytes.push(step.number());
                 bytes.extend(gap_ns.to_be_bytes());
             }
+            ProbeMessage::Size { request, len } => {
+                bytes.push(5);
+                bytes.extend(request);
+                bytes.resize(usize::from(*len).max(usize::from(SIZE_MIN)) - TAG_LEN, 0);
+            }
+            ProbeMessage::Arrived { request, len } => {
+                bytes.push(6);
+                bytes.extend(request);
+                bytes.extend(u64::from(*len).to_be_bytes());
+            }
         }
         key.seal(CONTEXT, bytes)
     }
 
     /// Reads one; nothing unless it is whole, of this version and of somebody with the key.
     pub fn open(key: &Key, bytes: &[u8]) -> Option<ProbeMessage> {
+        let len = u16::try_from(bytes.len()).ok()?;
         let (bytes, _) = split_tag(bytes).filter(|(bytes, tag)| key.has_sealed(CONTEXT, bytes, tag))?;
         let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         let (request, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
@@ -145,6 +173,11 @@ impl ProbeMessage {
             (3, [step, gap @ ..]) => {
                 let gap_ns = u32::from_be_bytes(gap.try_into().ok()?);
                 Some(ProbeMessage::Go { request, challenge, step: TrainKind::of(*step)?, gap_ns })
+            }
+            (5, _) if len >= SIZE_MIN => Some(ProbeMessage::Size { request, len }),
+            (6, []) => {
+                let len = u16::try_from(u64::from_be_bytes(challenge)).ok()?;
+                Some(ProbeMessage::Arrived { request, len })
             }
             _ => None,
         }

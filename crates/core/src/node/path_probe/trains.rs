@@ -92,7 +92,11 @@ impl ProbeResponder {
                 self.free_ms = now_ms.saturating_add(train_ms).saturating_add(PAUSE_MS);
                 Ok(ProbeResponse::Train(Train { challenge, step, gap_ns }))
             }
-            ProbeMessage::Challenge { .. } => Err(ProbeRefusal::Silent),
+            // The answer is shorter than the question, and nothing is kept.
+            ProbeMessage::Size { request, len } => {
+                Ok(ProbeResponse::Answer(ProbeMessage::Arrived { request, len }))
+            }
+            ProbeMessage::Challenge { .. } | ProbeMessage::Arrived { .. } => Err(ProbeRefusal::Silent),
         }
     }
 
@@ -124,7 +128,7 @@ pub enum ProbeResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key;
+    use super::super::{SIZE_MIN, key};
     use super::*;
     use crate::node::secret::Secret;
 
@@ -178,6 +182,20 @@ mod tests {
                 from,
                 ProbeMessage::Go { request: REQUEST, challenge, step, gap_ns: 1_000_000 },
             )
+        }
+    }
+
+    #[test]
+    fn sizes_are_answered_in_short() {
+        let mut farm = Farm::new();
+        for len in [SIZE_MIN, 1_472, u16::MAX] {
+            let size = ProbeMessage::Size { request: REQUEST, len };
+            let arrived = ProbeMessage::Arrived { request: REQUEST, len };
+            assert_eq!(size.seal(&farm.key).len(), usize::from(len));
+            assert_eq!(farm.receive(1, director(), size), Ok(ProbeResponse::Answer(arrived)));
+            assert_eq!(ProbeMessage::open(&farm.key, &arrived.seal(&farm.key)), Some(arrived));
+            assert!(arrived.seal(&farm.key).len() < usize::from(SIZE_MIN));
+            assert!(farm.receive(1, ([192, 0, 2, 99], 1).into(), size).is_err(), "a stranger's");
         }
     }
 

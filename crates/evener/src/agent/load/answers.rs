@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RetryDelay;
+use super::findings::{self, FindingsAccess};
 use super::measure::Load;
 use super::queries::QueryAccess;
 use crate::agent::listening::bind;
@@ -45,6 +46,8 @@ pub(super) struct ListenSettings {
     pub(super) permitted: Option<Permitted>,
     /// Directors of groups may ask as well, for one thing alone.
     pub(super) queries: Arc<QueryAccess>,
+    /// Directors that ask for findings; `None` without the farm's secret.
+    pub(super) findings: Option<Arc<FindingsAccess>>,
     /// Has what there is to send looked at again.
     pub(super) refresh: Refresh,
 }
@@ -75,6 +78,7 @@ pub(super) struct ReportClient {
     /// report.
     is_permitted: bool,
     queries: Arc<QueryAccess>,
+    findings: Option<Arc<FindingsAccess>>,
 }
 
 impl ListenSettings {
@@ -129,8 +133,8 @@ pub(super) async fn serve<F>(
         let is_director = door.directors.contains(&client.ip().to_canonical());
         let limit = if is_director { &of_directors } else { &of_others };
         let queries = Arc::clone(&door.queries);
-        let requester =
-            ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
+        let (is_permitted, findings) = (door.permits(client.ip()), door.findings.clone());
+        let requester = ReportClient { client: client.ip(), is_permitted, queries, findings };
         Ok((stream, requester, limit.acquire(client.ip()).await))
     };
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
@@ -169,6 +173,11 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, requester: ReportCli
     let answer = loop {
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        if let (Some(target), Some(findings)) = (findings::target(&question), &requester.findings)
+            && requester.is_permitted
+        {
+            break findings.answer(&target, requester.client).await;
+        }
         if let Some(answer) = answer(&question, &load, &requester) {
             break answer;
         }
@@ -310,6 +319,7 @@ mod tests {
                 client: [127, 0, 0, 1].into(),
                 is_permitted: true,
                 queries: Arc::new(QueryAccess::new()),
+                findings: None,
             };
             let answer = answer(&vector.bytes, &load(), &requester).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
@@ -363,6 +373,7 @@ mod tests {
                 directors,
                 permitted: None,
                 queries: Arc::new(QueryAccess::new()),
+                findings: None,
                 refresh: mpsc::channel(1).0,
             },
             load,

@@ -4,6 +4,7 @@
 mod answers;
 mod bandwidth;
 mod delay;
+pub(crate) mod findings;
 mod first_speed;
 mod following;
 pub(super) mod host;
@@ -17,18 +18,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::node::secret::Key;
 use evener_dataplane::pending::PendingPrograms;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::member::MembershipConfig;
-use super::path_probe;
+use super::path_probe::{self, ServerKeys};
 use crate::config::{AgentConfig, Config};
 use crate::io::network::Network;
 use answers::{ListenSettings, Permitted};
 use delay::Delay;
+use findings::FindingsAccess;
 use first_speed::FirstRequest;
 use following::RequestTracker;
 pub(super) use following::number_of;
@@ -85,8 +86,8 @@ struct LoadSettings {
     probes_milli: u64,
     /// Where its server program may listen.
     first_requests: Vec<FirstRequest>,
-    /// By which directors are believed that probe the path from here.
-    path_key: Option<Key>,
+    /// By which directors are believed that ask.
+    keys: Option<ServerKeys>,
 }
 
 /// Ports of the services in the file, of servers that have their own, and of those that clients are
@@ -103,13 +104,13 @@ pub(super) struct LoadContext<'a> {
     pub(super) config: &'a Config,
     pub(super) network: &'a Network,
     pub(super) memberships: &'a [MembershipConfig],
-    /// By which directors are believed that probe the path from here.
-    pub(super) path_key: Option<Key>,
+    /// By which directors are believed that ask.
+    pub(super) keys: Option<ServerKeys>,
 }
 
 impl LoadSettings {
     fn of(known: &LoadContext<'_>) -> LoadSettings {
-        let LoadContext { config, network, memberships, path_key } = *known;
+        let LoadContext { config, network, memberships, keys } = *known;
         LoadSettings {
             config: config.agent.clone(),
             ports: ports(config),
@@ -118,7 +119,7 @@ impl LoadSettings {
             is_member: !memberships.is_empty(),
             probes_milli: memberships.iter().map(MembershipConfig::probes_milli).sum(),
             first_requests: first_speed::first_requests(config, network),
-            path_key,
+            keys,
         }
     }
 
@@ -165,11 +166,13 @@ impl LoadExporter {
         let mut tasks = JoinSet::new();
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
         let (refresh, refreshes) = mpsc::channel(1);
+        let findings = settings.keys.and_then(|keys| FindingsAccess::new(keys.findings)).map(Arc::new);
         let door = |listen| ListenSettings {
             listen,
             refresh: refresh.clone(),
             directors: Arc::clone(&settings.directors),
             queries: Arc::clone(&self.queries),
+            findings: findings.clone(),
             permitted: settings.config.is_restricted(listen).then(|| Permitted {
                 directors: settings.askers.clone(),
                 networks: settings.config.allow.clone(),
@@ -182,8 +185,8 @@ impl LoadExporter {
         if let Some(listen) = listen {
             tasks.spawn(answers::serve(door(listen), self.load(), answers::http));
         }
-        if let (Some(listen), Some(key)) = (listen, settings.path_key) {
-            tasks.spawn(path_probe::serve(listen, key, settings.askers.clone()));
+        if let (Some(listen), Some(keys)) = (listen, settings.keys) {
+            tasks.spawn(path_probe::serve(listen, keys.probes, settings.askers.clone()));
         }
         if let Some(listen) = check_listen {
             tasks.spawn(answers::serve(door(listen), self.load(), answers::agent_check));

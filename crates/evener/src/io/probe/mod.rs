@@ -12,6 +12,7 @@ mod dialogue;
 mod link;
 mod local;
 mod outer;
+pub(crate) mod size;
 mod syn_cookie;
 mod tcp;
 mod tls;

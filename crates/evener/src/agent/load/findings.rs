@@ -1,0 +1,196 @@
+//! Answers directors that ask for the findings of this server's doctor: `GET /v1/findings`.
+//!
+//! A director is believed by the farm's key, and not by its clock, which may be a finding itself:
+//! the first answer is a number that only this agent can make for that address, and the second
+//! request has its tag. The findings have one too, so that a director believes no stranger.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use evener_core::net::http::{HeadParse, read_within};
+use evener_core::node::secret::{KEY_LEN, Key};
+
+use super::answers::{QUESTION_MAX, head};
+use super::host::monotonic_ns;
+use crate::agent::doctor;
+use crate::config;
+use crate::io::network;
+use crate::runtime::secret::random;
+use crate::views::Finding;
+
+/// The request's path.
+const PATH: &str = "/v1/findings";
+/// What is authenticated, for keys that are used for more.
+const PROOF: &[u8] = b"evener findings: a director";
+const ANSWER: &[u8] = b"evener findings: a server";
+/// A number holds for one to two times as long, in seconds.
+const SLOT_S: u64 = 10;
+/// The most that a director reads of an answer, in bytes.
+const ANSWER_MAX: u64 = 256 * 1024;
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// The agent's side.
+pub(super) struct FindingsAccess {
+    key: Key,
+    own: Key,
+}
+
+/// The target of a request for findings, once it has come whole.
+pub(super) fn target(question: &[u8]) -> Option<String> {
+    match read_within(question, QUESTION_MAX) {
+        HeadParse::Request(request) if request.method == "GET" => {
+            let path = request.target.split('?').next();
+            (path == Some(PATH)).then(|| request.target.to_owned())
+        }
+        _ => None,
+    }
+}
+
+impl FindingsAccess {
+    /// `None` where there are no random numbers.
+    pub(super) fn new(key: Key) -> Option<FindingsAccess> {
+        let mut own = [0; KEY_LEN];
+        random(&mut own).ok()?;
+        Some(FindingsAccess { key, own: Key(own) })
+    }
+
+    fn challenge(&self, client: IpAddr, slot: u64) -> Vec<u8> {
+        self.own.seal(client.to_canonical().to_string().as_bytes(), slot.to_be_bytes().to_vec())
+    }
+
+    /// The answer to a request: a number to prove, or the findings.
+    pub(super) async fn answer(&self, target: &str, client: IpAddr) -> String {
+        let slot = monotonic_ns() / 1_000_000_000 / SLOT_S;
+        let proof = target.split_once("?proof=").and_then(|(_, proof)| bytes_of(proof));
+        let slots = [slot, slot.saturating_sub(1)];
+        let proven = slots.map(|slot| self.challenge(client, slot)).into_iter().find(|challenge| {
+            proof.as_ref().and_then(|proof| self.key.open(PROOF, proof)) == Some(challenge.as_slice())
+        });
+        let Some(challenge) = proven else {
+            let body = hex(&self.challenge(client, slot)) + "\n";
+            return head("401 Unauthorized", "text/plain", "", body.len()) + &body;
+        };
+        let findings = findings().await;
+        let body = serde_json::to_string(&findings).unwrap_or_else(|_| "[]".to_owned());
+        let context = [ANSWER, &challenge].concat();
+        let sealed = self.key.seal(&context, body.clone().into_bytes());
+        let tag = hex(sealed.get(body.len()..).unwrap_or_default());
+        let body = format!("{body}\n{tag}\n");
+        head("200 OK", "application/json", "", body.len()) + &body
+    }
+}
+
+/// The findings of this host as a server, by the file that its agent goes by.
+async fn findings() -> Vec<Finding> {
+    let fail = |message: String| vec![Finding::fail("agent", message)];
+    let Some(path) = doctor::config_file() else { return fail("It has no configuration.".to_owned()) };
+    let network = match network::read().await {
+        Ok(network) => network,
+        Err(error) => return fail(format!("The network can't be read: {error}.")),
+    };
+    let read = move || match config::load(&path) {
+        Ok(config) => doctor::findings(&config, &network),
+        Err(_) => {
+            vec![Finding::fail("config", format!("{} has errors: run `evener check` on it.", path.display()))]
+        }
+    };
+    tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| fail("The doctor failed.".to_owned()))
+}
+
+/// Asks the agent of a server, which listens there.
+///
+/// # Errors
+/// Why there are no findings: a part of a sentence.
+pub(crate) async fn ask(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+    tokio::time::timeout(PATIENCE, asked(to, key)).await.map_err(|_| "no answer in time".to_owned())?
+}
+
+async fn asked(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+    let (_, challenge) = get(to, PATH).await?;
+    let challenge = bytes_of(challenge.trim()).ok_or("it is no agent of this version")?;
+    let proof = key.seal(PROOF, challenge.clone());
+    let (status, body) = get(to, &format!("{PATH}?proof={}", hex(&proof))).await?;
+    if status == 401 {
+        return Err("it has another secret".to_owned());
+    }
+    let (json, tag) = body.trim_end().rsplit_once('\n').ok_or("its answer is not understood")?;
+    let sealed = [json.as_bytes(), &bytes_of(tag).ok_or("its answer is not understood")?].concat();
+    key.open(&[ANSWER, &challenge].concat(), &sealed).ok_or("its answer is not authentic")?;
+    serde_json::from_str(json).map_err(|_| "its answer is of another version".to_owned())
+}
+
+/// A request's status and body.
+async fn get(to: std::net::SocketAddr, target: &str) -> Result<(u16, String), String> {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
+    let answer = crate::io::message::exchange(to, &request, ANSWER_MAX).await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the connection was closed")?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    match status {
+        Some(status @ (200 | 401)) => Ok((status, body.to_owned())),
+        Some(403) => Err("it does not answer this host: see [farm] directors".to_owned()),
+        Some(404) => Err("it has no [farm] secret_file, or is of an earlier version".to_owned()),
+        _ => Err("its answer is not understood".to_owned()),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0 && !digits.is_empty())?;
+    Some(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    async fn status_of(access: &FindingsAccess, target: &str, client: IpAddr) -> (u16, String) {
+        let answer = access.answer(target, client).await;
+        let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+        (answer[9..12].parse().unwrap(), body)
+    }
+
+    #[tokio::test]
+    async fn findings_are_for_whoever_has_the_key_and_the_number() {
+        let key = Key([7; KEY_LEN]);
+        let access = FindingsAccess::new(key).unwrap();
+        let (status, challenge) = status_of(&access, PATH, CLIENT).await;
+        assert_eq!(status, 401);
+        let challenge = bytes_of(challenge.trim()).unwrap();
+        let proof = |key: Key| format!("{PATH}?proof={}", hex(&key.seal(PROOF, challenge.clone())));
+        assert_eq!(status_of(&access, &proof(Key([8; KEY_LEN])), CLIENT).await.0, 401, "another key");
+        assert_eq!(status_of(&access, &proof(key), [192, 0, 2, 3].into()).await.0, 401, "another address");
+        assert_eq!(status_of(&access, &format!("{PATH}?proof=xyz"), CLIENT).await.0, 401);
+        let (status, body) = status_of(&access, &proof(key), CLIENT).await;
+        assert_eq!(status, 200);
+        let (json, tag) = body.trim_end().rsplit_once('\n').unwrap();
+        let context = [ANSWER, &challenge].concat();
+        let sealed = [json.as_bytes(), &bytes_of(tag).unwrap()].concat();
+        assert!(key.open(&context, &sealed).is_some());
+        assert!(key.open(ANSWER, &sealed).is_none(), "the number is part of it");
+        let others = FindingsAccess::new(key).unwrap();
+        assert_eq!(status_of(&others, &proof(key), CLIENT).await.0, 401, "another agent's number");
+    }
+
+    #[test]
+    fn only_requests_for_findings_are_taken() {
+        let of = |head: &str| target(format!("{head} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        assert_eq!(of("GET /v1/findings?proof=00").as_deref(), Some("/v1/findings?proof=00"));
+        for head in ["POST /v1/findings", "GET /v1/findings/", "GET /v1/load", "GET /V1/findings"] {
+            assert_eq!(of(head), None, "{head}");
+        }
+        assert_eq!(target(b"GET /v1/findings HTTP/1.1\r\n"), None);
+    }
+}
