@@ -29,7 +29,7 @@ fn people_see_tables() {
     web      02:00:00:00:00:0a  -           up         0.8/2        21    300    75%
         slow start 40 %
     web      web2               192.0.2.12  down           1        21    100    25%
-        probes fail; no answer?[2J
+        probes fail; no answer?[2J; 31 of 94 new connections never continued
     web      café "1"           -           draining       0        21      0     0%
     "#);
     insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
