@@ -70,7 +70,7 @@ pub enum Command {
     Top(TopArgs),
     /// Follow a client's packets and connections
     Trace(TraceArgs),
-    /// Follow events: servers, drains, reloads, hosts, links
+    /// Follow events, or show past ones: servers, drains, reloads, hosts, links
     Events(EventsArgs),
     /// Check host, network and servers for faults
     Doctor(DoctorArgs),
@@ -331,6 +331,12 @@ pub struct TraceArgs {
 /// `evener events`
 #[derive(Debug, Args)]
 pub struct EventsArgs {
+    /// Print the events of this time, as in 1h, those before a restart of the daemon too; then end
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub since: Option<Duration>,
+    /// With --since: go on with events as they happen, as without it
+    #[arg(short, long)]
+    pub follow: bool,
     /// End after this many seconds
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,

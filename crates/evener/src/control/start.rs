@@ -40,7 +40,8 @@ use crate::agent::{self, AgentError};
 use crate::board::request::ControlRequest;
 use crate::board::{DaemonInfo, LoadedFile};
 use crate::config::{self, Config, Problems};
-use crate::events::{Bus, DaemonEvent};
+use crate::events::readers::Readers;
+use crate::events::{Bus, DaemonEvent, history};
 use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::handoff::{ControlLink, ControlQuery, ConversationContext};
 use crate::io::neighbours::{Neighbours, ReceivedFrame};
@@ -145,7 +146,7 @@ impl StartError {
 }
 
 /// Starts everything. Programs attached until an error are detached with it.
-pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
+pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemon, StartError> {
     let file = config::load_tables(config_path).map_err(StartError::Config)?;
     if !file.config.has_services() {
         return Err(StartError::NoService(config_path.to_owned()));
@@ -158,6 +159,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     )))?;
     let mut lock = Lock::acquire(&directory.join("lock"))?;
     let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
+    history::start(readers, &folder).await;
+    let bus = readers.bus().clone();
     let store = Store::new(&folder);
     let (restored, trouble) = state::restore(&store, file).map_err(StartError::Config)?;
     if !restored.dropped.is_empty()
