@@ -8,12 +8,12 @@ use tokio::runtime::Runtime;
 
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
-use super::{changes, events, table, trace};
+use super::{changes, events, listing, table, trace};
 use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
 use crate::runtime::terminal;
-use crate::views::SessionView;
+use crate::views::{ServerView, ServiceView, SessionView};
 
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
@@ -23,12 +23,6 @@ const SESSIONS_SHOWN: usize = 100;
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
-        Command::Services(view) => {
-            request(view, HttpMethod::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
-        }
-        Command::Servers(view) => {
-            request(view, HttpMethod::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
-        }
         Command::Hosts(view) => {
             request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
         }
@@ -51,6 +45,12 @@ pub fn run(command: &Command) -> Exit {
         }
         Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
         // Printed while it comes.
+        Command::Services(args) => {
+            listing::run::<ServiceView>(&args.list, args.state.as_deref()).map(|()| String::new())
+        }
+        Command::Servers(args) => {
+            listing::run::<ServerView>(&args.list, args.state.as_deref()).map(|()| String::new())
+        }
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
         _ => Err(CommandError::NotForDaemon),
@@ -72,12 +72,11 @@ pub fn run(command: &Command) -> Exit {
 
 fn wants_json(command: &Command) -> bool {
     match command {
-        Command::Status(view)
-        | Command::Services(view)
-        | Command::Servers(view)
-        | Command::Hosts(view)
-        | Command::Names(view)
-        | Command::Reopen(view) => view.json,
+        Command::Status(view) | Command::Hosts(view) | Command::Names(view) | Command::Reopen(view) => {
+            view.json
+        }
+        Command::Services(args) => args.list.view.json,
+        Command::Servers(args) => args.list.view.json,
         Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,
@@ -110,6 +109,9 @@ pub(super) enum CommandError {
     /// A file of the command line.
     #[error("{path} can't be read: {why}")]
     File { path: String, why: String },
+    /// There is no such service.
+    #[error("{0}")]
+    Unknown(String),
     /// It took too long.
     #[error("{0}")]
     Late(String),

@@ -40,14 +40,19 @@ fn figures<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, right: true, spare: 0, cell }
 }
 
-/// Services.
-pub(super) fn services(services: &[ServiceView], width: usize) -> String {
+/// Services, those of them that are shown.
+pub(super) fn services(
+    services: &[ServiceView],
+    is_shown: impl Fn(&ServiceView) -> bool,
+    width: usize,
+) -> String {
     let address = |service: &ServiceView, address: &String| match service.protocol.as_str() {
         "tcp" => address.clone(),
         other => format!("{address}/{other}"),
     };
     let shown: Vec<_> = services
         .iter()
+        .filter(|service| is_shown(service))
         .map(|service| {
             let addresses: Vec<_> = service.addresses.iter().map(|one| address(service, one)).collect();
             (service, addresses.join("\n"))
@@ -58,6 +63,7 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
         words("ADDRESS", |(_, addresses)| addresses.clone()),
         spare(3, words("METHOD", |(service, _)| service.method.clone())),
         spare(4, words("POLICY", |(service, _)| service.policy.clone())),
+        words("STATE", |(service, _)| service.state.clone()),
         figures("UP", |(service, _)| format!("{}/{}", service.servers_up, service.servers)),
         figures("SESSIONS", |(service, _)| count(service.sessions)),
         spare(1, figures("CONNS", |(service, _)| count(service.connections))),
@@ -72,12 +78,17 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
     table(&shown, "There are no services.", columns, note, width)
 }
 
-/// Servers.
-pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
+/// Servers, those of them that are shown. Shares are of all.
+pub(super) fn servers(
+    servers: &[ServerView],
+    is_shown: impl Fn(&ServerView) -> bool,
+    width: usize,
+) -> String {
     let chosen = |server: &ServerView| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
     };
-    let shared: Vec<_> = servers.iter().map(|server| (server, chosen(server))).collect();
+    let shown = servers.iter().filter(|server| is_shown(server));
+    let shared: Vec<_> = shown.map(|server| (server, chosen(server))).collect();
     let columns = vec![
         words("SERVICE", |(server, _): &(&ServerView, u64)| server.service.clone()),
         words("SERVER", |(server, _)| server.name.clone()),

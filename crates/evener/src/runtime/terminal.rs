@@ -1,6 +1,8 @@
-//! How wide what people read may be.
+//! Output for people: its width, and views that are shown again and again.
 
 use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use textwrap::{Options, WordSplitter};
 
@@ -8,6 +10,40 @@ use textwrap::{Options, WordSplitter};
 pub(crate) const WIDTH: usize = 80;
 /// Narrower than this, nothing could be read.
 const LEAST: usize = 40;
+
+/// Clears a terminal, and begins at its top (ECMA-48).
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Prints a view; with an interval again and again, until interrupted or until the reader has
+/// enough. JSON is a line each time. Text takes the place of the one before on a terminal, and is
+/// behind a blank line elsewhere.
+///
+/// # Errors
+/// Those of `view`, and by `output` that standard output can't be written.
+pub(crate) fn show<E>(
+    interval: Option<Duration>,
+    is_json: bool,
+    view: impl Fn() -> Result<String, E>,
+    output: fn(io::Error) -> E,
+) -> Result<(), E> {
+    let (mut before, between) = match interval {
+        Some(_) if !is_json && io::stdout().is_terminal() => (CLEAR, CLEAR),
+        Some(_) if !is_json => ("", "\n"),
+        _ => ("", ""),
+    };
+    loop {
+        let text = format!("{before}{}", view()?);
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(output)?,
+        }
+        drop(out);
+        let Some(interval) = interval else { return Ok(()) };
+        before = between;
+        std::thread::sleep(interval);
+    }
+}
 
 /// The width of the terminal that standard output is; else that of a page.
 pub(crate) fn width() -> usize {

@@ -34,7 +34,7 @@ pub use overrides::OverrideView;
 pub use requests::RequestView;
 pub use servers::{HandshakesView, ServerView};
 pub use services::ServiceView;
-pub(crate) use services::has_service;
+pub(crate) use services::{has_service, is_service};
 pub use sessions::SessionView;
 pub use status::{Dispatcher, InstalledPart, StatusView};
 
