@@ -35,7 +35,10 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
          below EVENER_RUN_DIR where that is set, else for users other than root in $XDG_STATE_HOME/evener or \
          ~/.local/state/evener.",
     ),
-    ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
+    (
+        "NO_COLOR",
+        "Not empty: states and errors in a file are shown without colours, as on a terminal whose TERM is dumb.",
+    ),
     (
         "JOURNAL_STREAM",
         "Set by systemd: where standard error goes to the journal, lines begin with their priority (sd-daemon(3)), and \

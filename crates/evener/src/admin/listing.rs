@@ -10,7 +10,7 @@ use super::command::{CommandError, daemon, json, runtime};
 use super::table;
 use crate::cli::ListArgs;
 use crate::record;
-use crate::runtime::terminal;
+use crate::runtime::terminal::{self, Page};
 use crate::views::{ServerView, ServiceView, is_service};
 
 /// With `--watch`, between two looks.
@@ -28,7 +28,7 @@ pub(super) trait ListRow: DeserializeOwned + Serialize {
     fn state(&self) -> &str;
 
     /// The rows that are shown, of all.
-    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, width: usize) -> String;
+    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, page: Page) -> String;
 }
 
 impl ListRow for ServiceView {
@@ -43,8 +43,8 @@ impl ListRow for ServiceView {
         &self.state
     }
 
-    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, width: usize) -> String {
-        table::services(all, is_shown, width)
+    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, page: Page) -> String {
+        table::services(all, is_shown, page)
     }
 }
 
@@ -60,8 +60,8 @@ impl ListRow for ServerView {
         &self.state
     }
 
-    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, width: usize) -> String {
-        table::servers(all, is_shown, width)
+    fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, page: Page) -> String {
+        table::servers(all, is_shown, page)
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn run<T: ListRow>(args: &ListArgs, state: Option<&str>) -> Result<()
         if !args.view.json {
             let has_match = all.is_empty() || all.iter().any(is_shown);
             return Ok(match has_match {
-                true => T::table(&all, &is_shown, terminal::width()),
+                true => T::table(&all, &is_shown, Page::of_stdout()),
                 false => T::NO_MATCH.to_owned(),
             });
         }

@@ -20,7 +20,8 @@ use crate::config::{self, Config};
 use crate::io::diag::{self, OpenConnection};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::lock::Lock;
-use crate::runtime::{Exit, paths, terminal};
+use crate::runtime::terminal::{self, Page};
+use crate::runtime::{Exit, paths};
 use crate::views::RequestView;
 
 /// With `--watch`, between two looks.
@@ -77,7 +78,7 @@ fn show(args: &cli::RequestsArgs) -> Result<(), RequestsError> {
             sending.open.iter().map(|one| request_of(one, &config, &network, now_ns)).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.bytes_left));
         let json = match (args.json, args.watch) {
-            (false, _) => return Ok(table::requests(&requests, terminal::width())),
+            (false, _) => return Ok(table::requests(&requests, Page::of_stdout())),
             (true, true) => serde_json::to_string(&requests),
             (true, false) => serde_json::to_string_pretty(&requests),
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,7 @@ use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
+use crate::runtime::terminal::has_colour;
 use crate::state::store::Store;
 use crate::state::{OperatorStates, RebasedFile, places};
 
@@ -64,7 +65,7 @@ const RANDOM: &str = "no random numbers from /dev/urandom";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     /// The file is wrong.
-    #[error("{}", .0.render(io::stderr().is_terminal()))]
+    #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
     /// The file is of a host that is only a member of a group.
     #[error("{path} has neither a service nor names: `evener agent` has this host join the group that it names", path = .0.display())]
