@@ -1,6 +1,6 @@
 //! `evener`: one address in front of several web servers.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
@@ -8,6 +8,7 @@ use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
 use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
+use evener::runtime::terminal::has_colour;
 use evener::{admin, agent, control, doctor, import, manual, top};
 
 fn main() -> Exit {
@@ -39,7 +40,7 @@ fn check(args: &CheckArgs) -> Exit {
             let lines = [&[summary(&args.file, &checked.config)][..], &checked.notes].concat();
             writeln!(io::stdout(), "{}", lines.join("\n"))
         }
-        Err(problems) => writeln!(io::stderr(), "{}", problems.render(colour())),
+        Err(problems) => writeln!(io::stderr(), "{}", problems.render(has_colour(&io::stderr()))),
     };
     if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
 }
@@ -77,11 +78,6 @@ fn summary(file: &Path, config: &Config) -> String {
     let joins = config.agent.member.group.as_ref();
     let joins = joins.map(|group| format!(", agents join {group}")).unwrap_or_default();
     format!("{}: ok, {services}, {} listed{names}{joins}", file.display(), counted(servers, "server"))
-}
-
-/// Whether messages are read by someone who sees colours (no-color.org).
-fn colour() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn man(args: &ManArgs) -> io::Result<()> {

@@ -35,7 +35,10 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
          below EVENER_RUN_DIR where that is set, else for users other than root in $XDG_STATE_HOME/evener or \
          ~/.local/state/evener.",
     ),
-    ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
+    (
+        "NO_COLOR",
+        "Not empty: states and errors in a file are shown without colours, as on a terminal whose TERM is dumb.",
+    ),
     (
         "JOURNAL_STREAM",
         "Set by systemd: where standard error goes to the journal, lines begin with their priority (sd-daemon(3)), and \
@@ -48,7 +51,7 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
 ];
 
 /// Files that the program reads and writes.
-pub const FILES: [(&str, &str); 11] = [
+pub const FILES: [(&str, &str); 12] = [
     (CONFIG_FILE, "The configuration, evener.toml(5)."),
     ("/etc/evener/farm.key", "Usual for the farm's secret, which `evener keygen` writes."),
     ("/etc/evener/admin.token", "Usual for the tokens of the admin address."),
@@ -62,6 +65,10 @@ pub const FILES: [(&str, &str); 11] = [
          and net-N in another one.",
     ),
     ("/var/lib/evener/host/audit.log", "The authors of these changes, with a line of JSON for each change."),
+    (
+        "/var/lib/evener/host/events.log",
+        "Past events, and events.log.1 with earlier ones, of at most 1 MiB each.",
+    ),
     ("/run/evener/net-N/settings", "Settings of the kernel as they were before, to be restored."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     ("/run/evener/net-N/verifier.log", "The kernel's words on a BPF program that it refused."),

@@ -110,7 +110,7 @@ pub(super) fn group_members() -> MethodRouter<Api> {
 pub(super) struct ApiError(pub(super) StatusCode, pub(super) String);
 
 impl ApiError {
-    fn bad_request(message: impl Into<String>) -> ApiError {
+    pub(super) fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError(StatusCode::BAD_REQUEST, message.into())
     }
 }

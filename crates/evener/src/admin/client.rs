@@ -116,7 +116,7 @@ impl Client {
             let whole = tokio::time::timeout(TIMEOUT, self.whole(body));
             return Err(self.refused(status, &whole.await.map_err(late)??));
         }
-        Ok(LineStream { body: body.into_data_stream(), rest: Vec::new() })
+        Ok(LineStream { body: body.into_data_stream(), rest: Vec::new(), is_torn: false })
     }
 
     async fn request<T: DeserializeOwned>(
@@ -191,6 +191,8 @@ pub struct LineStream {
     body: BodyDataStream,
     /// The bytes behind the last line's end.
     rest: Vec<u8>,
+    /// Whether the connection broke before the answer's end.
+    is_torn: bool,
 }
 
 impl LineStream {
@@ -202,9 +204,17 @@ impl LineStream {
                 return Some(std::mem::replace(&mut self.rest, rest));
             }
             // A connection that breaks ends the answer, too.
-            let piece = self.body.next().await?.ok()?;
+            let Ok(piece) = self.body.next().await? else {
+                self.is_torn = true;
+                return None;
+            };
             self.rest.extend_from_slice(&piece);
         }
+    }
+
+    /// True if the connection broke before the answer's end.
+    pub fn is_torn(&self) -> bool {
+        self.is_torn
     }
 }
 

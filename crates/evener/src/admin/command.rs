@@ -8,12 +8,12 @@ use tokio::runtime::Runtime;
 
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
-use super::{changes, events, table, trace};
+use super::{changes, events, listing, table, trace};
 use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
-use crate::runtime::terminal;
-use crate::views::SessionView;
+use crate::runtime::terminal::{self, Page};
+use crate::views::{ServerView, ServiceView, SessionView};
 
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
@@ -23,17 +23,11 @@ const SESSIONS_SHOWN: usize = 100;
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
-        Command::Services(view) => {
-            request(view, HttpMethod::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
-        }
-        Command::Servers(view) => {
-            request(view, HttpMethod::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
-        }
         Command::Hosts(view) => {
-            request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
+            request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, page| table::hosts(all, page))
         }
         Command::Names(view) => {
-            request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
+            request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, page| table::names(all, page))
         }
         Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
         Command::Explain(args) => request(&args.view, HttpMethod::Get, &explain(args), table::explanation),
@@ -51,6 +45,12 @@ pub fn run(command: &Command) -> Exit {
         }
         Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
         // Printed while it comes.
+        Command::Services(args) => {
+            listing::run::<ServiceView>(&args.list, args.state.as_deref()).map(|()| String::new())
+        }
+        Command::Servers(args) => {
+            listing::run::<ServerView>(&args.list, args.state.as_deref()).map(|()| String::new())
+        }
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
         _ => Err(CommandError::NotForDaemon),
@@ -72,12 +72,11 @@ pub fn run(command: &Command) -> Exit {
 
 fn wants_json(command: &Command) -> bool {
     match command {
-        Command::Status(view)
-        | Command::Services(view)
-        | Command::Servers(view)
-        | Command::Hosts(view)
-        | Command::Names(view)
-        | Command::Reopen(view) => view.json,
+        Command::Status(view) | Command::Hosts(view) | Command::Names(view) | Command::Reopen(view) => {
+            view.json
+        }
+        Command::Services(args) => args.list.view.json,
+        Command::Servers(args) => args.list.view.json,
         Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,
@@ -110,6 +109,9 @@ pub(super) enum CommandError {
     /// A file of the command line.
     #[error("{path} can't be read: {why}")]
     File { path: String, why: String },
+    /// There is no such service.
+    #[error("{0}")]
+    Unknown(String),
     /// It took too long.
     #[error("{0}")]
     Late(String),
@@ -128,12 +130,12 @@ fn request<T: DeserializeOwned + Serialize>(
     view: &ViewArgs,
     order: HttpMethod,
     path: &str,
-    show: fn(&T, usize) -> String,
+    show: fn(&T, Page) -> String,
 ) -> Result<String, CommandError> {
     let answer: T = answer(view, order, path)?;
     match view.json {
         true => json(&answer),
-        false => Ok(show(&answer, terminal::width())),
+        false => Ok(show(&answer, Page::of_stdout())),
     }
 }
 
@@ -172,8 +174,8 @@ pub(super) fn runtime() -> Result<Runtime, CommandError> {
     runtime.map_err(CommandError::Runtime)
 }
 
-fn done(done: &CommandResult, width: usize) -> String {
-    terminal::wrap(&table::message(&done.message), width, 0) + "\n"
+fn done(done: &CommandResult, page: Page) -> String {
+    terminal::wrap(&table::message(&done.message), page.width, 0) + "\n"
 }
 
 /// To stdout. A reader that wants no more, such as `head`, is no failure.
@@ -195,16 +197,16 @@ fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandErr
     let all: Vec<SessionView> = answer(&args.view, HttpMethod::Get, &with_query("/v1/sessions", query))?;
     match args.view.json {
         true => json(&all),
-        false => Ok(first_sessions(&all, shown, terminal::width())),
+        false => Ok(first_sessions(&all, shown, Page::of_stdout())),
     }
 }
 
-fn first_sessions(all: &[SessionView], shown: Option<usize>, width: usize) -> String {
+fn first_sessions(all: &[SessionView], shown: Option<usize>, page: Page) -> String {
     match shown.and_then(|shown| all.get(..shown)).filter(|first| first.len() < all.len()) {
-        None => table::sessions(all, width),
+        None => table::sessions(all, page),
         Some(first) => {
             let count = first.len();
-            table::sessions(first, width)
+            table::sessions(first, page)
                 + &format!(
                     "There are more than these {count}: --limit N shows more, --client and --service fewer.\n"
                 )
@@ -237,6 +239,8 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
 mod tests {
     use super::*;
 
+    const PAGE: Page = Page { width: 80, has_colour: false };
+
     #[test]
     fn terminal_shows_first_sessions_with_a_note() {
         let session = |number: usize| SessionView {
@@ -249,11 +253,13 @@ mod tests {
             expires_seconds: 900,
         };
         let all: Vec<SessionView> = (0..SESSIONS_SHOWN + 1).map(session).collect();
-        let lines = |shown| first_sessions(&all, shown, 80).lines().count();
+        let lines = |shown| first_sessions(&all, shown, PAGE).lines().count();
         assert_eq!(lines(None), 1 + all.len(), "what is no terminal gets all");
         assert_eq!(lines(Some(SESSIONS_SHOWN)), 1 + SESSIONS_SHOWN + 1);
-        assert!(first_sessions(&all, Some(SESSIONS_SHOWN), 80).ends_with("--client and --service fewer.\n"));
+        assert!(
+            first_sessions(&all, Some(SESSIONS_SHOWN), PAGE).ends_with("--client and --service fewer.\n")
+        );
         let few = &all[..SESSIONS_SHOWN];
-        assert_eq!(first_sessions(few, Some(SESSIONS_SHOWN), 80).lines().count(), 1 + SESSIONS_SHOWN);
+        assert_eq!(first_sessions(few, Some(SESSIONS_SHOWN), PAGE).lines().count(), 1 + SESSIONS_SHOWN);
     }
 }

@@ -1,16 +1,19 @@
-//! Events of the farm, live: server-sent events for programs and browsers, lines for people.
+//! Events of the farm, past and live: server-sent events for programs and browsers, lines for
+//! people.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
+use serde::Deserialize;
 
-use super::api::Api;
+use super::api::{Api, ApiError, flag};
 use super::command::{CommandError, admin_client};
 use super::following::StreamRequest;
 use super::progress::Progress;
@@ -27,38 +30,72 @@ const PULSE: Duration = Duration::from_secs(15);
 /// The beginning of a line of data.
 const DATA: &[u8] = b"data:";
 
-/// Answers with what happens, until the other end hangs up.
-pub(super) async fn events(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
-    progress.begin_stream().await;
+/// The events that a client wants.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsQuery {
+    since_seconds: Option<u64>,
+    follow: Option<String>,
+}
+
+/// Answers with past events, and then with what happens until the other end hangs up.
+pub(super) async fn events(
+    State(api): State<Api>,
+    Extension(progress): Extension<Progress>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(EventsQuery { since_seconds, follow }) = query?;
+    let follows = flag("follow", follow.as_deref().or(Some("true")))?;
+    if follows {
+        progress.begin_stream().await;
+    } else if since_seconds.is_none() {
+        return Err(ApiError::bad_request(
+            "Without following there are past events alone: give since_seconds.",
+        ));
+    }
+    let (past, listener) = api.farm.listen(since_seconds.map(Duration::from_secs));
     // A client that waits for the answer's head learns that it gets every event from here on.
-    let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
-    let items = stream::unfold(api.farm.listen(), |mut listener| async {
-        Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))
-    });
+    let first_line = stream::iter([": listening\n\n".to_owned()]);
+    let past = stream::iter(past).map(|event| message(&EventStreamItem::Event(event)));
+    let live =
+        stream::unfold(listener, |mut listener| async { Some((next(&mut listener).await?, listener)) });
+    let items = first_line.chain(past).chain(live.take(if follows { usize::MAX } else { 0 }));
     let fields = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
-    (fields, Body::from_stream(futures_util::StreamExt::chain(first_line, items))).into_response()
+    Ok((fields, Body::from_stream(items.map(Ok::<_, Infallible>))).into_response())
 }
 
 /// The next piece of the stream; nothing if no more come.
 async fn next(listener: &mut Subscriber) -> Option<String> {
-    let Ok(item) = tokio::time::timeout(PULSE, listener.next()).await else {
-        return Some(":\n\n".to_owned());
-    };
-    let happening = EventStreamItem::from(&item?);
-    let head = match &happening {
+    match tokio::time::timeout(PULSE, listener.next()).await {
+        Ok(item) => Some(message(&EventStreamItem::from(&item?))),
+        Err(_) => Some(":\n\n".to_owned()),
+    }
+}
+
+fn message(item: &EventStreamItem) -> String {
+    let head = match item {
         EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
         EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
     };
     // One line, which ends with its own newline.
-    Some(format!("{head}data: {}\n", record::json(&happening)))
+    format!("{head}data: {}\n", record::json(item))
 }
 
 /// Carries out `evener events`.
 pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
-    let EventsArgs { seconds, count, json, admin } = args;
+    let EventsArgs { since, follow, seconds, count, json, admin } = args;
+    let ends = since.is_some() && !follow;
+    let path = match since {
+        None => "/v1/events".to_owned(),
+        Some(since) => {
+            let seconds = since.as_secs().saturating_add(u64::from(since.subsec_nanos() > 0));
+            format!("/v1/events?since_seconds={seconds}&follow={}", !ends)
+        }
+    };
     let following = StreamRequest {
-        path: "/v1/events",
+        path: &path,
         first_line: "listening",
+        ends,
         seconds: *seconds,
         count: *count,
         json: *json,
@@ -109,6 +146,8 @@ fn text(happening: &EventStreamItem) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -126,7 +165,7 @@ mod tests {
             reason: Some("no answer\u{1b}[2J".into()),
             text: "server is down".into(),
         };
-        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Arc::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
         let other = EventView {
             event: "link_up".into(),
             service: None,
@@ -136,7 +175,7 @@ mod tests {
             text: "the interface works again".into(),
             ..event
         };
-        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Arc::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
         insta::assert_snapshot!(text(&EventStreamItem::Lost { count: 3 }), @"3 events are missing here: they came too fast");
     }
 }

@@ -13,11 +13,13 @@ use crate::record;
 
 /// The stream to follow, and for how long.
 pub(super) struct StreamRequest<'a> {
-    /// The path of an answer that has no end.
+    /// The path of the answer.
     pub(super) path: &'a str,
-    /// Said on standard error when the answer has begun, so that on the other is nothing but what
-    /// is told.
+    /// Said on standard error when an answer without an end has begun, so that on the other is
+    /// nothing but what is told.
     pub(super) first_line: &'a str,
+    /// True if the answer ends by itself; else its end is an error.
+    pub(super) ends: bool,
     /// At most so many seconds,
     pub(super) seconds: Option<u64>,
     /// and so many lines.
@@ -52,10 +54,14 @@ impl StreamRequest<'_> {
     ) -> Result<(), CommandError> {
         let client = daemon(self.admin)?;
         let mut lines = client.follow(self.path).await?;
-        eprintln!("evener: {}", self.first_line);
+        if !self.ends {
+            eprintln!("evener: {}", self.first_line);
+        }
         let mut count = self.count.unwrap_or(u64::MAX);
         while count > 0 {
-            let line = lines.next().await.ok_or(ClientError::Ended)?;
+            let Some(line) = lines.next().await else {
+                return if self.ends && !lines.is_torn() { Ok(()) } else { Err(ClientError::Ended.into()) };
+            };
             let Some(data) = data(&line) else { continue };
             let line: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
             let text = if self.json { record::json(&line) } else { text(&line) + "\n" };

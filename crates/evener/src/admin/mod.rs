@@ -13,6 +13,7 @@ mod dashboard;
 mod events;
 mod following;
 mod groups;
+mod listing;
 mod live;
 pub mod metrics;
 mod openapi;

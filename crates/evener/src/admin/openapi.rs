@@ -82,8 +82,8 @@ fn operation(path: &ApiPath, method: &ApiMethod) -> Value {
 
 fn query_schema(name: &str) -> Value {
     match name {
-        "dry_run" | "forget" => json!({"enum": ["", "true", "false", "1", "0"]}),
-        "limit" => json!({"type": "integer", "minimum": 0}),
+        "dry_run" | "follow" | "forget" => json!({"enum": ["", "true", "false", "1", "0"]}),
+        "limit" | "since_seconds" => json!({"type": "integer", "minimum": 0}),
         "protocol" => json!({"enum": ["tcp", "udp"]}),
         _ => json!({"type": "string"}),
     }

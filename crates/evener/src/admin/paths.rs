@@ -130,9 +130,16 @@ pub const API_PATHS: &[ApiPath] = &[
         )],
         || get(api::explain),
     ),
-    path("/v1/events", &[get_of("", "Stream", "Events as they happen, as server-sent events.")], || {
-        get(events::events)
-    }),
+    path(
+        "/v1/events",
+        &[get_of(
+            "since_seconds, follow",
+            "Stream",
+            "Events as they happen, as server-sent events; first those of the last `since_seconds`, 10,000 at most. With \
+             `follow=false` no others.",
+        )],
+        || get(events::events),
+    ),
     path(
         "/v1/live",
         &[get_of(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::runtime::shown::is_shown;
-use crate::runtime::terminal;
+use crate::runtime::terminal::{self, Colour, Page};
 use crate::views::{
     Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView, ServerView, ServiceView,
     SessionView, StatusView,
@@ -25,6 +25,8 @@ struct Column<T> {
     /// Where there is too little room, the column with the highest goes first; 0 stays.
     spare: u8,
     cell: fn(&T) -> String,
+    /// Whether the cells are states, which have colours.
+    is_state: bool,
 }
 
 /// A column that goes where there is too little room.
@@ -33,21 +35,43 @@ fn spare<T>(spare: u8, column: Column<T>) -> Column<T> {
 }
 
 fn words<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
-    Column { heading, right: false, spare: 0, cell }
+    Column { heading, right: false, spare: 0, cell, is_state: false }
 }
 
 fn figures<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
-    Column { heading, right: true, spare: 0, cell }
+    Column { heading, right: true, spare: 0, cell, is_state: false }
 }
 
-/// Services.
-pub(super) fn services(services: &[ServiceView], width: usize) -> String {
+/// A column of states.
+fn states<T>(cell: fn(&T) -> String) -> Column<T> {
+    Column { is_state: true, ..words("STATE", cell) }
+}
+
+/// The colour of a state of a server, a service, a name's address or a host.
+fn colour(state: &str) -> Option<Colour> {
+    match state.split(' ').next()? {
+        "up" | "ok" | "alive" => Some(Colour::Green),
+        "draining" | "maintenance" | "partial" | "joining" | "differs" | "version" | "unknown" => {
+            Some(Colour::Yellow)
+        }
+        "down" | "degraded" | "empty" | "silent" => Some(Colour::Red),
+        _ => None,
+    }
+}
+
+/// Services, those of them that are shown.
+pub(super) fn services(
+    services: &[ServiceView],
+    is_shown: impl Fn(&ServiceView) -> bool,
+    page: Page,
+) -> String {
     let address = |service: &ServiceView, address: &String| match service.protocol.as_str() {
         "tcp" => address.clone(),
         other => format!("{address}/{other}"),
     };
     let shown: Vec<_> = services
         .iter()
+        .filter(|service| is_shown(service))
         .map(|service| {
             let addresses: Vec<_> = service.addresses.iter().map(|one| address(service, one)).collect();
             (service, addresses.join("\n"))
@@ -58,6 +82,7 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
         words("ADDRESS", |(_, addresses)| addresses.clone()),
         spare(3, words("METHOD", |(service, _)| service.method.clone())),
         spare(4, words("POLICY", |(service, _)| service.policy.clone())),
+        states(|(service, _)| service.state.clone()),
         figures("UP", |(service, _)| format!("{}/{}", service.servers_up, service.servers)),
         figures("SESSIONS", |(service, _)| count(service.sessions)),
         spare(1, figures("CONNS", |(service, _)| count(service.connections))),
@@ -69,15 +94,16 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
         (false, 0) => "no server takes new sessions".to_owned(),
         _ => String::new(),
     };
-    table(&shown, "There are no services.", columns, note, width)
+    table(&shown, "There are no services.", columns, note, page)
 }
 
-/// Servers.
-pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
+/// Servers, those of them that are shown. Shares are of all.
+pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> bool, page: Page) -> String {
     let chosen = |server: &ServerView| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
     };
-    let shared: Vec<_> = servers.iter().map(|server| (server, chosen(server))).collect();
+    let shown = servers.iter().filter(|server| is_shown(server));
+    let shared: Vec<_> = shown.map(|server| (server, chosen(server))).collect();
     let columns = vec![
         words("SERVICE", |(server, _): &(&ServerView, u64)| server.service.clone()),
         words("SERVER", |(server, _)| server.name.clone()),
@@ -99,7 +125,7 @@ pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
                 (None, _) => "-".to_owned(),
             }),
         ),
-        words("STATE", |(server, _)| server.state.clone()),
+        states(|(server, _)| server.state.clone()),
         spare(3, words("SINCE", |(server, _)| since(server.state_since_seconds))),
         figures("WEIGHT", |(server, _)| weight(server)),
         figures("SESSIONS", |(server, _)| count(server.sessions)),
@@ -112,7 +138,7 @@ pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
             figures("PROBE", |(server, _)| server.probe_seconds.map_or_else(|| "-".to_owned(), seconds)),
         ),
     ];
-    table(&shared, "There are no servers.", columns, |(server, _)| server_note(server), width)
+    table(&shared, "There are no servers.", columns, |(server, _)| server_note(server), page)
 }
 
 /// A weight, and what of it is in force.
@@ -145,14 +171,11 @@ fn server_note(server: &ServerView) -> String {
 }
 
 /// Hosts.
-pub(super) fn hosts(hosts: &[HostView], width: usize) -> String {
+pub(super) fn hosts(hosts: &[HostView], page: Page) -> String {
     let columns = vec![
         words("HOST", |host: &HostView| host.name.clone()),
         words("ADDRESS", |host| host.address.clone()),
-        words(
-            "STATE",
-            |host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() },
-        ),
+        states(|host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() }),
         figures("LOAD", |host| count(host.load)),
         spare(2, figures("HEARD", |host| host.last_seen_seconds.map_or_else(|| "-".to_owned(), seconds))),
         spare(1, words("UP", |host| host.up.join("\n"))),
@@ -167,16 +190,16 @@ pub(super) fn hosts(hosts: &[HostView], width: usize) -> String {
         refused.into_iter().chain(drains).chain(elsewhere).collect::<Vec<_>>().join("; ")
     };
     let empty = "No service has placement \"every-host\": there is no talk between hosts.";
-    table(hosts, empty, columns, note, width)
+    table(hosts, empty, columns, note, page)
 }
 
 /// Names.
-pub(super) fn names(names: &[NameView], width: usize) -> String {
+pub(super) fn names(names: &[NameView], page: Page) -> String {
     let columns = vec![
         words("NAME", |name: &NameView| name.name.clone()),
         words("ADDRESS", |name| name.address.clone()),
         spare(2, words("SERVER", |name| name.server.clone())),
-        words("STATE", |name| name.state.clone()),
+        states(|name| name.state.clone()),
         spare(1, figures("RANK", |name| name.rank.map_or_else(|| "-".to_owned(), count))),
         figures("SHARE", |name| format!("{:.0}%", name.share * 100.0)),
         figures("ANSWERS", |name| count(name.answers)),
@@ -187,11 +210,11 @@ pub(super) fn names(names: &[NameView], width: usize) -> String {
         true => String::new(),
         false => clean(&name.cause),
     };
-    table(names, "No name is answered for: the file has no [[dns.name]].", columns, note, width)
+    table(names, "No name is answered for: the file has no [[dns.name]].", columns, note, page)
 }
 
 /// Requests that a server has open, and their sums.
-pub(crate) fn requests(requests: &[RequestView], width: usize) -> String {
+pub(crate) fn requests(requests: &[RequestView], page: Page) -> String {
     let unknown = || "-".to_owned();
     let columns = vec![
         words("CLIENT", |request: &RequestView| request.client.clone()),
@@ -206,7 +229,7 @@ pub(crate) fn requests(requests: &[RequestView], width: usize) -> String {
         spare(1, figures("RATE", |request| request.rate_bps.map_or_else(|| "-".to_owned(), rate))),
         figures("TIME", |request| request.seconds_left.map_or_else(|| "-".to_owned(), seconds)),
     ];
-    let shown = table(requests, "No request is open.", columns, |_| String::new(), width);
+    let shown = table(requests, "No request is open.", columns, |_| String::new(), page);
     if requests.is_empty() {
         return shown;
     }
@@ -230,7 +253,7 @@ fn rate(bps: f64) -> String {
 }
 
 /// Sessions, one line each.
-pub(super) fn sessions(sessions: &[SessionView], width: usize) -> String {
+pub(super) fn sessions(sessions: &[SessionView], page: Page) -> String {
     let columns = vec![
         words("SERVICE", |session: &SessionView| session.service.clone()),
         words("CLIENT", |session| session.client.clone()),
@@ -240,7 +263,7 @@ pub(super) fn sessions(sessions: &[SessionView], width: usize) -> String {
         figures("IDLE", |session| duration(session.idle_seconds)),
         spare(2, figures("EXPIRES", |session| duration(session.expires_seconds))),
     ];
-    table(sessions, "There are no sessions.", columns, |_| String::new(), width)
+    table(sessions, "There are no sessions.", columns, |_| String::new(), page)
 }
 
 /// How much of the session table is in use.
@@ -250,7 +273,7 @@ fn session_table(status: &StatusView) -> String {
 }
 
 /// The daemon as a whole, one fact a line.
-pub(super) fn status(status: &StatusView, page: usize) -> String {
+pub(super) fn status(status: &StatusView, page: Page) -> String {
     let mut facts = vec![
         ("version", status.version.clone()),
         ("process", format!("{}, running for {}", status.pid, duration(status.uptime_seconds))),
@@ -332,7 +355,7 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
     let line = |(name, value): &(&str, String)| {
         let text = format!("{:<1$}{GAP}{value}", format!("{name}:"), width + 1, value = message(value));
         // Lines like the file's are shown as they are; the rest is sentences and lists.
-        let page = if value.contains('\n') { usize::MAX } else { page };
+        let page = if value.contains('\n') { usize::MAX } else { page.width };
         let text = terminal::wrap(&text, page, width + 1 + GAP.len());
         text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>()
     };
@@ -355,9 +378,9 @@ fn counts(counts: &BTreeMap<String, u64>) -> String {
 }
 
 /// An explanation: its sentences, then what comes of them.
-pub(super) fn explanation(explanation: &Explanation, width: usize) -> String {
+pub(super) fn explanation(explanation: &Explanation, page: Page) -> String {
     let because =
-        explanation.reasons.iter().map(|why| terminal::wrap(&sentence(why), width, GAP.len()) + "\n");
+        explanation.reasons.iter().map(|why| terminal::wrap(&sentence(why), page.width, GAP.len()) + "\n");
     let mut text: String = because.collect();
     match (&explanation.service, &explanation.server) {
         (Some(service), Some(server)) => text += &format!("=> {}/{}\n", clean(service), clean(server)),
@@ -385,6 +408,7 @@ fn sentence(text: &str) -> String {
 struct FilledColumn {
     heading: &'static str,
     right: bool,
+    is_state: bool,
     spare: u8,
     width: usize,
     cells: Vec<Vec<String>>,
@@ -396,26 +420,30 @@ impl FilledColumn {
         let cells: Vec<Vec<String>> = rows.iter().map(lines).collect();
         let widths = cells.iter().flatten().map(|line| line.chars().count());
         let width = widths.chain([column.heading.len()]).max().unwrap_or_default();
-        FilledColumn { heading: column.heading, right: column.right, spare: column.spare, width, cells }
+        let Column { heading, right, spare, is_state, .. } = *column;
+        FilledColumn { heading, right, is_state, spare, width, cells }
     }
 
-    fn pad(&self, text: &str) -> String {
-        match self.right {
-            true => format!("{text:>0$}", self.width),
-            false => format!("{text:<0$}", self.width),
+    /// A cell, as wide as its column.
+    fn pad(&self, text: &str, page: Page) -> String {
+        let padding = " ".repeat(self.width.saturating_sub(text.chars().count()));
+        match colour(text).filter(|_| self.is_state) {
+            Some(colour) => page.paint(colour, text) + &padding,
+            None if self.right => padding + text,
+            None => text.to_owned() + &padding,
         }
     }
 }
 
 /// Rows under their headings, and under each what there is to note of it; `empty` if there is no
-/// row. Columns that no row has anything in are left out, and so are those that `width` has no room
+/// row. Columns that no row has anything in are left out, and so are those that `page` has no room
 /// for, if they can be spared.
 fn table<T>(
     rows: &[T],
     empty: &str,
     columns: Vec<Column<T>>,
     note: impl Fn(&T) -> String,
-    width: usize,
+    page: Page,
 ) -> String {
     if rows.is_empty() {
         return format!("{empty}\n");
@@ -423,7 +451,7 @@ fn table<T>(
     let mut columns: Vec<FilledColumn> =
         columns.iter().map(|column| FilledColumn::new(column, rows)).collect();
     columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
-    while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > width + GAP.len() {
+    while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > page.width + GAP.len() {
         let most = columns.iter().map(|column| column.spare).max().unwrap_or_default();
         if most == 0 {
             break;
@@ -431,7 +459,7 @@ fn table<T>(
         columns.retain(|column| column.spare < most);
     }
     let line = |cell: &dyn Fn(&FilledColumn) -> String| {
-        let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column))).collect();
+        let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column), page)).collect();
         format!("{}\n", cells.join(GAP).trim_end())
     };
     let mut text = line(&|column| column.heading.to_owned());
@@ -445,7 +473,7 @@ fn table<T>(
         }
         let note = clean(&note(of));
         if !note.is_empty() {
-            text += &format!("{}\n", terminal::wrap(&format!("{NOTE}{note}"), width, NOTE.len()));
+            text += &format!("{}\n", terminal::wrap(&format!("{NOTE}{note}"), page.width, NOTE.len()));
         }
     }
     text
@@ -520,5 +548,25 @@ pub(super) fn seconds(value: f64) -> String {
         ..0.001 => format!("{:.0} us", value * 1e6),
         0.001..1.0 => format!("{:.1} ms", value * 1e3),
         _ => format!("{value:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_of_states_leave_columns_as_wide_as_without() {
+        let rows = ["up", "draining", "alive (this host)", "other"];
+        let shown = |has_colour| {
+            let columns = vec![states(|state: &&str| (*state).to_owned()), figures("N", |_| "7".to_owned())];
+            table(&rows, "", columns, |_| String::new(), Page { width: 40, has_colour })
+        };
+        let coloured = shown(true);
+        assert_eq!(coloured.lines().nth(1), Some("\x1b[32mup\x1b[0m                 7"));
+        assert_eq!(coloured.matches("\x1b[0m").count(), 3, "neither headings nor unknown states");
+        let plain = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"];
+        let plain = plain.iter().fold(coloured, |text, code| text.replace(code, ""));
+        assert_eq!(plain, shown(false));
     }
 }

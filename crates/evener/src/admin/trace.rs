@@ -62,6 +62,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
     let TraceArgs { client, seconds, count, json, admin } = args;
     let following = StreamRequest {
         path: &format!("/v1/trace?client={}", escape(&client.to_string())),
+        ends: false,
         first_line: &format!("following {client}"),
         seconds: *seconds,
         count: *count,

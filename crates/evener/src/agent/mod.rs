@@ -20,7 +20,7 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +45,7 @@ use crate::runtime::paths;
 use crate::runtime::reader;
 use crate::runtime::secret;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
+use crate::runtime::terminal::has_colour;
 use desired::{AgentIdentity, DesiredState};
 use load::{LoadContext, LoadExporter};
 use member::Memberships;
@@ -63,7 +64,7 @@ const RENEWAL: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
     /// The file is wrong.
-    #[error("{}", .0.render(io::stderr().is_terminal()))]
+    #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
     /// The file has nothing for this host.
     #[error("{0}")]
@@ -287,7 +288,7 @@ impl Agent {
         let (path, name) = (self.config_path.clone(), self.config_path.display().to_string());
         let read = reader::within(reader::TIMEOUT, &name, move || config::load(&path)).await;
         let config = read.map_err(|error| format!("nothing was changed: {error}"))?.map_err(|problems| {
-            let colour = io::stderr().is_terminal();
+            let colour = has_colour(&io::stderr());
             format!("nothing was changed: the file has errors\n{}", problems.render(colour))
         })?;
         let network = network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -20,13 +20,12 @@ use crate::config::{self, Config};
 use crate::io::diag::{self, OpenConnection};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::lock::Lock;
-use crate::runtime::{Exit, paths, terminal};
+use crate::runtime::terminal::{self, Page};
+use crate::runtime::{Exit, paths};
 use crate::views::RequestView;
 
 /// With `--watch`, between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Clears a terminal, and begins at its top (ECMA-48).
-const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +50,6 @@ enum RequestsError {
 pub fn run(args: &cli::RequestsArgs) -> Exit {
     match show(args) {
         Ok(()) => Exit::Ok,
-        // The reader has enough.
-        Err(RequestsError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Ok,
         Err(error) => {
             eprintln!("evener: {error}");
             if matches!(error, RequestsError::Privilege) { Exit::Privileges } else { Exit::Failed }
@@ -74,29 +71,20 @@ fn show(args: &cli::RequestsArgs) -> Result<(), RequestsError> {
              follows those that come"
         );
     }
-    let is_terminal = io::stdout().is_terminal();
-    loop {
+    let look = || {
         let sending = diag::sending(&ports, source.requests()).map_err(RequestsError::Kernel)?;
         let now_ns = host::monotonic_ns();
         let mut requests: Vec<RequestView> =
             sending.open.iter().map(|one| request_of(one, &config, &network, now_ns)).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.bytes_left));
-        let text = match (args.json, args.watch) {
-            (true, true) => serde_json::to_string(&requests).map(|line| line + "\n"),
-            (true, false) => serde_json::to_string_pretty(&requests).map(|text| text + "\n"),
-            (false, true) if is_terminal => {
-                Ok(CLEAR.to_owned() + &table::requests(&requests, terminal::width()))
-            }
-            (false, _) => Ok(table::requests(&requests, terminal::width())),
+        let json = match (args.json, args.watch) {
+            (false, _) => return Ok(table::requests(&requests, Page::of_stdout())),
+            (true, true) => serde_json::to_string(&requests),
+            (true, false) => serde_json::to_string_pretty(&requests),
         };
-        let mut out = io::stdout();
-        let text = text.map_err(|error| RequestsError::Output(error.into()))?;
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(RequestsError::Output)?;
-        if !args.watch {
-            return Ok(());
-        }
-        std::thread::sleep(INTERVAL);
-    }
+        json.map(|text| text + "\n").map_err(|error| RequestsError::Output(error.into()))
+    };
+    terminal::show(args.watch.then_some(INTERVAL), args.json, look, RequestsError::Output)
 }
 
 /// This host's own addresses, by which it is found in the file.

@@ -1,5 +1,6 @@
 //! The command line: one definition, from which help, man pages and completions come.
 
+mod list;
 mod request;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use clap_complete::Shell;
 use evener_dataplane::server::Hook;
 use serde::Serialize;
 
+pub use list::{ListArgs, ServersArgs, ServicesArgs};
 pub use request::WebRequest;
 
 /// Where the configuration is unless it is named.
@@ -53,9 +55,9 @@ pub enum Command {
     /// Show the state of the daemon
     Status(ViewArgs),
     /// Show the services
-    Services(ViewArgs),
+    Services(ServicesArgs),
     /// Show the servers, their state and their share of connections
-    Servers(ViewArgs),
+    Servers(ServersArgs),
     /// Show the hosts of an every-host farm, and the addresses that they own
     Hosts(ViewArgs),
     /// Show the addresses of balanced DNS names, and their shares
@@ -70,7 +72,7 @@ pub enum Command {
     Top(TopArgs),
     /// Follow a client's packets and connections
     Trace(TraceArgs),
-    /// Follow events: servers, drains, reloads, hosts, links
+    /// Follow events, or show past ones: servers, drains, reloads, hosts, links
     Events(EventsArgs),
     /// Check host, network and servers for faults
     Doctor(DoctorArgs),
@@ -334,6 +336,12 @@ pub struct TraceArgs {
 /// `evener events`
 #[derive(Debug, Args)]
 pub struct EventsArgs {
+    /// Print the events of this time, as in 1h, those before a restart of the daemon too; then end
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub since: Option<Duration>,
+    /// With --since: go on with events as they happen, as without it
+    #[arg(short, long)]
+    pub follow: bool,
     /// End after this many seconds
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,

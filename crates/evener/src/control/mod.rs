@@ -37,8 +37,8 @@ use reading::FileReader;
 use crate::agent::local_server::LocalServer;
 use crate::board::request::ControlRequest;
 use crate::cli;
-use crate::events::log::Log;
-use crate::events::{Bus, DaemonEvent};
+use crate::events::readers::Readers;
+use crate::events::{Bus, DaemonEvent, log as event_log};
 use crate::handoff::{ControlQuery, HeldSegment};
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
@@ -89,23 +89,20 @@ pub fn run(args: &cli::RunArgs) -> Exit {
             return Exit::Failed;
         }
     };
-    let bus = Bus::default();
-    let written = match Log::start(&bus) {
-        Ok(written) => written,
-        Err(error) => {
-            log::error(format_args!("the log's thread can't be started: {error}"));
-            return Exit::Failed;
-        }
-    };
+    let readers = Readers::new(Bus::default());
+    if let Err(error) = readers.spawn("log", event_log::take) {
+        log::error(format_args!("the log's thread can't be started: {error}"));
+        return Exit::Failed;
+    }
     let done = runtime.block_on(async {
-        let mut daemon = start::start(&args.config, bus).await?;
+        let mut daemon = start::start(&args.config, &readers).await?;
         let end = daemon.serve().await;
         if end == SignalAction::Dismantle {
             daemon.executor.groups.forget();
         }
         daemon.leave(args.keep && end != SignalAction::Dismantle).await
     });
-    drop(written);
+    drop(readers);
     match done {
         Ok(()) => Exit::Ok,
         Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ use crate::agent::{self, AgentError};
 use crate::board::request::ControlRequest;
 use crate::board::{DaemonInfo, LoadedFile};
 use crate::config::{self, Config, Problems};
-use crate::events::{Bus, DaemonEvent};
+use crate::events::readers::Readers;
+use crate::events::{Bus, DaemonEvent, history};
 use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::handoff::{ControlLink, ControlQuery, ConversationContext};
 use crate::io::neighbours::{Neighbours, ReceivedFrame};
@@ -53,6 +54,7 @@ use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
+use crate::runtime::terminal::has_colour;
 use crate::state::store::Store;
 use crate::state::{OperatorStates, RebasedFile, places};
 
@@ -63,7 +65,7 @@ const RANDOM: &str = "no random numbers from /dev/urandom";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     /// The file is wrong.
-    #[error("{}", .0.render(io::stderr().is_terminal()))]
+    #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
     /// The file is of a host that is only a member of a group.
     #[error("{path} has neither a service nor names: `evener agent` has this host join the group that it names", path = .0.display())]
@@ -145,7 +147,7 @@ impl StartError {
 }
 
 /// Starts everything. Programs attached until an error are detached with it.
-pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
+pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemon, StartError> {
     let file = config::load_tables(config_path).map_err(StartError::Config)?;
     if !file.config.has_services() {
         return Err(StartError::NoService(config_path.to_owned()));
@@ -158,6 +160,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     )))?;
     let mut lock = Lock::acquire(&directory.join("lock"))?;
     let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
+    history::start(readers, &folder).await;
+    let bus = readers.bus().clone();
     let store = Store::new(&folder);
     let (restored, trouble) = state::restore(&store, file).map_err(StartError::Config)?;
     if !restored.dropped.is_empty()

@@ -24,7 +24,7 @@ use crate::cli::{CONFIG_FILE, DoctorArgs};
 use crate::io::network;
 use crate::runtime::Exit;
 use crate::runtime::paths;
-use crate::runtime::terminal;
+use crate::runtime::terminal::{self, Colour, Page};
 use crate::views::{Finding, Severity};
 
 /// Looks at everything, and prints what was found. Ends with 4 if anything failed, and with 1 for a
@@ -40,7 +40,7 @@ pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
     let findings = runtime.block_on(check_all(view.admin.socket.as_deref(), config.as_deref()));
     let text = match view.json {
         true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
-        false => Ok(render(&findings, terminal::width())),
+        false => Ok(render(&findings, Page::of_stdout())),
     };
     if let Err(error) = text.and_then(|text| print(&text)) {
         eprintln!("evener: what was found can't be written: {error}");
@@ -108,17 +108,19 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
 }
 
 /// For people: one line each, then how many are bad.
-fn render(findings: &[Finding], page: usize) -> String {
+fn render(findings: &[Finding], page: Page) -> String {
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for finding in findings {
-        let state = match finding.state {
-            Severity::Ok => "ok",
-            Severity::Warn => "warn",
-            Severity::Fail => "FAIL",
+        let (state, colour) = match finding.state {
+            Severity::Ok => ("ok", Colour::Green),
+            Severity::Warn => ("warn", Colour::Yellow),
+            Severity::Fail => ("FAIL", Colour::Red),
         };
         let line = format!("{state:<4}  {:<width$}  {}", finding.check, message(&finding.message));
-        text += &format!("{}\n", terminal::wrap(&line, page, width + 8));
+        let line = terminal::wrap(&line, page.width, width + 8);
+        let rest = line.strip_prefix(state).unwrap_or_default();
+        text += &format!("{}{rest}\n", page.paint(colour, state));
     }
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();
     text + &match (count(Severity::Fail), count(Severity::Warn)) {
@@ -135,7 +137,10 @@ mod tests {
     fn findings_line_up_and_are_counted() {
         let findings = [Finding::ok("kernel", "6.18."), Finding::fail("config", "Wrong.\nSee there.")];
         let text = "ok    kernel  6.18.\nFAIL  config  Wrong.\n              See there.\n\n1 failed, 0 to know about.\n";
-        assert_eq!(render(&findings, 80), text);
+        let page = Page { width: 80, has_colour: false };
+        assert_eq!(render(&findings, page), text);
+        let coloured = text.replace("ok", "\x1b[32mok\x1b[0m").replace("FAIL", "\x1b[31mFAIL\x1b[0m");
+        assert_eq!(render(&findings, Page { has_colour: true, ..page }), coloured);
         assert_eq!(
             serde_json::to_value(&findings[1]).ok(),
             Some(serde_json::json!({"check": "config", "state": "fail", "message": "Wrong.\nSee there."}))

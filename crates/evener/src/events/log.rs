@@ -1,58 +1,17 @@
-//! The log as a reader of events. The reader of its lines may be slow, or stuck, and no other waits
-//! for that.
-
-use std::io;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Duration;
+//! The log as a reader of events.
 
 use evener_core::director::{self, Level};
 use tracing::field::display;
 
-use super::{Bus, BusItem, DaemonEvent};
+use super::{BusItem, DaemonEvent};
 
-/// How long the log's last lines may take.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The log's thread.
-#[derive(Debug)]
-pub(crate) struct Log {
-    bus: Bus,
-    /// Closed when it has written all.
-    written: Receiver<()>,
-}
-
-impl Log {
-    /// Begins to write what is told from now on.
-    ///
-    /// # Errors
-    /// When there is no thread for it.
-    pub(crate) fn start(bus: &Bus) -> io::Result<Log> {
-        let (writing, written) = channel();
-        let mut listener = bus.listen();
-        thread::Builder::new().name("log".to_owned()).spawn(move || {
-            let _writing = writing;
-            while let Some(item) = listener.wait() {
-                match item {
-                    BusItem::Event(published) => write(&published.event),
-                    BusItem::Lost(count) => {
-                        tracing::warn!(
-                            "{count} events are missing here: they came faster than they could be written"
-                        );
-                    }
-                }
-            }
-        })?;
-        Ok(Log { bus: bus.clone(), written })
-    }
-}
-
-impl Drop for Log {
-    /// Ends all telling, with what waits to be written.
-    fn drop(&mut self) {
-        self.bus.end();
-        // It never sends: this ends when it does, or has taken too long.
-        let _ = self.written.recv_timeout(PATIENCE);
+/// Writes an item of the bus into the log.
+pub(crate) fn take(item: BusItem) {
+    match item {
+        BusItem::Event(published) => write(&published.event),
+        BusItem::Lost(count) => {
+            tracing::warn!("{count} events are missing here: they came faster than they could be written");
+        }
     }
 }
 

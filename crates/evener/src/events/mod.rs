@@ -1,17 +1,21 @@
 //! Events, for subscribers: one bus, on which the control loop never waits.
 //!
 //! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest,
-//! and is told how many. The log ([`log`]) is one reader; `evener events` is another for each who
-//! asks.
+//! and is told how many. The log ([`log`]) and the [`history`] are readers; `evener events` is
+//! another for each who asks.
 
+pub(crate) mod history;
 pub(crate) mod log;
+mod past;
+pub(crate) mod readers;
+mod view;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use evener_core::director::{self, Level};
 use evener_core::node::lccp::LccpEvent;
@@ -19,10 +23,13 @@ use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 
+use past::PastEvents;
+pub use view::{EventStreamItem, EventView};
+
 /// Events that a reader may be behind, before some are lost to it.
 pub const BEHIND_MAX: usize = 4_096;
 
-/// The latest events that are kept for readers that come later.
+/// The latest events that the dashboard begins with.
 pub const RECENT_MAX: usize = 100;
 
 /// Names of the daemon's own events, with what has happened; [`director::EVENTS`] has the farm's.
@@ -210,10 +217,8 @@ impl fmt::Display for DaemonEvent {
 /// An event as readers get it.
 #[derive(Clone, Debug)]
 pub struct PublishedEvent {
-    /// Counted from the daemon's start.
-    pub number: u64,
-    /// When it happened.
-    pub at: SystemTime,
+    /// As programs and people get it, with its number and time.
+    pub view: Arc<EventView>,
     /// The event.
     pub event: DaemonEvent,
 }
@@ -232,8 +237,8 @@ pub struct Bus {
 #[derive(Debug, Default)]
 struct EventRecord {
     counts: BTreeMap<&'static str, u64>,
-    /// The last [`RECENT_MAX`].
-    recent: VecDeque<Arc<PublishedEvent>>,
+    /// Those of earlier daemons, too.
+    past: PastEvents,
 }
 
 impl Default for Bus {
@@ -260,13 +265,18 @@ impl Bus {
         *record.counts.entry(name).or_default() += 1;
         // Numbers are in the order in which events are told.
         let number = self.next.fetch_add(1, Relaxed);
-        let published = Arc::new(PublishedEvent { number, at: SystemTime::now(), event });
-        if record.recent.len() == RECENT_MAX {
-            record.recent.pop_front();
-        }
-        record.recent.push_back(Arc::clone(&published));
+        let view = Arc::new(EventView::new(number, SystemTime::now(), &event));
+        record.past.push(Arc::clone(&view));
         // It is no matter that nobody listens.
-        let _ = self.sender.send(Some(published));
+        let _ = self.sender.send(Some(Arc::new(PublishedEvent { view, event })));
+    }
+
+    /// Begins with the events of earlier daemons, whose numbers go on. No event was published so
+    /// far.
+    fn restore(&self, past: PastEvents) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        self.next.store(past.last_number() + 1, Relaxed);
+        record.past = past;
     }
 
     /// Has every reader end once it has read what was told before.
@@ -279,21 +289,28 @@ impl Bus {
         Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost) }
     }
 
+    /// The events of the last `time`, and all from now on: none is missing between them.
+    pub fn listen_since(&self, time: Duration) -> (Vec<Arc<EventView>>, Subscriber) {
+        let since = SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH);
+        let since = view::time(since.max(SystemTime::UNIX_EPOCH));
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        (record.past.since(&since), self.listen())
+    }
+
     /// How many events there were, by their names, and how many were lost to readers.
     pub fn counts(&self) -> (BTreeMap<&'static str, u64>, u64) {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         (record.counts.clone(), self.lost.load(Relaxed))
     }
 
-    /// The number of the last event; 0 before the first.
+    /// The number of the last event; 0 before the first one of all.
     pub fn last(&self) -> u64 {
         self.next.load(Relaxed) - 1
     }
 
     /// The latest events, in their order.
-    pub fn recent(&self) -> Vec<Arc<PublishedEvent>> {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.recent.iter().cloned().collect()
+    pub fn recent(&self) -> Vec<Arc<EventView>> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).past.latest(RECENT_MAX)
     }
 }
 
@@ -350,7 +367,7 @@ mod tests {
     fn numbers(listener: &mut Subscriber) -> Vec<Result<u64, u64>> {
         std::iter::from_fn(|| listener.wait())
             .map(|item| match item {
-                BusItem::Event(published) => Ok(published.number),
+                BusItem::Event(published) => Ok(published.view.number),
                 BusItem::Lost(count) => Err(count),
             })
             .collect()
@@ -362,7 +379,9 @@ mod tests {
         let (mut quick, mut slow) = (bus.listen(), bus.listen());
         publish_all(&bus, 0..3);
         for number in 1..=3 {
-            assert!(matches!(quick.wait(), Some(BusItem::Event(published)) if published.number == number));
+            assert!(
+                matches!(quick.wait(), Some(BusItem::Event(published)) if published.view.number == number)
+            );
         }
         // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the
         // end.

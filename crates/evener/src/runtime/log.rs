@@ -2,12 +2,14 @@
 
 use std::env;
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use nix::sys::stat::fstat;
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::terminal::has_colour;
 
 /// Names the levels that are told, as in `debug` or `evener=debug`; evener(1) documents it.
 const FILTER: &str = "EVENER_LOG";
@@ -24,7 +26,7 @@ pub(crate) fn start() {
     match is_journal() {
         // It notes the time itself, and the level as the line's priority.
         true => builder.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
-        false => builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+        false => builder.with_ansi(has_colour(&io::stderr())).with_writer(io::stderr).init(),
     }
 }
 

@@ -1,6 +1,9 @@
-//! How wide what people read may be.
+//! Output for people: its width and colours, and views that are shown again and again.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use textwrap::{Options, WordSplitter};
 
@@ -8,6 +11,90 @@ use textwrap::{Options, WordSplitter};
 pub(crate) const WIDTH: usize = 80;
 /// Narrower than this, nothing could be read.
 const LEAST: usize = 40;
+
+/// Clears a terminal, and begins at its top (ECMA-48).
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Prints a view; with an interval again and again, until interrupted or until the reader has
+/// enough. JSON is a line each time. Text takes the place of the one before on a terminal, and is
+/// behind a blank line elsewhere.
+///
+/// # Errors
+/// Those of `view`, and by `output` that standard output can't be written.
+pub(crate) fn show<E>(
+    interval: Option<Duration>,
+    is_json: bool,
+    view: impl Fn() -> Result<String, E>,
+    output: fn(io::Error) -> E,
+) -> Result<(), E> {
+    let (mut before, between) = match interval {
+        Some(_) if !is_json && io::stdout().is_terminal() => (CLEAR, CLEAR),
+        Some(_) if !is_json => ("", "\n"),
+        _ => ("", ""),
+    };
+    loop {
+        let text = format!("{before}{}", view()?);
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(output)?,
+        }
+        drop(out);
+        let Some(interval) = interval else { return Ok(()) };
+        before = between;
+        std::thread::sleep(interval);
+    }
+}
+
+/// The colours of states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    /// All is well.
+    Green,
+    /// To know about.
+    Yellow,
+    /// A fault.
+    Red,
+}
+
+/// The page that a view is printed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// In characters.
+    pub(crate) width: usize,
+    /// Whether states have colours.
+    pub(crate) has_colour: bool,
+}
+
+impl Page {
+    /// The page that standard output is.
+    pub(crate) fn of_stdout() -> Page {
+        Page { width: width(), has_colour: has_colour(&io::stdout()) }
+    }
+
+    /// Text in a colour, where the page has colours (ECMA-48, 8.3.117). Such text is padded and
+    /// wrapped before: escape sequences have no width.
+    pub(crate) fn paint(self, colour: Colour, text: &str) -> String {
+        let code = match colour {
+            Colour::Green => 32,
+            Colour::Yellow => 33,
+            Colour::Red => 31,
+        };
+        if self.has_colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Whether an output is read by somebody who sees colours.
+pub fn has_colour(output: &impl IsTerminal) -> bool {
+    output.is_terminal() && wants_colour(|name| std::env::var_os(name))
+}
+
+/// Whether an environment leaves colours to programs: no NO_COLOR (<https://no-color.org>), and a
+/// terminal that knows escape sequences.
+fn wants_colour(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    variable("NO_COLOR").is_none_or(|value| value.is_empty())
+        && variable("TERM").is_none_or(|term| term != "dumb")
+}
 
 /// The width of the terminal that standard output is; else that of a page.
 pub(crate) fn width() -> usize {
@@ -35,7 +122,7 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::wrap;
+    use super::*;
 
     #[test]
     fn long_lines_are_broken_between_words() {
@@ -43,5 +130,17 @@ mod tests {
         assert_eq!(wrap("a\nb c", 80, 4), "a\n    b c");
         assert_eq!(wrap("/a/path/that/is/longer than it", 10, 0), "/a/path/that/is/longer\nthan it");
         assert_eq!(wrap("", 10, 2), "");
+    }
+
+    #[test]
+    fn colours_are_left_out_for_no_color_and_dumb_terminals() {
+        let wants = |no_color: Option<&str>, term: Option<&str>| {
+            wants_colour(|name| if name == "TERM" { term } else { no_color }.map(OsString::from))
+        };
+        assert!(wants(None, Some("xterm")) && wants(Some(""), None));
+        assert!(!wants(Some("1"), Some("xterm")) && !wants(None, Some("dumb")));
+        let page = Page { width: 80, has_colour: true };
+        assert_eq!(page.paint(Colour::Red, "down"), "\x1b[31mdown\x1b[0m");
+        assert_eq!(Page { has_colour: false, ..page }.paint(Colour::Red, "down"), "down");
     }
 }

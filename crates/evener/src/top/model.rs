@@ -2,11 +2,13 @@
 //! chosen.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::time::Instant;
 
 use ratatui::crossterm::event::KeyCode;
 use serde_json::{Value, json};
 
+use crate::runtime::terminal::has_colour;
 use crate::views::{ServerView, StatusView};
 
 /// Events that are kept.
@@ -35,13 +37,13 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// By the environment (no-color.org; locale(7)).
+    /// By standard output and the environment (locale(7)).
     pub(super) fn of_environment() -> Look {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_ascii_lowercase();
         Look {
-            has_colour: set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb"),
+            has_colour: has_colour(&io::stdout()),
             is_utf8: locale.contains("utf-8") || locale.contains("utf8"),
         }
     }

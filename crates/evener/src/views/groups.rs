@@ -12,7 +12,7 @@ use evener_core::pool::policy::Choice;
 use serde::{Deserialize, Serialize};
 
 use super::servers::ReportedLoad;
-use super::{DispatchExplanation, Explanation, ServerView, ServiceView};
+use super::{DispatchExplanation, Explanation, ServerView, ServiceView, services};
 use crate::board::request::ExplainSubject;
 use crate::cli::WebRequest;
 use crate::redirect::ShownGroup;
@@ -41,6 +41,8 @@ pub struct MemberView {
 /// A group as a service.
 pub(super) fn service(shown: &ShownGroup) -> ServiceView {
     let (group, members) = (&shown.group, &shown.members);
+    let up = members.iter().filter(|member| member.state == ServerState::Up).count();
+    let degraded = members.iter().any(|member| member.standing == Standing::Disbelieved);
     ServiceView {
         name: group.name.clone(),
         addresses: group.addresses.iter().map(ToString::to_string).collect(),
@@ -49,8 +51,9 @@ pub(super) fn service(shown: &ShownGroup) -> ServiceView {
         placement: "director".to_owned(),
         policy: group.policy.name.to_owned(),
         servers: members.len() as u64,
-        servers_up: members.iter().filter(|member| member.state == ServerState::Up).count() as u64,
-        degraded: members.iter().any(|member| member.standing == Standing::Disbelieved),
+        servers_up: up as u64,
+        state: services::state(members.len(), up, degraded).to_owned(),
+        degraded,
         sessions: 0,
         connections: members.iter().map(|member| dispatched(shown, member)).sum(),
         packets: 0,

@@ -4,7 +4,6 @@
 //! Fields are only ever added. Times are seconds, sizes bytes.
 
 mod cause;
-mod events;
 mod explanation;
 mod finding;
 mod groups;
@@ -18,13 +17,14 @@ mod sessions;
 mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::board::SnapshotStore;
 use crate::board::request::{ExplainSubject, SessionFilter};
 use crate::events::Subscriber;
 use crate::state::FarmState;
 
-pub use events::{EventStreamItem, EventView};
+pub use crate::events::{EventStreamItem, EventView};
 pub use explanation::{DispatchExplanation, Explanation};
 pub use finding::{Finding, Severity};
 pub use groups::MemberView;
@@ -34,7 +34,7 @@ pub use overrides::OverrideView;
 pub use requests::RequestView;
 pub use servers::{HandshakesView, ServerView};
 pub use services::ServiceView;
-pub(crate) use services::has_service;
+pub(crate) use services::{has_service, is_service};
 pub use sessions::SessionView;
 pub use status::{Dispatcher, InstalledPart, StatusView};
 
@@ -96,10 +96,10 @@ pub trait ViewSource: Send + Sync + 'static {
     fn last_event(&self) -> u64;
 
     /// The latest events, in the order in which they happened.
-    fn recent_events(&self) -> Vec<EventView>;
+    fn recent_events(&self) -> Vec<Arc<EventView>>;
 
-    /// Events from now on.
-    fn listen(&self) -> Subscriber;
+    /// Events of the time before now, in the order in which they happened, and all from now on.
+    fn listen(&self, before: Option<Duration>) -> (Vec<Arc<EventView>>, Subscriber);
 }
 
 impl ViewSource for SnapshotStore {
@@ -162,11 +162,12 @@ impl ViewSource for SnapshotStore {
         self.latest().bus.last()
     }
 
-    fn recent_events(&self) -> Vec<EventView> {
-        self.latest().bus.recent().iter().map(|published| events::event(published)).collect()
+    fn recent_events(&self) -> Vec<Arc<EventView>> {
+        self.latest().bus.recent()
     }
 
-    fn listen(&self) -> Subscriber {
-        self.latest().bus.listen()
+    fn listen(&self, before: Option<Duration>) -> (Vec<Arc<EventView>>, Subscriber) {
+        let bus = &self.latest().bus;
+        before.map_or_else(|| (Vec::new(), bus.listen()), |time| bus.listen_since(time))
     }
 }

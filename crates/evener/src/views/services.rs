@@ -32,6 +32,10 @@ pub struct ServiceView {
     pub servers: u64,
     /// Servers that take new sessions.
     pub servers_up: u64,
+    /// `ok`; `partial` while some of its servers are not up, `degraded` as below, `empty` without a
+    /// server that is up.
+    #[serde(default)]
+    pub state: String,
     /// Too few servers work, and some that fail or refuse are used.
     pub degraded: bool,
     /// Active sessions.
@@ -83,6 +87,7 @@ fn service_of(
     let ids: Vec<_> =
         service.addresses.iter().filter_map(|at| vips.get(&key(at))).map(|vip| vip.id).collect();
     let gone = moment.published.gone.get(&service.name).copied().unwrap_or_default();
+    let up = servers.iter().filter(|server| server.state == "up").count();
     ServiceView {
         name: service.name.clone(),
         addresses: service.addresses.iter().map(ToString::to_string).collect(),
@@ -91,7 +96,8 @@ fn service_of(
         placement: service.placement.to_string(),
         policy: service.policy.to_owned(),
         servers: servers.len() as u64,
-        servers_up: servers.iter().filter(|server| server.state == "up").count() as u64,
+        servers_up: up as u64,
+        state: state(servers.len(), up, seen.degraded).to_owned(),
         degraded: seen.degraded,
         sessions: sum(|server| server.sessions),
         connections: gone.connections + sum(|server| server.connections),
@@ -104,6 +110,16 @@ fn service_of(
     }
 }
 
+/// The state of a service, by the number of its servers and of those that are up.
+pub(super) fn state(servers: usize, up: usize, degraded: bool) -> &'static str {
+    match up {
+        _ if degraded => "degraded",
+        0 => "empty",
+        _ if up < servers => "partial",
+        _ => "ok",
+    }
+}
+
 /// Whether there is a service of this name that has sessions.
 ///
 /// # Errors
@@ -112,9 +128,32 @@ pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
     if farm.groups.iter().any(|group| group.name == name) {
         return Err(format!("{name} has method redirect, so it has no sessions"));
     }
-    let names = farm.services.iter().map(|service| service.name.as_str());
-    match names.clone().any(|known| known == name) {
+    is_service(name, farm.services.iter().map(|service| service.name.as_str()))
+}
+
+/// Whether a name is one of the services' names.
+///
+/// # Errors
+/// A sentence, with the name that may have been meant.
+pub(crate) fn is_service<'n>(
+    name: &str,
+    mut names: impl Iterator<Item = &'n str> + Clone,
+) -> Result<(), String> {
+    let others = names.clone();
+    match names.any(|known| known == name) {
         true => Ok(()),
-        false => Err(format!("there is no service {name}; {}", meant(name, names))),
+        false => Err(format!("there is no service {name}; {}", meant(name, others))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::state;
+
+    #[test]
+    fn service_state_follows_its_servers() {
+        let states = [(2, 2, false), (2, 1, false), (2, 0, false), (0, 0, false), (2, 0, true), (2, 1, true)];
+        let states = states.map(|(servers, up, degraded)| state(servers, up, degraded));
+        assert_eq!(states, ["ok", "partial", "empty", "empty", "degraded", "degraded"]);
     }
 }

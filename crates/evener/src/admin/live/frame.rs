@@ -18,7 +18,7 @@ pub(super) struct Moment {
     farm: FarmView,
     changes: Vec<ChangeView>,
     /// The latest, in the order in which they happened.
-    events: Vec<EventView>,
+    events: Vec<Arc<EventView>>,
     /// By a clock that only goes forward.
     at_ms: u64,
     /// By the clock of the host, as events have it.
@@ -43,7 +43,8 @@ impl Moment {
     }
 
     fn last_event_shown(&self) -> u64 {
-        self.events.last().map_or(0, |event| event.number)
+        // Where earlier events could not be read at a start, the numbers began anew.
+        self.events.iter().map(|event| event.number).max().unwrap_or_default()
     }
 }
 
@@ -60,7 +61,7 @@ struct Snapshot<'a> {
     hosts: &'a [HostView],
     names: &'a [NameView],
     changes: &'a [ChangeView],
-    events: &'a [EventView],
+    events: &'a [Arc<EventView>],
 }
 
 /// The difference from the moment before.
@@ -81,8 +82,8 @@ struct Delta<'a> {
     names: TableDelta<'a, NameView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<&'a [ChangeView]>,
-    #[serde(skip_serializing_if = "<[EventView]>::is_empty")]
-    events: &'a [EventView],
+    #[serde(skip_serializing_if = "<[Arc<EventView>]>::is_empty")]
+    events: &'a [Arc<EventView>],
 }
 
 /// A moment, and both ways in which it is sent.

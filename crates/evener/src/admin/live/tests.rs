@@ -88,12 +88,12 @@ impl ViewSource for Counted {
         self.events.load(Relaxed) as u64
     }
 
-    fn recent_events(&self) -> Vec<EventView> {
+    fn recent_events(&self) -> Vec<Arc<EventView>> {
         Vec::new()
     }
 
-    fn listen(&self) -> Subscriber {
-        Bus::default().listen()
+    fn listen(&self, _: Option<Duration>) -> (Vec<Arc<EventView>>, Subscriber) {
+        (Vec::new(), Bus::default().listen())
     }
 }
 

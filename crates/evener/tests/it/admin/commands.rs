@@ -1,5 +1,8 @@
 //! The commands' output, and their requests.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use super::*;
 
 #[test]
@@ -21,15 +24,15 @@ fn views_fit_a_page() {
 fn people_see_tables() {
     let daemon = Daemon::start();
     insta::assert_snapshot!(daemon.shown(&["services"]), @r#"
-    SERVICE  ADDRESS         METHOD  POLICY        UP  SESSIONS  CONNS      BYTES
-    web      192.0.2.100:80  l2      round-robin  1/3        42    400  941.9 MiB
+    SERVICE  ADDRESS         METHOD  STATE     UP  SESSIONS  CONNS      BYTES
+    web      192.0.2.100:80  l2      partial  1/3        42    400  941.9 MiB
     "#);
     insta::assert_snapshot!(daemon.shown(&["servers"]), @r#"
     SERVICE  SERVER             ADDRESS     STATE     WEIGHT  SESSIONS  CONNS  SHARE
     web      02:00:00:00:00:0a  -           up         0.8/2        21    300    75%
         slow start 40 %
     web      web2               192.0.2.12  down           1        21    100    25%
-        probes fail; no answer?[2J
+        probes fail; no answer?[2J; 31 of 94 new connections never continued
     web      café "1"           -           draining       0        21      0     0%
     "#);
     insta::assert_snapshot!(daemon.shown(&["hosts"]), @r#"
@@ -107,6 +110,53 @@ fn people_see_tables() {
         daemon.shown(&["explain", "[2001:db8::7]:40000", "[2001:db8::100]:80", "--protocol", "udp"]);
     assert!(explained.starts_with("udp [2001:db8::7]:40000 to [2001:db8::100]:80.\n"), "{explained}");
     assert_eq!(daemon.shown(&["sessions", "--limit", "0"]), "There are no sessions.\n");
+}
+
+#[test]
+fn lists_are_filtered_by_service_and_state() {
+    let daemon = Daemon::start();
+    // Shares stay those of all servers.
+    insta::assert_snapshot!(daemon.shown(&["servers", "--service", "web", "--state", "down"]), @r#"
+    SERVICE  SERVER  ADDRESS     STATE  WEIGHT  SESSIONS  CONNS  SHARE  PROBE
+    web      web2    192.0.2.12  down        1        21    100    25%      -
+        probes fail; no answer?[2J; 31 of 94 new connections never continued
+    "#);
+    assert_eq!(daemon.shown(&["servers", "--service", "web"]), daemon.shown(&["servers"]));
+    assert_eq!(daemon.shown(&["servers", "--state", "maintenance"]), "No server matches.\n");
+    assert_eq!(daemon.shown(&["services", "--state", "partial"]), daemon.shown(&["services"]));
+    assert_eq!(daemon.shown(&["services", "--state", "ok"]), "No service matches.\n");
+    assert_eq!(daemon.shown(&["servers", "--state", "maintenance", "--json"]), "[]\n");
+    let drained: Value =
+        serde_json::from_str(&daemon.shown(&["servers", "--state", "draining", "--json"])).unwrap();
+    assert_eq!((&drained[0]["state"], drained.as_array().unwrap().len()), (&json!("draining"), 1));
+    for list in ["services", "servers"] {
+        let refused = daemon.command(&[list, "--service", "webb"]);
+        assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
+        assert_eq!(refused.stderr, b"evener: there is no service webb; did you mean web?\n");
+    }
+}
+
+#[test]
+fn watched_list_is_shown_again_until_the_reader_has_enough() {
+    let daemon = Daemon::start();
+    for (args, lines) in [(&["services", "--watch"][..], 3), (&["servers", "--watch", "--json"], 1)] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_evener"))
+            .args(args)
+            .arg("--socket")
+            .arg(daemon.socket())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let output: Vec<String> = output.map(Result::unwrap).take(2 * lines).collect();
+        match args.len() {
+            2 => assert_eq!((&output[2], &output[3..5]), (&String::new(), &output[..2])),
+            _ => assert!(
+                output.iter().all(|line| serde_json::from_str::<Value>(line).unwrap() == json!(servers()))
+            ),
+        }
+        assert!(child.wait().unwrap().success(), "a closed pipe is no error");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evener::events::DaemonEvent;
 use serde_json::{Value, json};
 
-use super::Daemon;
+use super::{Daemon, error};
 
 /// `evener events`, once it listens.
 fn listening(daemon: &Daemon, args: &[&str]) -> Child {
@@ -54,6 +54,38 @@ fn events_are_shown_while_they_happen() {
     let first = json!({"what": "event", "number": 2, "time": time, "event": "dispatcher_silent", "level": "warning",
                        "address": "192.0.2.3", "text": silent});
     assert_eq!((&lines[0], &lines[1]["number"], lines.len()), (&first, &json!(3), 2));
+}
+
+/// The numbers in lines of JSON.
+fn numbers(output: &[u8]) -> Vec<u64> {
+    let lines = std::str::from_utf8(output).unwrap().lines();
+    lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn past_events_are_shown_before_live_ones() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.shown(&["events", "--since", "1h"]), "");
+    (0..3).for_each(|_| daemon.bus.publish(DaemonEvent::Stopping));
+    let past = daemon.command(&["events", "--since", "1h", "--json"]);
+    assert_eq!((numbers(&past.stdout), past.stderr.as_slice()), (vec![1, 2, 3], &b""[..]));
+    assert_eq!(
+        numbers(daemon.shown(&["events", "--since", "1h", "--count", "2", "--json"]).as_bytes()),
+        [1, 2]
+    );
+    let all = listening(&daemon, &["--since", "3599500ms", "-f", "--count", "4", "--json"]);
+    daemon.bus.publish(DaemonEvent::Stopping);
+    assert_eq!(numbers(&all.wait_with_output().unwrap().stdout), [1, 2, 3, 4]);
+    let (status, body) = daemon.tcp("GET", "/v1/events?since_seconds=60&follow=false");
+    assert_eq!((status, body.matches("\nid: ").count()), (200, 4), "{body}");
+    for (query, expected) in [
+        ("follow=false", "give since_seconds"),
+        ("since_seconds=-1", "since_seconds: invalid digit"),
+        ("follow=perhaps", "follow is \"perhaps\""),
+    ] {
+        let (status, why) = error(daemon.tcp("GET", &format!("/v1/events?{query}")));
+        assert!(status == 400 && why.contains(expected), "{query}: {why}");
+    }
 }
 
 #[test]

@@ -99,12 +99,12 @@ impl ViewSource for Shown {
         self.bus.last()
     }
 
-    fn recent_events(&self) -> Vec<EventView> {
+    fn recent_events(&self) -> Vec<Arc<EventView>> {
         Vec::new()
     }
 
-    fn listen(&self) -> Subscriber {
-        self.bus.listen()
+    fn listen(&self, before: Option<Duration>) -> (Vec<Arc<EventView>>, Subscriber) {
+        before.map_or_else(|| (Vec::new(), self.bus.listen()), |time| self.bus.listen_since(time))
     }
 }
 

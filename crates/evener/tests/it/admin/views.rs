@@ -83,6 +83,7 @@ pub fn services() -> Vec<ServiceView> {
         policy: "round-robin".into(),
         servers: 3,
         servers_up: 1,
+        state: "partial".into(),
         degraded: false,
         sessions: 42,
         connections: 400,

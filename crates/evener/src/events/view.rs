@@ -1,17 +1,19 @@
-//! Events, as they are shown live.
+//! Events, as programs and people get them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use evener_core::director::{self, EventSubject, Level};
 use evener_dataplane::installed::Part;
 use serde::{Deserialize, Serialize};
 
-use crate::events::{self, BusItem};
+use super::{BusItem, DaemonEvent};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventView {
-    /// Counted from the daemon's start.
+    /// Counted on over restarts of the daemon, where it could keep its events.
     pub number: u64,
     /// When it happened, as RFC 3339 has it.
     pub time: String,
@@ -46,7 +48,7 @@ pub struct EventView {
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum EventStreamItem {
     /// Something happened.
-    Event(Box<EventView>),
+    Event(Arc<EventView>),
     /// Events are missing here: they came faster than they were read.
     Lost {
         /// How many.
@@ -57,45 +59,51 @@ pub enum EventStreamItem {
 impl From<&BusItem> for EventStreamItem {
     fn from(item: &BusItem) -> EventStreamItem {
         match item {
-            BusItem::Event(published) => EventStreamItem::Event(Box::new(event(published))),
+            BusItem::Event(published) => EventStreamItem::Event(Arc::clone(&published.view)),
             BusItem::Lost(count) => EventStreamItem::Lost { count: *count },
         }
     }
 }
 
-pub(super) fn event(published: &events::PublishedEvent) -> EventView {
-    let happened = &published.event;
-    let mut event = EventView {
-        number: published.number,
-        time: humantime::format_rfc3339_millis(published.at).to_string(),
-        event: happened.name().to_owned(),
-        level: level(happened.level()).to_owned(),
-        service: None,
-        server: None,
-        host: None,
-        address: None,
-        interface: None,
-        reason: None,
-        text: happened.to_string(),
-    };
-    match happened {
-        events::DaemonEvent::Farm(farm) => be_about(&mut event, farm),
-        events::DaemonEvent::Dispatcher { address, .. } => {
-            event.address = Some(address.to_string());
+impl EventView {
+    pub(super) fn new(number: u64, at: SystemTime, happened: &DaemonEvent) -> EventView {
+        let mut event = EventView {
+            number,
+            time: time(at),
+            event: happened.name().to_owned(),
+            level: level(happened.level()).to_owned(),
+            service: None,
+            server: None,
+            host: None,
+            address: None,
+            interface: None,
+            reason: None,
+            text: happened.to_string(),
+        };
+        match happened {
+            DaemonEvent::Farm(farm) => be_about(&mut event, farm),
+            DaemonEvent::Dispatcher { address, .. } => {
+                event.address = Some(address.to_string());
+            }
+            DaemonEvent::Restored { part } | DaemonEvent::Missing { part, .. } => {
+                event.interface = matches!(part, Part::Program(_)).then(|| part.place());
+            }
+            DaemonEvent::Node(notice) => event.address = Some(notice.peer().to_string()),
+            DaemonEvent::Started { .. }
+            | DaemonEvent::Ready { .. }
+            | DaemonEvent::Stopping
+            | DaemonEvent::Changed { .. }
+            | DaemonEvent::ChangesDropped { .. }
+            | DaemonEvent::Reloaded { .. }
+            | DaemonEvent::ReloadRefused { .. } => {}
         }
-        events::DaemonEvent::Restored { part } | events::DaemonEvent::Missing { part, .. } => {
-            event.interface = matches!(part, Part::Program(_)).then(|| part.place());
-        }
-        events::DaemonEvent::Node(notice) => event.address = Some(notice.peer().to_string()),
-        events::DaemonEvent::Started { .. }
-        | events::DaemonEvent::Ready { .. }
-        | events::DaemonEvent::Stopping
-        | events::DaemonEvent::Changed { .. }
-        | events::DaemonEvent::ChangesDropped { .. }
-        | events::DaemonEvent::Reloaded { .. }
-        | events::DaemonEvent::ReloadRefused { .. } => {}
+        event
     }
-    event
+}
+
+/// A time as events have it (RFC 3339): a later one is a greater text.
+pub(super) fn time(at: SystemTime) -> String {
+    humantime::format_rfc3339_millis(at).to_string()
 }
 
 fn be_about(event: &mut EventView, farm: &director::Event) {
