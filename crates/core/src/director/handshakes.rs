@@ -53,7 +53,7 @@ fn network_of(client: IpAddr) -> u64 {
     }
 }
 
-/// What a walk of all session tables found, by slot.
+/// Findings of a walk through all session tables, by slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWalk {
     /// Servers with stalled sessions.
@@ -146,8 +146,12 @@ impl HandshakeWatch {
         self.servers.retain(|name, _| present.contains(name));
         for (slot, name) in names {
             let connections = walk.connections.get(slot).copied().unwrap_or_default();
-            let begun = || ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
-            let memory = self.servers.entry(name.clone()).or_insert_with(begun);
+            // The first walk has sessions of connections that nobody has counted.
+            let Some(memory) = self.servers.get_mut(name) else {
+                let first = ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
+                self.servers.insert(name.clone(), first);
+                continue;
+            };
             if memory.slot != *slot || connections < memory.connections {
                 // Another slot counts from its own beginning.
                 (memory.slot, memory.connections) = (*slot, connections);

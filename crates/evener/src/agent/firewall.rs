@@ -25,7 +25,7 @@ pub(super) struct Packet {
     pub(super) protocol: Protocol,
 }
 
-/// What the rules do with a packet.
+/// The end of a packet by the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
@@ -95,7 +95,7 @@ impl Firewall {
         Some(Firewall { objects: std::mem::take(objects) })
     }
 
-    /// What the chains of incoming packets do with a packet, in the order of their priorities.
+    /// The end of a packet by the chains of incoming packets, in the order of their priorities.
     pub(super) fn judge(&self, packet: &Packet) -> Verdict {
         let is_v4 = packet.to.is_ipv4();
         let hooks = ["prerouting", "input"];

@@ -19,7 +19,7 @@ use crate::views::{Finding, Severity};
 const AT_ONCE: usize = 64;
 
 /// A server that is asked: where it is, and of which service.
-struct AskedServer {
+struct ListedServer {
     /// `SERVICE/SERVER`.
     name: String,
     address: IpAddr,
@@ -35,11 +35,11 @@ pub(super) async fn check_servers(config: &Config, network: &Network) -> Vec<Fin
         Some(AgentListen::At(address)) if !address.ip().is_loopback() => Some(address.port()),
         _ => None,
     };
-    let mut asked: Vec<AskedServer> = servers(config, network).into_values().collect();
+    let mut waiting: Vec<ListedServer> = servers(config, network).into_values().collect();
     let mut findings = Vec::new();
-    while !asked.is_empty() {
+    while !waiting.is_empty() {
         let mut tasks = JoinSet::new();
-        for mut server in asked.drain(..asked.len().min(AT_ONCE)) {
+        for mut server in waiting.drain(..waiting.len().min(AT_ONCE)) {
             if let (Some(path), Some((port, keys))) = (&mut server.path, port.zip(keys)) {
                 path.agent = Some((port, keys.probes));
             }
@@ -57,13 +57,13 @@ pub(super) async fn check_servers(config: &Config, network: &Network) -> Vec<Fin
 }
 
 /// The listed servers, once each, by their addresses.
-fn servers(config: &Config, network: &Network) -> BTreeMap<IpAddr, AskedServer> {
+fn servers(config: &Config, network: &Network) -> BTreeMap<IpAddr, ListedServer> {
     let mut found = BTreeMap::new();
     for service in &config.services {
         for server in service.servers.iter().filter(|server| !network.is_local(server.address)) {
             let name = format!("{}/{}", service.name, server.name);
             let path = path(config, service, server.address, network);
-            found.entry(server.address).or_insert(AskedServer { name, address: server.address, path });
+            found.entry(server.address).or_insert(ListedServer { name, address: server.address, path });
         }
     }
     found
@@ -88,14 +88,14 @@ fn path(config: &Config, service: &Service, server: IpAddr, network: &Network) -
     })
 }
 
-async fn check_server(server: AskedServer, agent: Option<(u16, ServerKeys)>) -> Vec<Finding> {
-    let AskedServer { name, address, path } = server;
+async fn check_server(server: ListedServer, agent: Option<(u16, ServerKeys)>) -> Vec<Finding> {
+    let ListedServer { name, address, path } = server;
     let mut found = Vec::new();
     if let Some((port, keys)) = agent {
-        match findings::ask(SocketAddr::new(address, port), keys.findings).await {
+        match findings::fetch(SocketAddr::new(address, port), keys.findings).await {
             Ok(findings) => {
-                let said = findings.into_iter().filter(|finding| finding.state != Severity::Ok);
-                found.extend(said.map(|finding| Finding {
+                let wrong = findings.into_iter().filter(|finding| finding.state != Severity::Ok);
+                found.extend(wrong.map(|finding| Finding {
                     check: format!("{name}: {}", message(&finding.check)),
                     ..finding
                 }));

@@ -30,7 +30,7 @@ struct Finding {
     message: String,
 }
 
-/// What the doctor on a host finds wrong.
+/// Findings of the doctor on a host that are not `ok`.
 fn wrong(host: &Host, config: &str) -> Result<Vec<String>> {
     let output = host.output(&[&program()?.to_string_lossy(), "doctor", "--json", "--config", config])?;
     let findings: Vec<Finding> = serde_json::from_slice(&output.stdout)?;

@@ -21,6 +21,7 @@ mod consumers;
 mod drain;
 mod events;
 mod every_host;
+mod handshakes;
 mod hosts;
 mod meanwhile;
 mod names;

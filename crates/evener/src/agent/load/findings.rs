@@ -21,7 +21,7 @@ use crate::views::Finding;
 
 /// The request's path.
 const PATH: &str = "/v1/findings";
-/// What is authenticated, for keys that are used for more.
+/// Contexts of the tags, since a key may be used for more.
 const PROOF: &[u8] = b"evener findings: a director";
 const ANSWER: &[u8] = b"evener findings: a server";
 /// A number holds for one to two times as long, in seconds.
@@ -103,11 +103,11 @@ async fn findings() -> Vec<Finding> {
 ///
 /// # Errors
 /// Why there are no findings: a part of a sentence.
-pub(crate) async fn ask(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
-    tokio::time::timeout(PATIENCE, asked(to, key)).await.map_err(|_| "no answer in time".to_owned())?
+pub(crate) async fn fetch(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+    tokio::time::timeout(PATIENCE, fetch_proven(to, key)).await.map_err(|_| "no answer in time".to_owned())?
 }
 
-async fn asked(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+async fn fetch_proven(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
     let (_, challenge) = get(to, PATH).await?;
     let challenge = bytes_of(challenge.trim()).ok_or("it is no agent of this version")?;
     let proof = key.seal(PROOF, challenge.clone());

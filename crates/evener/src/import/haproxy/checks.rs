@@ -19,7 +19,7 @@ struct BackendChecks {
     health: DraftHealth,
     /// The lines of rules for checks by HTTP, and the last one that asks for such checks.
     lines: BTreeSet<usize>,
-    asked: Option<usize>,
+    httpchk: Option<usize>,
     has_sent: bool,
     /// `timeout check`, and its line.
     timeout: Option<(u64, usize)>,
@@ -56,7 +56,7 @@ pub(super) fn read(
         if checks.health.body.is_some() && checks.health.status.is_empty() {
             checks.health.status.push("100-599".to_owned());
         }
-        pool.lines.extend(checks.lines.into_iter().chain(checks.asked));
+        pool.lines.extend(checks.lines.into_iter().chain(checks.httpchk));
         let (own, health) = (checks.health, &mut pool.health);
         (health.kind, health.path, health.host) = (Some("http"), own.path, own.host);
         (health.status, health.body) = (own.status, own.body);
@@ -85,7 +85,7 @@ impl BackendChecks {
         match (line.word(0), line.word(1)) {
             ("option", "httpchk") => {
                 self.has_http = true;
-                self.asked = Some(line.line);
+                self.httpchk = Some(line.line);
                 self.httpchk(line, ledger);
             }
             // A plain connection is the kind without any.

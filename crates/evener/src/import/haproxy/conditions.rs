@@ -65,8 +65,8 @@ impl Acls {
         let test = line.words.get(2..).unwrap_or_default();
         let read = patterns(test);
         let is_of_request = self.needs_request(test);
-        let begun = || (Some(ConditionPatterns::default()), Vec::new(), false);
-        let (known, lines, looks) = self.0.entry(line.word(1).to_owned()).or_insert_with(begun);
+        let first = || (Some(ConditionPatterns::default()), Vec::new(), false);
+        let (known, lines, looks) = self.0.entry(line.word(1).to_owned()).or_insert_with(first);
         lines.push(line.line);
         *looks |= is_of_request;
         *known = known.take().zip(read).and_then(|(mut known, read)| {

@@ -1,6 +1,6 @@
 //! Full-size packets to a server: whether the path takes what the first link does. Packets with DF
-//! set are dropped by a narrower link, and where ICMP is dropped too, nobody learns of it: transfers
-//! hang behind their first segments (RFC 2923, section 2.1).
+//! set are dropped by a narrower link, and where ICMP is dropped too, no sender learns of it:
+//! transfers hang behind their first segments (RFC 2923, section 2.1).
 
 use std::collections::BTreeSet;
 use std::io;
