@@ -182,6 +182,7 @@ fn read_with_names(
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
         true => {
             let mut notes = config.unverified();
+            notes.extend(config.unlike_directors());
             notes.extend(unwritten.notes());
             let names = files.into_iter().map(|file| file.source).collect();
             Ok((Checked { config, notes, file: name.to_owned() }, names))

@@ -93,6 +93,16 @@ impl Config {
         self.services.iter().filter(|service| service.is_on_every_host())
     }
 
+    /// A warning where several directors choose unlike each other, for want of a common secret.
+    pub fn unlike_directors(&self) -> Option<String> {
+        let is_alone = self.farm.directors.len() < 2 || self.farm.secret_file.is_some();
+        (!is_alone && self.takes_packets()).then(|| {
+            "[farm] `directors` lists several, and there is no `secret_file`: each chooses servers by a key of its own, so \
+             connections break where another one gets their packets; `evener keygen FILE` makes a secret for all of them"
+                .to_owned()
+        })
+    }
+
     /// The farm's description for a director.
     pub fn description(&self) -> farm::Farm {
         farm::Farm {

@@ -16,7 +16,7 @@ use crate::config::{Config, EngineKind, XdpMode};
 pub(super) fn start(
     config: &Config,
     directory: &Path,
-    ring_seed: Option<Seed>,
+    ring_seed: Seed,
     interfaces: impl Iterator<Item = u32>,
 ) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
     if !config.takes_packets() {
@@ -49,7 +49,7 @@ pub(super) fn start(
 fn attached_xdp(
     config: &Config,
     directory: &Path,
-    ring_seed: Option<Seed>,
+    ring_seed: Seed,
     interfaces: impl Iterator<Item = u32>,
 ) -> Result<XdpEngine, StartError> {
     let mut engine = xdp(config, directory, ring_seed)?;
@@ -72,7 +72,7 @@ fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
     }
 }
 
-fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<XdpEngine, StartError> {
+fn xdp(config: &Config, directory: &Path, ring_seed: Seed) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
         // Packets out of tunnels come by traffic control: to meet them the program must be there,
         // too.
@@ -86,7 +86,7 @@ fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<Xdp
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
-        ring_seed,
+        ring_seed: Some(ring_seed),
         mode,
         pins: Some(pins::directory()?),
     };
@@ -95,14 +95,14 @@ fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<Xdp
     Ok(engine)
 }
 
-fn packet(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<PacketEngine, StartError> {
+fn packet(config: &Config, directory: &Path, ring_seed: Seed) -> Result<PacketEngine, StartError> {
     pins::clear_left()?;
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(PacketEngine::start(packet::Options {
         sessions_max: config.engine.sessions_max,
         sessions6_max: config.engine.sessions6_max,
         seed: seed()?,
-        ring_seed,
+        ring_seed: Some(ring_seed),
         threads: config.engine.threads.unwrap_or(processors),
         session_file: session_file(directory),
     })?)

@@ -10,7 +10,6 @@ use evener_core::director::{Identity, generation};
 use evener_core::node::peers::LABEL;
 use evener_core::node::secret::{Key, Secret};
 use evener_core::path::mark::Marker;
-use evener_core::path::seed::Seed;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
@@ -27,14 +26,6 @@ pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 const DATAGRAM_BYTES: usize = 1_024;
 /// Datagrams that wait for the control loop; more than that are lost, as on any network.
 const QUEUE: usize = 256;
-/// The label by which the key of the hash tables' hash is derived.
-const RING_LABEL: &str = "evener ring";
-
-/// The key by which all hosts come to the same choice.
-pub(super) fn ring_seed(secret: &Secret) -> Seed {
-    Seed::from_bytes(secret.derive_short(RING_LABEL))
-}
-
 /// Where other hosts are heard and spoken to.
 pub(super) struct HostSocket {
     pub(super) identity: Identity,

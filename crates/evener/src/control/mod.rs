@@ -17,6 +17,7 @@ mod publisher;
 mod reading;
 mod rehandoff;
 mod reload;
+mod ring_key;
 mod session_walk;
 mod start;
 mod state;

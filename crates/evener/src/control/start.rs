@@ -26,10 +26,11 @@ use super::engine;
 use super::executor::{Executor, Tools};
 use super::group_files::GroupFiles;
 use super::groups::GroupControl;
-use super::hosts::{self, HostSocket, ReceivedDatagram};
+use super::hosts::{HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
 use super::reading::{FileReader, NamedFiles, read_dns_files};
 use super::reload::{self, StartupSettings};
+use super::ring_key;
 use super::state::{self, StateControl};
 use super::totals::ServiceTotals;
 use super::trace_control::open_log;
@@ -199,7 +200,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     }
     let identity = identity(&config, &network)?;
     let secret = agent::secret_of(&config)?;
-    let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
+    let ring_seed = ring_key::read(&config, &folder)?;
     let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
     let adopted = engine.running().is_some();
     let drained: BTreeSet<ServerName> = farm_state.states.keys().cloned().collect();

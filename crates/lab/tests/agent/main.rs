@@ -8,6 +8,7 @@ mod doctor;
 mod host;
 mod load;
 mod night;
+mod pair;
 mod refusals;
 mod requests;
 mod tunnels;

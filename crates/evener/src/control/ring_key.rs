@@ -1,0 +1,137 @@
+//! The key of the hash tables: directors with one key choose alike for a flow without a session, so
+//! that connections go on where another director gets their packets.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use evener_core::node::secret::Secret;
+use evener_core::path::seed::Seed;
+
+use super::start::{StartError, seed};
+use crate::config::Config;
+use crate::runtime::{files, secret};
+
+/// The label by which the key comes from the farm's secret.
+const LABEL: &str = "evener ring";
+/// The name of the file in the state directory, where there is no secret, and its length in hex
+/// digits.
+const FILE: &str = "ring.key";
+const DIGITS: usize = 32;
+
+/// The key of all nodes that have the farm's secret.
+fn of_secret(secret: &Secret) -> Seed {
+    Seed::from_bytes(secret.derive_short(LABEL))
+}
+
+/// The key of this director: that of the farm's secret, or else one that is kept in `folder`, so
+/// that the next start chooses as this one.
+///
+/// # Errors
+/// When there are no random numbers.
+pub(super) fn read(config: &Config, folder: &Path) -> Result<Seed, StartError> {
+    if let Some(file) = &config.farm.secret_file {
+        match secret::read(file) {
+            Ok(secret) => return Ok(of_secret(&secret)),
+            Err(error) => {
+                tracing::warn!(%error, "this director chooses servers unlike others with the secret")
+            }
+        }
+    }
+    let path = folder.join(FILE);
+    match kept(&path) {
+        Ok(key) => Ok(key),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(%error, file = %path.display(), "the key of the hash tables is made anew");
+            }
+            let key = seed()?;
+            if let Err(error) = keep(&path, key) {
+                tracing::warn!(
+                    %error, file = %path.display(),
+                    "the key of the hash tables can't be kept: after the next start flows without a session may go to other servers"
+                );
+            }
+            Ok(key)
+        }
+    }
+}
+
+fn kept(path: &Path) -> io::Result<Seed> {
+    let text = files::bounded(path, 2 * DIGITS as u64)?;
+    let text = String::from_utf8_lossy(&text);
+    let digits = text.trim();
+    let is_key = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let bits = u128::from_str_radix(digits, 16).ok().filter(|_| is_key);
+    let bits =
+        bits.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no key of 32 hex digits"))?;
+    Ok(Seed::from_bytes(bits.to_be_bytes()))
+}
+
+/// Writes the file whole, or not at all.
+fn keep(path: &Path, key: Seed) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+    writeln!(file, "{:016x}{:016x}", key.0, key.1)?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("evener-ring-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn config(farm: &str) -> Config {
+        let text = format!(
+            "{farm}[[service]]\naddress = \"192.0.2.100:80\"\n[[service.server]]\naddress = \"192.0.2.11\"\n"
+        );
+        crate::config::parse(&text, "evener.toml").unwrap()
+    }
+
+    #[test]
+    fn key_without_a_secret_is_kept_for_the_next_start() {
+        let folder = folder("kept");
+        let first = read(&config(""), &folder).unwrap();
+        assert_eq!(read(&config(""), &folder).unwrap(), first);
+        let mode = fs::metadata(folder.join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for broken in ["", "xyz", &"0".repeat(31), &format!("+{}", "0".repeat(31)), &"0".repeat(100)] {
+            fs::write(folder.join(FILE), broken).unwrap();
+            let new = read(&config(""), &folder).unwrap();
+            assert_ne!(new, first, "{broken:?}");
+            assert_eq!(read(&config(""), &folder).unwrap(), new, "it is mended");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn directors_with_one_secret_have_one_key() {
+        let (one, other) = (folder("one"), folder("other"));
+        let file = one.join("farm.key");
+        fs::write(&file, format!("{}\n", "5a".repeat(32))).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let config = config(&format!("[farm]\nsecret_file = \"{}\"\n", file.display()));
+        let key = read(&config, &one).unwrap();
+        assert_eq!(read(&config, &other).unwrap(), key);
+        assert!(!other.join(FILE).exists());
+        fs::remove_file(&file).unwrap();
+        assert_ne!(read(&config, &other).unwrap(), key, "it serves, with a key of its own");
+        fs::remove_dir_all(one).unwrap();
+        fs::remove_dir_all(other).unwrap();
+    }
+}
