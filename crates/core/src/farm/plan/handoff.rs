@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 
 use super::rings::{self, RingPolicy};
 use super::{
-    MemberState, PlannedService, Planner, ServiceState, WeightedServer, digest, forwarding, members_by,
+    MemberState, PlannedService, Planner, ServiceState, WeightedServer, configured, digest, forwarding,
+    members_by,
 };
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
@@ -73,7 +74,7 @@ impl Planner<'_> {
         let service = state.service;
         self.pool(service, number, |_| true);
         let sets = service.routes.sets().iter();
-        let rings = sets.map(|names| self.set_of_servers(service, names, number, servers, members)).collect();
+        let rings = sets.map(|names| self.set_of_servers(state, names, number, servers, members)).collect();
         let compiled = CompiledRoutes { routes: service.routes.clone(), rings };
         let routes = self.compile(number, &compiled);
         self.tables.routes.insert(number, routes);
@@ -116,12 +117,13 @@ impl Planner<'_> {
     /// The ring of the servers that routes name together, if there is room for it.
     fn set_of_servers(
         &mut self,
-        service: &farm::Service,
+        state: &ServiceState<'_>,
         names: &[String],
         number: u16,
         servers: &[WeightedServer<'_>],
         of_service: &RingPolicy<'_>,
     ) -> Option<u16> {
+        let service = state.service;
         let is_named = |server: &String| names.binary_search(server).is_ok();
         let of_set =
             |one: &&Weighted| self.plan.servers.get(&one.slot).is_some_and(|name| is_named(&name.server));
@@ -134,12 +136,14 @@ impl Planner<'_> {
         let shares: Vec<Weighted> = of_service.shares.iter().filter(of_set).copied().collect();
         let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         let ring = self.slots.pool(number, names)?;
-        let among = RingPolicy { chosen: &members, shares: &shares, ..*of_service };
+        let configured = configured(state, servers, &members, is_named);
+        let among = RingPolicy { configured: &configured, chosen: &members, shares: &shares, ..*of_service };
         self.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
         let planned = PlannedService {
             name: service.name.clone(),
             policy: service.policy,
             ring_members: members,
+            configured,
             shares,
             degraded: false,
             standing: None,

@@ -149,6 +149,9 @@ pub struct PlannedService {
     pub ring_members: Vec<Weighted>,
     /// The same with their shares of what this host is asked for.
     pub shares: Vec<Weighted>,
+    /// All that could serve in the stead of its members, and they themselves, at their configured
+    /// weights: the base of its hash table.
+    configured: Vec<Weighted>,
     /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
     pub degraded: bool,
     /// This host among them, where every host decides.
@@ -359,7 +362,9 @@ impl Planner<'_> {
         }
         let shares = if packets.sharing.is_some() { shares(&servers, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &servers);
-        let members = RingPolicy { policy, packets, chosen: &chosen, shares: &shares };
+        let configured = configured(state, &servers, &chosen, |_| true);
+        let members =
+            RingPolicy { policy, packets, configured: &configured, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
@@ -380,8 +385,16 @@ impl Planner<'_> {
             self.stand_behind(vip.id, key, &servers);
         }
         let name = service.name.clone();
-        let planned =
-            PlannedService { name, policy, ring_members: chosen, shares, degraded, standing, compiled };
+        let planned = PlannedService {
+            name,
+            policy,
+            ring_members: chosen,
+            configured,
+            shares,
+            degraded,
+            standing,
+            compiled,
+        };
         self.plan.services.insert(number, planned);
         self.weigh(&service.name, &servers);
     }
@@ -520,6 +533,29 @@ fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weigh
         keeps_last_ms: service.keep_last.then(|| time_to_notice_ms(service)),
     };
     members_by(rule, servers.iter())
+}
+
+/// The servers of a hash table's base: those of this kind that are configured, whether they can be
+/// reached or not, backups where the chosen ones are backups. One without a slot is no server.
+fn configured(
+    state: &ServiceState<'_>,
+    servers: &[WeightedServer<'_>],
+    chosen: &[Weighted],
+    is_one: impl Fn(&String) -> bool,
+) -> Vec<Weighted> {
+    let serves = |server: &&WeightedServer<'_>| chosen.contains(&server.slot_weight);
+    let backup = servers.iter().find(serves).is_some_and(|server| server.state.member.backup);
+    let slots: BTreeMap<u64, u16> =
+        servers.iter().map(|server| (server.slot_weight.seed, server.slot_weight.slot)).collect();
+    let members = state.members.iter().map(|state| &state.member);
+    members
+        .filter(|member| member.backup == backup && is_one(&member.name))
+        .map(|member| {
+            let seed = identity(&state.service.name, &member.name);
+            let slot = slots.get(&seed).copied().unwrap_or(NO_SERVER);
+            Weighted { slot, weight: member.weight, seed }
+        })
+        .collect()
 }
 
 /// The servers that take new sessions by a rule, and whether they do against what is known of them.

@@ -14,6 +14,8 @@ pub(super) struct RingPolicy<'a> {
     /// By the policy of this name.
     pub(super) policy: &'static str,
     pub(super) packets: &'static PacketPolicy,
+    /// All that could serve in their stead, and they themselves, at their configured weights.
+    pub(super) configured: &'a [Weighted],
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
     /// With their shares of what this host is asked for.
@@ -44,7 +46,8 @@ pub(super) fn ring(
     let known = previous.and_then(|previous| previous.tables.rings.get(&number));
     let before = previous
         .and_then(|previous| previous.services.get(&number).or(previous.pools.get(&number)))
-        .filter(|before| before.policy == members.policy && before.ring_members == members.chosen);
+        .filter(|before| before.policy == members.policy && before.ring_members == members.chosen)
+        .filter(|before| before.configured == members.configured);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
     // With the same hash table, and the same ways, second chances come out the same.
@@ -54,7 +57,8 @@ pub(super) fn ring(
         return Arc::clone(known);
     }
     let same_hash = hash;
-    let hash = same_hash.map_or_else(|| fills.table(members.chosen), |known| Arc::clone(&known.hash));
+    let table = || fills.table(members.configured, members.chosen);
+    let hash = same_hash.map_or_else(table, |known| Arc::clone(&known.hash));
     let order = order.map_or_else(|| (members.packets.order)(members.shares), |known| known.order.clone());
     let second = match (members.packets.pick, same_hash) {
         (Pick::Two, Some(known)) => Arc::clone(&known.second),

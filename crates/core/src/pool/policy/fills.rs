@@ -5,23 +5,23 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Weighted, maglev};
-use crate::path::tables::{HASH_SLOTS, NO_SERVER, SERVER_SLOTS, place};
+use super::{Weighted, maglev, refilled};
+use crate::path::tables::HASH_SLOTS;
 
-/// Tables that are kept at most: two for each service of the largest farm, 16 MiB.
-const KEPT: usize = 128;
+/// Tables that are kept at most: three for each service of the largest farm, 24 MiB.
+const KEPT: usize = 192;
 
 /// Hash tables by their members; those that were asked for last.
 #[derive(Clone, Debug)]
 pub struct Fills {
-    tables: BTreeMap<(WeightedPlaces, Vec<u16>), CachedTable>,
+    tables: BTreeMap<Members, CachedTable>,
     kept: usize,
     used: u64,
 }
 
-/// The source of the members' places, and their weights in lowest terms. With their slots it is all
-/// that a table depends on.
-type WeightedPlaces = Vec<(u64, u16)>;
+/// The source of each member's places, its configured weight and that of now, weights in lowest
+/// terms. It is all that a table depends on, if a slot has the number of its member here, from 1.
+type Members = Vec<(u64, u16, u16)>;
 
 impl Default for Fills {
     fn default() -> Fills {
@@ -42,21 +42,37 @@ impl Fills {
         Fills { tables: BTreeMap::new(), kept, used: 0 }
     }
 
-    /// The table of [`HASH_SLOTS`] entries that [`maglev`] makes of these members.
-    pub fn table(&mut self, members: &[Weighted]) -> Arc<[u16]> {
-        let mut members: Vec<Weighted> = members.iter().copied().filter(|one| one.weight > 0).collect();
-        members.sort_unstable_by_key(|one| (one.seed, one.slot));
-        let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
-        let of: WeightedPlaces = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
-        let key = (of, members.iter().map(|one| one.slot).collect());
+    /// The table of [`HASH_SLOTS`] entries that [`refilled`] makes of the base of the `configured`
+    /// members while these are `serving`, each one of those.
+    pub fn table(&mut self, configured: &[Weighted], serving: &[Weighted]) -> Arc<[u16]> {
+        let mut of: Vec<Weighted> = configured.iter().copied().filter(|one| one.weight > 0).collect();
+        of.sort_unstable_by_key(|one| (one.seed, one.slot));
+        let now: BTreeMap<u64, u16> = serving.iter().map(|one| (one.seed, one.weight)).collect();
+        debug_assert!(now.keys().all(|seed| of.iter().any(|one| one.seed == *seed)), "each is configured");
+        let now = |one: &Weighted| now.get(&one.seed).copied().unwrap_or(0);
+        let divisor = of.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
+        let divisor_now = of.iter().fold(0, |divisor, one| gcd(divisor, now(one))).max(1);
+        let members = of.iter().map(|one| (one.seed, one.weight / divisor, now(one) / divisor_now));
+        let table = self.numbered(members.collect());
+        table.iter().map(|number| of[usize::from(*number) - 1].slot).collect()
+    }
+
+    /// A table by the members' numbers.
+    fn numbered(&mut self, members: Members) -> Arc<[u16]> {
         self.used += 1;
-        if let Some(kept) = self.tables.get_mut(&key) {
+        if let Some(kept) = self.tables.get_mut(&members) {
             kept.used = self.used;
             return Arc::clone(&kept.table);
         }
-        let table: Arc<[u16]> = match self.twin(&key.0) {
-            Some((slots, table)) => renamed(table, slots, &key.1),
-            None => maglev(&members, HASH_SLOTS).into(),
+        let weighted = |by: fn(&(u64, u16, u16)) -> u16| -> Vec<Weighted> {
+            let all = (1..).zip(&members).map(|(slot, one)| Weighted { slot, weight: by(one), seed: one.0 });
+            all.filter(|one| one.weight > 0).collect()
+        };
+        let base: Members = members.iter().map(|(seed, weight, _)| (*seed, *weight, *weight)).collect();
+        let configured = weighted(|one| one.1);
+        let table: Arc<[u16]> = match members == base {
+            true => maglev(&configured, HASH_SLOTS).into(),
+            false => refilled(&self.numbered(base), &configured, &weighted(|one| one.2)).into(),
         };
         if self.tables.len() >= self.kept {
             let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.used);
@@ -64,28 +80,9 @@ impl Fills {
                 self.tables.remove(&oldest);
             }
         }
-        self.tables.insert(key, CachedTable { table: Arc::clone(&table), used: self.used });
+        self.tables.insert(members, CachedTable { table: Arc::clone(&table), used: self.used });
         table
     }
-
-    /// A table of the same members by other slots.
-    fn twin(&self, of: &WeightedPlaces) -> Option<(&[u16], &[u16])> {
-        let mut from = self.tables.range((of.clone(), Vec::new())..);
-        from.next()
-            .filter(|((members, _), _)| members == of)
-            .map(|((_, slots), kept)| (&slots[..], &*kept.table))
-    }
-}
-
-/// A table in which the same members have other slots.
-fn renamed(table: &[u16], old: &[u16], new: &[u16]) -> Arc<[u16]> {
-    let mut names = [NO_SERVER; SERVER_SLOTS];
-    for (old, new) in old.iter().zip(new) {
-        names[place(*old)] = *new;
-    }
-    let mut table: Arc<[u16]> = table.into();
-    Arc::make_mut(&mut table).iter_mut().for_each(|slot| *slot = names[place(*slot)]);
-    table
 }
 
 fn gcd(a: u16, b: u16) -> u16 {
@@ -107,12 +104,18 @@ mod tests {
 
         #[test]
         fn cached_table_equals_new_table(
-            sets in prop::collection::vec((prop::collection::vec(0_u16..4, 0..4), 1_u16..20), 1..8)
+            sets in prop::collection::vec(
+                (prop::collection::vec((0_u16..4, any::<bool>()), 0..4), 1_u16..20), 1..8
+            )
         ) {
             let mut fills = Fills::keeping(3);
             for (weights, first) in sets {
+                let (weights, serve): (Vec<u16>, Vec<bool>) = weights.into_iter().unzip();
                 let members = members(&weights, first);
-                prop_assert_eq!(&*fills.table(&members), maglev(&members, HASH_SLOTS));
+                let serving = members.iter().zip(serve).filter(|(one, serves)| *serves && one.weight > 0);
+                let serving: Vec<Weighted> = serving.map(|(one, _)| *one).collect();
+                let new = refilled(&maglev(&members, HASH_SLOTS), &members, &serving);
+                prop_assert_eq!(&*fills.table(&members, &serving), new);
                 prop_assert!(fills.tables.len() <= 3);
             }
         }
@@ -123,19 +126,29 @@ mod tests {
         let mut fills = Fills::default();
         for (weights, first) in [([1, 2], 1), ([1, 2], 9), ([3, 6], 17)] {
             let members = members(&weights, first);
-            assert_eq!(&*fills.table(&members), maglev(&members, HASH_SLOTS));
+            assert_eq!(&*fills.table(&members, &members), maglev(&members, HASH_SLOTS));
         }
-        let others = fills.tables.keys().filter(|(members, _)| fills.twin(members).is_none());
-        assert_eq!((fills.tables.len(), others.count()), (3, 0));
+        assert_eq!(fills.tables.len(), 1);
+    }
+
+    #[test]
+    fn servers_without_a_number_are_in_the_base_and_never_in_force() {
+        let mut all = members(&[1, 1, 1], 1);
+        let serving = all[1..].to_vec();
+        let table = Fills::default().table(&all, &serving);
+        all[0].slot = crate::path::tables::NO_SERVER;
+        assert_eq!(Fills::default().table(&all, &serving), table);
+        assert!(Fills::default().table(&all, &[]).is_empty());
     }
 
     #[test]
     fn least_recently_used_table_is_evicted() {
         let mut fills = Fills::keeping(3);
         for first in [0, 1, 2, 0, 3] {
-            fills.table(&members(&[1], first));
+            let members = members(&[1], first);
+            fills.table(&members, &members);
         }
-        let seeds: Vec<u64> = fills.tables.keys().map(|(members, _)| members[0].0).collect();
+        let seeds: Vec<u64> = fills.tables.keys().map(|members| members[0].0).collect();
         assert_eq!(seeds, [0, 2, 3]);
     }
 }

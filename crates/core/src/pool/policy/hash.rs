@@ -86,7 +86,7 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
 
 /// A number in which each bit of another shows in every place (the last steps of SplitMix64, Steele
 /// et al. 2014).
-fn mixed(number: u64) -> u64 {
+pub(super) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -18,6 +18,7 @@ mod peak_ewma;
 mod power_of_two;
 mod random;
 pub mod rank;
+mod refill;
 mod round_robin;
 mod row;
 pub mod score;
@@ -28,6 +29,7 @@ pub use consumers::Consumer;
 pub use failover::FAILOVER;
 pub use fills::Fills;
 pub use hash::{maglev, second_candidates};
+pub use refill::refilled;
 pub use round_robin::in_turn;
 pub use row::{
     Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, SHARE_MAX, Selection, Sharing, Weighing,
