@@ -543,6 +543,10 @@ fn configured(
     chosen: &[Weighted],
     is_one: impl Fn(&String) -> bool,
 ) -> Vec<Weighted> {
+    if state.service.is_on_every_host() {
+        // Its second chances remember one change, and a host that joins would make two.
+        return chosen.to_vec();
+    }
     let serves = |server: &&WeightedServer<'_>| chosen.contains(&server.slot_weight);
     let backup = servers.iter().find(serves).is_some_and(|server| server.state.member.backup);
     let slots: BTreeMap<u64, u16> =
