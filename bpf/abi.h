@@ -319,8 +319,8 @@ struct ring {
 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 #define SERVER_MARKED 2048
 
-/* Value of `previous`; index: service. The host that may know a flow that this one doesn't;
- * zeros where none does. */
+/* Value of `previous`; index: service. Who may know a flow that has no session, by the table of
+ * before the last drain or change of hosts; zeros where that is who `hash` names, or nobody. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];

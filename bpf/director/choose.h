@@ -15,6 +15,18 @@ struct choice {
 	__u8 also_counted; /* a reason counted beside the verdict, or 0 */
 };
 
+/* The server of a flow without a session; on a director the one of before the last drain. */
+static __always_inline __u16 by_tables(__u32 service, __u32 half, __u64 ring_hash, __u32 own)
+{
+	if (own == NO_SERVER) {
+		__u16 older = by_previous(service, ring_hash);
+
+		if (present_server(older))
+			return older;
+	}
+	return by_hash(ring_at(service, half), ring_hash);
+}
+
 /*
  * The server of a packet that no session is known of and that begins none, and from bit 16 on what
  * to count beside. Not inlined, as all that packets with a session don't need.
@@ -25,7 +37,7 @@ __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags,
 	__u16 slot;
 
 	if (arrival == ARRIVED_DIRECT) {
-		slot = by_hash(ring_at(service, flags), ring_hash);
+		slot = by_tables(service, flags, ring_hash, own);
 		/* A stateless service needs no session. */
 		if (slot == NO_SERVER || slot != own)
 			return slot | (flags & VIP_STATELESS ? 0 : REASON_NO_SESSION) << 16;
@@ -101,7 +113,7 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	}
 	choice->also_counted = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
 	if (flow->arrival == ARRIVED_DIRECT)
-		choice->server = by_hash(ring_at(vip->service, vip->flags), ring_hash);
+		choice->server = by_tables(vip->service, vip->flags, ring_hash, vip->own);
 }
 
 /* Returns the server's entry, or NULL where there is none. */

@@ -243,21 +243,20 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		pkt->arrival = arrival_from(pkt->source);
 	if (find_by_key6(key, pkt->v6, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
-	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
+	} else if (vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed
 		 * the error on did. */
 		if (pkt->arrival == ARRIVED_DIRECT)
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->server = vip->own;
-	} else if (vip->own != NO_SERVER) {
-		/* Another host may have noted it, or none: it goes where the flow's packets go. */
+	} else {
+		/* Another director or host may have noted it, as routers hash an error by its own
+		 * sender: it goes where the flow's packets go. */
 		int chosen = select_without_session(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;
 		also_counted = chosen >> 16;
-	} else {
-		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	}
 	server = present_server(pkt->server);
 	if (!server)

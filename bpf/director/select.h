@@ -28,7 +28,7 @@ static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 	return ring->hash[hash_slot(ring_hash)];
 }
 
-/* By the hash table before the last change of hosts; NO_SERVER where there was none. */
+/* The server or host that may know a flow without a session, or NO_SERVER. */
 static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 {
 	struct previous *before = bpf_map_lookup_elem(&previous, &service);

@@ -55,7 +55,7 @@ reasons! {
     TooBig = 23, "too_big";
     /// An ICMP error about a session, sent to the server or client that it is for.
     IcmpForwarded = 24, "icmp_forwarded";
-    /// Dropped: an ICMP error about a packet that was never sent.
+    /// Dropped: an ICMP error about a packet that no service can have sent.
     IcmpUnknown = 25, "icmp_unknown";
     /// Dropped: an ICMP error that claims a smaller MTU than any link has.
     ForgedMtu = 26, "forged_mtu";

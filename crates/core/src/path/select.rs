@@ -139,7 +139,7 @@ pub fn by_hash(ring: &Ring, hash: FlowHash) -> u16 {
     ring.hash.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
 
-/// The host that may know a flow that this one doesn't: see [`Ring::previous`].
+/// The server of a flow that has no session, or the host that may know it: see [`Ring::previous`].
 pub fn by_previous(ring: &Ring, hash: FlowHash) -> u16 {
     ring.previous.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }

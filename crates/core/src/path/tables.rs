@@ -144,15 +144,19 @@ pub struct Ring {
     /// For [`Pick::Cursor`] and [`Pick::Least`], and with each for flows whose server is full; at
     /// most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
-    /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or
-    /// none while the service has no server.
+    /// For [`Pick::Hash`], and for flows that neither a session nor `previous` is known of;
+    /// [`HASH_SLOTS`] entries, or none while the service has no server.
     pub hash: Arc<[u16]>,
     /// For [`Pick::Two`]: for each slot of the hash table the second candidate, which is another
     /// server than the first. Empty with other ways to pick, and while there is one server alone.
     pub second: Arc<[u16]>,
-    /// Where every host decides: for each slot of the hash table the host that may know a flow that
-    /// this one doesn't, as hosts may have another table, or had. Its entries are ways to other
-    /// hosts that are a packet's last ([`ForwardCount::Twice`]), or none. May be empty.
+    /// For flows that no session is known of, as they may be older than `hash`. May be empty.
+    ///
+    /// On a director: for each slot of the hash table the server that works and would have it if
+    /// nobody were drained and nobody slowly started, where that is another one. Where every host
+    /// decides: the host that may know a flow that this one doesn't, as hosts may have another
+    /// table, or had. Its entries are ways to other hosts that are a packet's last
+    /// ([`ForwardCount::Twice`]), or none.
     pub previous: Arc<[u16]>,
 }
 

@@ -221,7 +221,13 @@ impl Builder {
             (0..slots).map(|slot| servers[(slot + ahead) % servers.len()]).collect()
         };
         let second = if pick == Pick::Two { table(1) } else { Arc::default() };
-        let ring = Ring { order, hash: table(0), previous: Arc::default(), second };
+        // Some slots of some services are another server's while there is no session.
+        let older = |(slot, server): (usize, &u16)| if slot % 3 == 0 { *server } else { NO_SERVER };
+        let previous = match pick {
+            Pick::Hash => table(2).iter().enumerate().map(older).collect(),
+            _ => Arc::default(),
+        };
+        let ring = Ring { order, hash: table(0), previous, second };
         self.tables.rings.insert(service, Arc::new(ring));
         id
     }

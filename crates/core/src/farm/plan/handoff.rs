@@ -137,11 +137,18 @@ impl Planner<'_> {
         let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         let ring = self.slots.pool(number, names)?;
         let configured = configured(state, servers, &members, is_named);
-        let among = RingPolicy { configured: &configured, chosen: &members, shares: &shares, ..*of_service };
+        let among = RingPolicy {
+            configured: &configured,
+            working: &members,
+            chosen: &members,
+            shares: &shares,
+            ..*of_service
+        };
         self.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
         let planned = PlannedService {
             name: service.name.clone(),
             policy: service.policy,
+            working: members.clone(),
             ring_members: members,
             configured,
             shares,

@@ -152,6 +152,8 @@ pub struct PlannedService {
     /// All that could serve in the stead of its members, and they themselves, at their configured
     /// weights: the base of its hash table.
     configured: Vec<Weighted>,
+    /// Those of the base that work, whether they take new sessions or not.
+    working: Vec<Weighted>,
     /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
     pub degraded: bool,
     /// This host among them, where every host decides.
@@ -363,8 +365,18 @@ impl Planner<'_> {
         let shares = if packets.sharing.is_some() { shares(&servers, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &servers);
         let configured = configured(state, &servers, &chosen, |_| true);
-        let members =
-            RingPolicy { policy, packets, configured: &configured, chosen: &chosen, shares: &shares };
+        let working = match service.method.hands_over() {
+            true => chosen.clone(),
+            false => working(&configured, &servers, &chosen),
+        };
+        let members = RingPolicy {
+            policy,
+            packets,
+            configured: &configured,
+            working: &working,
+            chosen: &chosen,
+            shares: &shares,
+        };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
@@ -390,6 +402,7 @@ impl Planner<'_> {
             policy,
             ring_members: chosen,
             configured,
+            working,
             shares,
             degraded,
             standing,
@@ -560,6 +573,13 @@ fn configured(
             Weighted { slot, weight: member.weight, seed }
         })
         .collect()
+}
+
+/// Those of a base that a flow without a session may be of: they work, or are chosen all the same.
+fn working(configured: &[Weighted], servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
+    let able = servers.iter().filter(|server| server.state.is_able()).map(|server| server.slot_weight.slot);
+    let slots: BTreeSet<u16> = able.chain(chosen.iter().map(|one| one.slot)).collect();
+    configured.iter().filter(|one| one.weight > 0 && slots.contains(&one.slot)).copied().collect()
 }
 
 /// The servers that take new sessions by a rule, and whether they do against what is known of them.

@@ -1,5 +1,5 @@
-//! The tables that a service's servers are picked from, and, where every host decides, where
-//! packets get a second chance.
+//! The tables that a service's servers are picked from, and those that older flows go by: on a
+//! director without its drains, and where every host decides with a second chance.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,6 +16,8 @@ pub(super) struct RingPolicy<'a> {
     pub(super) packets: &'static PacketPolicy,
     /// All that could serve in their stead, and they themselves, at their configured weights.
     pub(super) configured: &'a [Weighted],
+    /// Those of them that work, whether they take new sessions or not, at their configured weights.
+    pub(super) working: &'a [Weighted],
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
     /// With their shares of what this host is asked for.
@@ -52,7 +54,8 @@ pub(super) fn ring(
     let hash = known.filter(|_| before.is_some());
     // With the same hash table, and the same ways, second chances come out the same.
     if let Some(known) = order
-        && before.is_some_and(|before| before.standing.as_ref() == standing)
+        && before
+            .is_some_and(|before| before.standing.as_ref() == standing && before.working == members.working)
     {
         return Arc::clone(known);
     }
@@ -65,8 +68,20 @@ pub(super) fn ring(
         (Pick::Two, None) => second_candidates(&hash),
         _ => Arc::default(),
     };
-    let chances = |standing| second_chances(known.map(|known| &**known), &hash, standing);
-    Arc::new(Ring { previous: standing.map(chances).unwrap_or_default(), order, hash, second })
+    let previous = match standing {
+        Some(standing) => second_chances(known.map(|known| &**known), &hash, standing),
+        None => of_older_flows(fills, members, &hash),
+    };
+    Arc::new(Ring { previous, order, hash, second })
+}
+
+/// The table of flows that no session is known of; empty where it is the one in force.
+fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>) -> Arc<[u16]> {
+    if members.working == members.chosen {
+        return Arc::default();
+    }
+    let older = fills.table(members.configured, members.working);
+    if older == *hash { Arc::default() } else { older }
 }
 
 /// Where packets get a second chance, by slot of the hash table: who has passed one on to here may

@@ -234,6 +234,41 @@ fn numbers_stay_through_changes_of_the_farm() {
 }
 
 #[test]
+fn flows_without_a_session_go_by_the_base_of_servers_that_work() {
+    let drained = |name| change(up(name), |one| one.admin_draining = true);
+    let rising = |name| change(up(name), |one| one.tenths = 1);
+    let of_all = Arc::clone(&plan_one(vec![up("a"), up("b"), up("c")]).tables.rings[&0]);
+    assert!(of_all.previous.is_empty(), "it is the table in force");
+    for one in [drained("b"), rising("b"), change(up("b"), |one| one.refuses = true)] {
+        let ring = Arc::clone(&plan_one(vec![up("a"), one, up("c")]).tables.rings[&0]);
+        assert_eq!(ring.previous, of_all.hash);
+        assert_ne!(ring.hash, of_all.hash);
+    }
+    let all_drained = plan_one(vec![drained("a"), drained("b"), drained("c")]);
+    let ring = &all_drained.tables.rings[&0];
+    assert!(ring.hash.is_empty() && ring.previous == of_all.hash);
+    let one_failed = plan_one(vec![up("a"), drained("b"), down("c", 5)]);
+    let ring = &one_failed.tables.rings[&0];
+    assert!(ring.hash.iter().all(|slot| *slot == 1));
+    let kept = |(slot, of_all): (&u16, &u16)| slot == of_all || *of_all == 3 && *slot != 3;
+    assert!(ring.previous.iter().zip(&*of_all.hash).all(kept));
+    assert!(ring.previous.contains(&2) && !ring.previous.contains(&3));
+}
+
+#[test]
+fn taking_up_again_ends_the_table_of_older_flows() {
+    let web = service("web", 80);
+    let (mut slots, mut previous) = (Slots::default(), None);
+    let drained = || change(up("b"), |one| one.admin_draining = true);
+    for (second, is_empty) in [(up("b"), true), (drained(), false), (drained(), false), (up("b"), true)] {
+        let state = ServiceState { service: &web, members: vec![up("a"), second] };
+        let plan = plan(&[state], INTERFACES, &mut slots, previous.as_ref()).unwrap();
+        assert_eq!(plan.tables.rings[&0].previous.is_empty(), is_empty);
+        previous = Some(plan);
+    }
+}
+
+#[test]
 fn slot_is_not_reused_while_sessions_hold_it() {
     let web = service("web", 80);
     let mut slots = Slots::default();

@@ -6,8 +6,8 @@ use super::follow::{PacketSide, first_mark, follow, has_ended};
 use super::{Memory, Reason};
 use crate::path::arrival::Arrival;
 use crate::path::select::{by_hash, by_previous, select};
-use crate::path::sessions::{FoundSession, SessionKey, State, Value};
-use crate::path::tables::{ALL_FULL, Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
+use crate::path::sessions::{FlowHash, FoundSession, SessionKey, State, Value};
+use crate::path::tables::{ALL_FULL, Forwarding, NO_SERVER, Ring, ServerEntry, Tables, Vip};
 
 /// The choice.
 pub(super) struct Selected {
@@ -53,7 +53,7 @@ pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bo
 /// The server of a packet that no session is known of and that begins none, and what to count
 /// beside.
 ///
-/// It is the one that the hash table names. Where that is this host itself, which knows nothing of
+/// It is the one that the tables name. Where that is this host itself, which knows nothing of
 /// the flow either, or another host has gone by that already, the flow may be older than the last
 /// change of hosts: it gets a second chance with the host that the hash table named before, and
 /// that one keeps it.
@@ -69,7 +69,7 @@ pub(super) fn select_without_session(
     };
     let hash = key.ring_hash(memory.ring_seed);
     if arrival == Arrival::Direct {
-        let server = by_hash(ring, hash);
+        let server = by_tables(tables, vip, ring, hash);
         if server == NO_SERVER || server != vip.own {
             // A stateless service needs no session.
             return (server, (!vip.stateless).then_some(Reason::NoSession));
@@ -82,6 +82,13 @@ pub(super) fn select_without_session(
         }
     }
     (vip.own, Some(Reason::NoSession))
+}
+
+/// The server of a flow without a session. On a director it is the one of before the last drain, so
+/// that directors agree about it whatever their operators have drained.
+fn by_tables(tables: &Tables, vip: &Vip, ring: &Ring, hash: FlowHash) -> u16 {
+    let older = by_previous(ring, hash);
+    if vip.own == NO_SERVER && tables.servers.contains_key(&older) { older } else { by_hash(ring, hash) }
 }
 
 /// A client's packet, and whether its server's answers come by here.
@@ -146,7 +153,8 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
         also_counted if flow.arrival != Arrival::Direct => Selected::unnoted(server, true, also_counted),
         also_counted => {
             let ring = tables.rings.get(&flow.vip.service);
-            Selected::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, also_counted)
+            let by_tables = |ring| by_tables(tables, flow.vip, ring, ring_hash);
+            Selected::unnoted(ring.map_or(NO_SERVER, |ring| by_tables(ring)), true, also_counted)
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::path::parse::{IcmpError, Layers};
 use crate::path::ports::{Holder, LinkLocalPeer};
 use crate::path::rewrite::{self, Translation};
 use crate::path::sessions::SessionKey;
-use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
+use crate::path::tables::{Forwarding, ServerEntry, Vip, VipKey};
 use core::net::SocketAddr;
 
 pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
@@ -35,14 +35,14 @@ fn to_server(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpE
     let noted = found.map(|found| found.value).filter(|session| session_applies(arrival, vip, *session));
     let (slot, also_counted) = match noted {
         Some(session) => (session.server(), None),
-        None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
         // Only who noted a connection that was handed over knows whose it is; who passed the error
         // on did.
         None if vip.handoff.is_some() && arrival == Arrival::Direct => {
             return Decision::drop(Reason::IcmpUnknown);
         }
         None if vip.handoff.is_some() => (vip.own, None),
-        // Another host may have noted it, or none: it goes where the flow's packets go.
+        // Another director or host may have noted it, as routers hash an error by its own sender:
+        // it goes where the flow's packets go.
         None => select_without_session(known.tables, known.memory, vip, key, arrival),
     };
     let Some(server) = known.tables.servers.get(&slot) else {
