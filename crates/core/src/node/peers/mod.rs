@@ -70,12 +70,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use siphasher::sip::SipHasher24;
-
 use super::association::{
     Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
     SenderCounts,
 };
+use super::envelope::digest;
 use link::{LastReport, PeerState};
 use owner::{AddressOwnership, ConflictOutcome, HostCandidate};
 use wire::{Body, Datagram, HostReport, ReadError, VERSION};
@@ -109,11 +108,6 @@ pub struct Peers {
     started_ms: u64,
     /// When time or a datagram was last looked at.
     looked_ms: u64,
-}
-
-/// The number of a host's name in datagrams. The same on every host.
-pub(crate) fn digest(host: &str) -> u64 {
-    SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(host.as_bytes())
 }
 
 impl Peers {

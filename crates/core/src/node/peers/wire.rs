@@ -10,36 +10,23 @@ use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::net::wire::Mac;
-use crate::node::association::{Numbers, NumbersBytes};
-use crate::node::secret::{Key, TAG_LEN, split_tag};
+use crate::node::association::Numbers;
+use crate::node::envelope::{Envelope, PREFIX_LEN};
+pub use crate::node::envelope::{MAGIC, ReadError};
+use crate::node::secret::{Key, TAG_LEN};
 
-/// The first bytes of every datagram.
-pub const MAGIC: [u8; 4] = *b"EVNR";
 /// The version written here; see [`Body::Foreign`].
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
-pub const LEN: usize = size_of::<DatagramPrefix>() + size_of::<ReportFields>() + TAG_LEN;
+pub const LEN: usize = PREFIX_LEN + size_of::<ReportFields>() + TAG_LEN;
 /// The most MACs that a host tells of.
 pub const MACS_MAX: usize = 8;
 
-/// The only kind of datagram so far.
+/// Hosts' datagrams among those of nodes.
 const KIND_REPORT: u8 = 1;
 /// In [`ReportFields::flags`]: the host takes part.
 const FLAG_READY: u8 = 1;
 const FLAG_ACCOMPANIED: u8 = 2;
-
-/// The fields that all versions share.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct DatagramPrefix {
-    magic: [u8; 4],
-    version: u8,
-    kind: u8,
-    length: U16,
-    sender: U64,
-    receiver: U64,
-    numbers: NumbersBytes,
-}
 
 /// The fields of this version after the prefix.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -105,20 +92,6 @@ pub struct HostReport {
     pub macs: Vec<Mac>,
 }
 
-/// Why bytes are no datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// Not the shape of one, whoever wrote it.
-    #[error("not a datagram between hosts of a farm")]
-    Malformed,
-    /// Of the right shape, but the tag is wrong: whoever wrote it has another secret.
-    #[error("the tag is wrong: written with another secret")]
-    Forged {
-        /// Digest of the name of the host that it says it is from. Anybody can say so.
-        claimed: u64,
-    },
-}
-
 impl Datagram {
     /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no
     /// body.
@@ -128,20 +101,8 @@ impl Datagram {
             Body::Foreign { version } => (*version, None),
         };
         let body = fields.as_ref().map(IntoBytes::as_bytes).unwrap_or_default();
-        let length = size_of::<DatagramPrefix>() + body.len() + TAG_LEN;
-        let prefix = DatagramPrefix {
-            magic: MAGIC,
-            version,
-            kind: KIND_REPORT,
-            length: U16::new(length as u16),
-            sender: self.sender.into(),
-            receiver: self.receiver.into(),
-            numbers: NumbersBytes::of(self.numbers, self.echo),
-        };
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend_from_slice(prefix.as_bytes());
-        bytes.extend_from_slice(body);
-        key.seal(&[], bytes)
+        let Datagram { sender, receiver, numbers, echo, .. } = *self;
+        Envelope { version, kind: KIND_REPORT, sender, receiver, numbers, echo, body }.write(key)
     }
 
     /// Reads what was received. Nothing is believed before the tag was found right, in constant
@@ -150,28 +111,15 @@ impl Datagram {
     /// # Errors
     /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
-        let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
-        let (prefix, body) = DatagramPrefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
-        if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
-            return Err(ReadError::Malformed);
-        }
-        if !key.has_sealed(&[], signed, tag) {
-            return Err(ReadError::Forged { claimed: prefix.sender.get() });
-        }
-        let body = match prefix.version {
-            VERSION if prefix.kind != KIND_REPORT => return Err(ReadError::Malformed),
+        let Envelope { version, kind, sender, receiver, numbers, echo, body } = Envelope::read(bytes, key)?;
+        let body = match version {
+            VERSION if kind != KIND_REPORT => return Err(ReadError::Malformed),
             VERSION => {
                 Body::Report(ReportFields::ref_from_bytes(body).map_err(|_| ReadError::Malformed)?.report()?)
             }
             version => Body::Foreign { version },
         };
-        Ok(Datagram {
-            sender: prefix.sender.get(),
-            receiver: prefix.receiver.get(),
-            numbers: prefix.numbers.numbers(),
-            echo: prefix.numbers.echo(),
-            body,
-        })
+        Ok(Datagram { sender, receiver, numbers, echo, body })
     }
 }
 
@@ -242,7 +190,7 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let bytes = sample().write(&KEY);
-        assert_eq!((size_of::<DatagramPrefix>(), bytes.len(), LEN), (56, 160, 160));
+        assert_eq!((PREFIX_LEN, bytes.len(), LEN), (56, 160, 160));
         assert_eq!(bytes[..8], *b"EVNR\x01\x01\x00\xa0");
         assert_eq!(bytes[64..70], [0, 0, 0, 77, 1, 3]);
         assert_eq!(bytes[79], 0b101);

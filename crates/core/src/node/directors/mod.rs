@@ -1,0 +1,407 @@
+//! How the directors of a farm know each other: who lives, of which release, with which file, ready
+//! or not, and what operators have set there.
+//!
+//! They choose alike without this, by the same file and the same key: what they say is for those
+//! who look at a farm, and no packet goes by it. A datagram is believed as [`super::association`]
+//! judges, so clocks may differ by hours. A director is known by its address in the file.
+//!
+//! [`Directors`] is a state machine: datagrams and the time go in; datagrams and events come out;
+//! [`Directors::known`] is the state. The order of calls: [`Directors::new`], then
+//! [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`]; [`Directors::receive`]
+//! for each datagram.
+
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use wire::{Changes, DirectorReport, VERSION};
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+
+use super::association::{
+    Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
+    SenderCounts,
+};
+use super::envelope::{Envelope, ReadError, digest};
+use super::secret::Key;
+
+/// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
+pub const LABEL: &str = "evener directors";
+
+/// This director among others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectorSettings {
+    /// Its own address, as in the file.
+    pub own: IpAddr,
+    /// The others'.
+    pub others: BTreeSet<IpAddr>,
+    /// Between two datagrams to another one, in milliseconds.
+    pub interval_ms: u64,
+    /// One that isn't heard for so long is silent, in milliseconds.
+    pub silence_ms: u64,
+    /// Derived from the farm's secret by [`LABEL`].
+    pub key: Key,
+}
+
+/// Another director, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownDirector {
+    /// Its address in the file.
+    pub address: IpAddr,
+    /// Whether it was heard lately.
+    pub alive: bool,
+    /// When it began to be alive, or ended, in milliseconds.
+    pub since_ms: u64,
+    /// When it was last believed, in milliseconds.
+    pub received_ms: Option<u64>,
+    /// Its last word; none of another version.
+    pub report: Option<DirectorReport>,
+    /// Why nothing that it says is understood, as far as can be told.
+    pub trouble: Option<Refusal>,
+}
+
+/// In what a director differs from this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectorDifference {
+    /// Its farm's file, or the key.
+    File,
+    /// The program's release.
+    Release {
+        /// Its own.
+        theirs: String,
+    },
+    /// The values that operators have set.
+    Changes {
+        /// The lines that only it has, as far as they are known.
+        theirs: Vec<String>,
+        /// Those that only this one has.
+        ours: Vec<String>,
+    },
+}
+
+/// Something that became known of another director.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectorEvent {
+    /// It is heard, after it was not.
+    Answers(IpAddr),
+    /// It was not heard for a while.
+    Silent(IpAddr),
+    /// A datagram was refused, for the first time for this reason.
+    Refused {
+        /// In whose name; none if that can't be told.
+        director: Option<IpAddr>,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl DirectorEvent {
+    /// Whom it is about, if that is certain.
+    pub fn director(&self) -> Option<IpAddr> {
+        match self {
+            DirectorEvent::Answers(director) | DirectorEvent::Silent(director) => Some(*director),
+            DirectorEvent::Refused { director, .. } => *director,
+        }
+    }
+}
+
+impl fmt::Display for DirectorEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirectorEvent::Answers(director) => write!(f, "director {director} is heard"),
+            DirectorEvent::Silent(director) => write!(f, "director {director} is not heard any more"),
+            DirectorEvent::Refused { director: Some(director), refusal } => {
+                write!(f, "director {director}: {refusal}")
+            }
+            DirectorEvent::Refused { director: None, refusal } => {
+                write!(f, "a message to directors: {refusal}")
+            }
+        }
+    }
+}
+
+/// The effect of a datagram or of time.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DirectorEffect {
+    /// Datagrams to send.
+    pub datagrams: Vec<(IpAddr, Vec<u8>)>,
+    /// The events that follow from it.
+    pub events: Vec<DirectorEvent>,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    address: IpAddr,
+    association: Association,
+    answered_ms: Option<u64>,
+    since_ms: u64,
+    report: Option<DirectorReport>,
+}
+
+/// This director's view of the others.
+#[derive(Clone, Debug)]
+pub struct Directors {
+    settings: DirectorSettings,
+    incarnation: u64,
+    /// The last sequence to any director that is none any more: it may come back, and remember.
+    left_at: u64,
+    own: DirectorReport,
+    /// By digest of their addresses.
+    links: BTreeMap<u64, Link>,
+    /// Of datagrams that are from no director that is known for certain.
+    others: SenderCounts,
+    sent_ms: Option<u64>,
+    send_at_ms: u64,
+}
+
+impl Directors {
+    /// A director that has heard of nobody yet. `incarnation` is random for each start.
+    pub fn new(settings: DirectorSettings, incarnation: u64, now_ms: u64) -> Directors {
+        let mut directors = Directors {
+            settings,
+            incarnation: incarnation.max(1),
+            left_at: 0,
+            own: DirectorReport::default(),
+            links: BTreeMap::new(),
+            others: SenderCounts::default(),
+            sent_ms: None,
+            send_at_ms: now_ms,
+        };
+        directors.arrange(now_ms);
+        directors
+    }
+
+    /// Goes on with other settings after a reload. Directors that stay are known as before.
+    pub fn reconfigure(&mut self, settings: DirectorSettings, now_ms: u64) {
+        self.settings = settings;
+        self.arrange(now_ms);
+        self.hurry();
+    }
+
+    fn arrange(&mut self, now_ms: u64) {
+        let wanted: BTreeMap<u64, IpAddr> =
+            self.settings.others.iter().map(|address| (name_of(*address), *address)).collect();
+        let left_at = &mut self.left_at;
+        self.links.retain(|name, link| {
+            let stays = wanted.contains_key(name);
+            *left_at = if stays { *left_at } else { link.association.sequence().max(*left_at) };
+            stays
+        });
+        let silence_ms = self.settings.silence_ms;
+        for (name, address) in wanted {
+            let link = self.links.entry(name).or_insert_with(|| Link {
+                address,
+                association: Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at),
+                answered_ms: None,
+                since_ms: now_ms,
+                report: None,
+            });
+            link.association.set_silence(silence_ms);
+        }
+    }
+
+    /// This director's word on itself from now on. News are sent soon.
+    pub fn set_own(&mut self, own: DirectorReport) {
+        if self.own != own {
+            self.own = own;
+            self.hurry();
+        }
+    }
+
+    fn hurry(&mut self) {
+        let soon = self.sent_ms.map_or(0, |at_ms| at_ms.saturating_add(self.settings.interval_ms / 4));
+        self.send_at_ms = self.send_at_ms.min(soon);
+    }
+
+    /// Takes in a datagram, from whomever it came.
+    pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DirectorEffect {
+        let envelope = match Envelope::read(bytes, &self.settings.key) {
+            Ok(envelope) if envelope.kind != wire::KIND => return self.refuse(None, Refusal::Malformed),
+            Ok(envelope) => envelope,
+            Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
+            Err(ReadError::Forged { claimed }) => {
+                if let Some(link) = self.links.get_mut(&claimed) {
+                    link.association.suspect(Refusal::Forged);
+                }
+                return self.refuse(None, Refusal::Forged);
+            }
+        };
+        let own = name_of(self.settings.own);
+        if envelope.sender == own {
+            let is_mirrored = envelope.numbers.incarnation == self.incarnation;
+            return self.refuse(None, if is_mirrored { Refusal::Replayed } else { Refusal::Namesake });
+        }
+        let Some(link) = self.links.get_mut(&envelope.sender) else {
+            return self.refuse(None, Refusal::Stranger);
+        };
+        if envelope.receiver != own {
+            return self.refuse(Some(envelope.sender), Refusal::Misdirected);
+        }
+        let Envelope { sender, numbers, echo, .. } = envelope;
+        let message = ReceivedMessage { numbers, echo, handshake: Handshake::Hello };
+        let mut effect = DirectorEffect::default();
+        let is_answered = match link.association.judge(now_ms, message) {
+            MessageVerdict::Refused(Refusal::Stale) => {
+                link.association.refuse(Refusal::Stale);
+                true
+            }
+            MessageVerdict::Refused(refusal) => return self.refuse(Some(sender), refusal),
+            MessageVerdict::Hello => true,
+            MessageVerdict::Good { first, revived } => {
+                if revived {
+                    link.since_ms = now_ms;
+                    effect.events.push(DirectorEvent::Answers(link.address));
+                }
+                effect.events.extend(link.believe(&envelope));
+                first
+            }
+        };
+        effect.datagrams.extend(is_answered.then(|| self.answer(now_ms, sender, numbers)).flatten());
+        effect
+    }
+
+    /// Goes on with time: silence, and datagrams that are due.
+    pub fn tick(&mut self, now_ms: u64) -> DirectorEffect {
+        let mut effect = DirectorEffect::default();
+        for link in self.links.values_mut().filter(|link| link.association.is_alive()) {
+            if link.association.expire(now_ms) {
+                link.since_ms = now_ms;
+                effect.events.push(DirectorEvent::Silent(link.address));
+            }
+        }
+        if now_ms >= self.send_at_ms {
+            self.sent_ms = Some(now_ms);
+            self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
+            let to: Vec<(u64, Numbers)> =
+                self.links.iter().map(|(name, link)| (*name, link.association.echo())).collect();
+            effect.datagrams =
+                to.into_iter().filter_map(|(name, echo)| self.datagram(now_ms, name, echo)).collect();
+        }
+        effect
+    }
+
+    /// When [`Directors::tick`] has something to do, in milliseconds.
+    pub fn next_at(&self) -> u64 {
+        let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
+        expiries.fold(self.send_at_ms, u64::min)
+    }
+
+    /// The other directors, in order of address. An address at which another one doesn't speak is
+    /// no director of its own, once that one has said that it has it.
+    pub fn known(&self) -> Vec<KnownDirector> {
+        let reports = self.links.values().filter_map(|link| Some((link.address, link.report.as_ref()?)));
+        let more: BTreeSet<IpAddr> = reports
+            .flat_map(|(at, report)| report.addresses.iter().copied().filter(move |address| *address != at))
+            .collect();
+        let is_own_name =
+            |link: &&Link| link.association.received_ms().is_some() || !more.contains(&link.address);
+        let links = self.links.values().filter(is_own_name);
+        let mut known: Vec<KnownDirector> = links.map(Link::known).collect();
+        known.sort_unstable_by_key(|one| one.address);
+        known
+    }
+
+    /// In what another one differs from this one; nothing of one that is silent.
+    pub fn differences(&self, other: &KnownDirector) -> Vec<DirectorDifference> {
+        let Some(theirs) = other.report.as_ref().filter(|_| other.alive) else { return Vec::new() };
+        let differ =
+            |ours: &Option<_>, theirs: &Option<_>| ours.is_some() && theirs.is_some() && ours != theirs;
+        let mut found = Vec::new();
+        found.extend(differ(&self.own.fingerprint, &theirs.fingerprint).then_some(DirectorDifference::File));
+        let release = theirs.release.clone().filter(|theirs| self.own.release.as_ref() != Some(theirs));
+        found.extend(release.map(|theirs| DirectorDifference::Release { theirs }));
+        if let (Some(ours), Some(theirs)) = (&self.own.changes, &theirs.changes)
+            && ours.digest != theirs.digest
+        {
+            let only = |of: &Changes, than: &Changes| -> Vec<String> {
+                of.lines.iter().filter(|line| !than.lines.contains(line)).cloned().collect()
+            };
+            let (theirs, ours) = (only(theirs, ours), only(ours, theirs));
+            found.push(DirectorDifference::Changes { theirs, ours });
+        }
+        found
+    }
+
+    /// The counts of datagrams since the start.
+    pub fn counters(&self) -> MessageCounters {
+        let mut all = self.others.counters;
+        self.links.values().for_each(|link| all.add(link.association.counters()));
+        all
+    }
+
+    fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> DirectorEffect {
+        let (director, is_news) = match sender.and_then(|sender| self.links.get_mut(&sender)) {
+            Some(link) => {
+                link.association.suspect(refusal);
+                (Some(link.address), link.association.refuse(refusal))
+            }
+            None => (None, self.others.refuse(refusal)),
+        };
+        let event = is_news.then_some(DirectorEvent::Refused { director, refusal });
+        DirectorEffect { events: event.into_iter().collect(), datagrams: Vec::new() }
+    }
+
+    /// An answer that echoes what was heard; not many a second, and to the address in the file.
+    fn answer(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
+        let pause_ms = self.settings.interval_ms / 4;
+        let link = self.links.get_mut(&to)?;
+        if link.answered_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < pause_ms) {
+            return None;
+        }
+        link.answered_ms = Some(now_ms);
+        self.datagram(now_ms, to, echo)
+    }
+
+    fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
+        let link = self.links.get_mut(&to)?;
+        let envelope = Envelope {
+            version: VERSION,
+            kind: wire::KIND,
+            sender: name_of(self.settings.own),
+            receiver: to,
+            numbers: link.association.next_at(now_ms),
+            echo,
+            body: &self.own.write(),
+        };
+        Some((link.address, envelope.write(&self.settings.key)))
+    }
+}
+
+impl Link {
+    fn believe(&mut self, envelope: &Envelope<'_>) -> Option<DirectorEvent> {
+        let refusal = match envelope.version {
+            VERSION => match DirectorReport::read(envelope.body) {
+                Ok(report) => {
+                    self.report = Some(report);
+                    return None;
+                }
+                Err(_) => Refusal::Malformed,
+            },
+            theirs => Refusal::Version { theirs, ours: VERSION },
+        };
+        self.report = None;
+        self.association.suspect(refusal);
+        let is_news = self.association.refuse(refusal);
+        is_news.then_some(DirectorEvent::Refused { director: Some(self.address), refusal })
+    }
+
+    fn known(&self) -> KnownDirector {
+        KnownDirector {
+            address: self.address,
+            alive: self.association.is_alive(),
+            since_ms: self.since_ms,
+            received_ms: self.association.received_ms(),
+            report: self.report.clone(),
+            trouble: self.association.trouble(),
+        }
+    }
+}
+
+/// A director's name in datagrams.
+fn name_of(address: IpAddr) -> u64 {
+    digest(&address.to_string())
+}

@@ -1,0 +1,225 @@
+//! The body of a director's datagram to another, byte by byte as in
+//! `docs/how-it-works/directors.md`: items, of which a reader skips those that it doesn't know, so
+//! that a release may say more than the one before.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr};
+
+use crate::node::envelope::ReadError;
+
+/// The version written here. Another one's body is not read.
+pub const VERSION: u8 = 1;
+/// Directors' datagrams among those of nodes.
+pub(super) const KIND: u8 = 2;
+/// The longest release, in bytes.
+const RELEASE_LEN: usize = 32;
+/// The longest reason, in bytes.
+const REASON_LEN: usize = 240;
+/// The longest text of changes, in bytes.
+const CHANGES_LEN: usize = 512;
+
+/// The kinds of items.
+const FINGERPRINT: u8 = 1;
+const RELEASE: u8 = 2;
+const READINESS: u8 = 3;
+const CHANGES_DIGEST: u8 = 4;
+const CHANGES: u8 = 5;
+const ADDRESSES: u8 = 6;
+/// The most addresses that are written.
+const ADDRESSES_MAX: usize = 8;
+
+/// A director's word on itself. What it doesn't say is `None`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DirectorReport {
+    /// Digest of the farm's file under the farm's key.
+    pub fingerprint: Option<u64>,
+    /// The program's release.
+    pub release: Option<String>,
+    /// Whether it is ready for clients; if not, why.
+    pub readiness: Option<Result<(), String>>,
+    /// The values that operators have set there, in lines in order.
+    pub changes: Option<Changes>,
+    /// All of its addresses that the file lists, where these are several.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Values that operators have set.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Digest of all lines.
+    pub digest: u64,
+    /// The lines; of a datagram no more than there is room for.
+    pub lines: Vec<String>,
+}
+
+impl DirectorReport {
+    /// Its items, cut where they are too long.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        let mut item = |kind: u8, bytes: &[u8]| {
+            body.push(kind);
+            body.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+            body.extend_from_slice(bytes);
+        };
+        if let Some(fingerprint) = self.fingerprint {
+            item(FINGERPRINT, &fingerprint.to_be_bytes());
+        }
+        if let Some(release) = &self.release {
+            item(RELEASE, cut(release, RELEASE_LEN).as_bytes());
+        }
+        if let Some(readiness) = &self.readiness {
+            let reason = readiness.as_ref().err().map_or("", String::as_str);
+            let mut bytes = alloc::vec![u8::from(readiness.is_ok())];
+            bytes.extend_from_slice(cut(reason, REASON_LEN).as_bytes());
+            item(READINESS, &bytes);
+        }
+        if let Some(Changes { digest, lines }) = &self.changes {
+            item(CHANGES_DIGEST, &digest.to_be_bytes());
+            item(CHANGES, whole_lines(lines).as_bytes());
+        }
+        if !self.addresses.is_empty() {
+            let mapped = |address: &IpAddr| match address {
+                IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+                IpAddr::V6(six) => six.octets(),
+            };
+            let addresses: Vec<[u8; 16]> = self.addresses.iter().take(ADDRESSES_MAX).map(mapped).collect();
+            item(ADDRESSES, addresses.as_flattened());
+        }
+        body
+    }
+
+    /// Reads items.
+    ///
+    /// # Errors
+    /// When they are not what this version writes.
+    pub(super) fn read(mut body: &[u8]) -> Result<DirectorReport, ReadError> {
+        let mut report = DirectorReport::default();
+        let (mut digest, mut lines) = (None, Vec::new());
+        while let Some((kind, rest)) = body.split_first() {
+            let (length, rest) = rest.split_first_chunk().ok_or(ReadError::Malformed)?;
+            let length = usize::from(u16::from_be_bytes(*length));
+            let (bytes, rest) = rest.split_at_checked(length).ok_or(ReadError::Malformed)?;
+            body = rest;
+            match *kind {
+                FINGERPRINT => report.fingerprint = Some(number(bytes)?),
+                RELEASE => report.release = Some(text(bytes)?),
+                READINESS => {
+                    let (ready, reason) = bytes.split_first().ok_or(ReadError::Malformed)?;
+                    report.readiness = Some(if *ready == 1 { Ok(()) } else { Err(text(reason)?) });
+                }
+                CHANGES_DIGEST => digest = Some(number(bytes)?),
+                CHANGES => lines = text(bytes)?.lines().map(ToOwned::to_owned).collect(),
+                ADDRESSES => match bytes.as_chunks() {
+                    (addresses, []) => {
+                        let read = addresses.iter().map(|octets| Ipv6Addr::from(*octets).to_canonical());
+                        report.addresses = read.take(ADDRESSES_MAX).collect();
+                    }
+                    _ => return Err(ReadError::Malformed),
+                },
+                _ => {}
+            }
+        }
+        report.changes = digest.map(|digest| Changes { digest, lines });
+        Ok(report)
+    }
+}
+
+fn number(bytes: &[u8]) -> Result<u64, ReadError> {
+    bytes.try_into().map(u64::from_be_bytes).map_err(|_| ReadError::Malformed)
+}
+
+fn text(bytes: &[u8]) -> Result<String, ReadError> {
+    core::str::from_utf8(bytes).map(ToOwned::to_owned).map_err(|_| ReadError::Malformed)
+}
+
+/// As much of a text as there is room for, in whole characters.
+fn cut(text: &str, len: usize) -> &str {
+    let end = (0..=len.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or_default()).unwrap_or_default()
+}
+
+/// As many lines as there is room for.
+fn whole_lines(lines: &[String]) -> String {
+    let mut all = String::new();
+    for line in lines {
+        if all.len() + line.len() + 1 > CHANGES_LEN {
+            break;
+        }
+        all.push_str(line);
+        all.push('\n');
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn sample() -> DirectorReport {
+        DirectorReport {
+            fingerprint: Some(7),
+            release: Some("0.2.0".to_owned()),
+            readiness: Some(Err("no server works".to_owned())),
+            changes: Some(Changes { digest: 9, lines: vec!["web/web1: state = \"drain\"".to_owned()] }),
+            addresses: vec![[192, 0, 2, 2].into(), Ipv6Addr::LOCALHOST.into()],
+        }
+    }
+
+    #[test]
+    fn items_have_the_documented_layout() {
+        let body = DirectorReport { changes: None, addresses: Vec::new(), ..sample() }.write();
+        assert_eq!(body[..11], [1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(body[11..19], *b"\x02\x00\x050.2.0");
+        assert_eq!(body[19..], *b"\x03\x00\x10\x00no server works");
+    }
+
+    #[test]
+    fn unknown_items_are_skipped_and_missing_ones_are_unsaid() {
+        let later = [&[77, 0, 3, 1, 2, 3][..], &sample().write(), &[78, 0, 0]].concat();
+        assert_eq!(DirectorReport::read(&later), Ok(sample()));
+        assert_eq!(DirectorReport::read(&[]), Ok(DirectorReport::default()));
+    }
+
+    #[test]
+    fn truncated_bodies_are_refused_or_shorter_reports() {
+        let body = sample().write();
+        for len in 0..body.len() {
+            let read = DirectorReport::read(&body[..len]);
+            assert!(read.is_err() || read.unwrap() != sample(), "{len}");
+        }
+        assert_eq!(DirectorReport::read(&[1, 0, 7, 0, 0, 0, 0, 0, 0, 0]), Err(ReadError::Malformed));
+        assert_eq!(DirectorReport::read(&[2, 0, 1, 0xff]), Err(ReadError::Malformed), "no UTF-8");
+        assert_eq!(DirectorReport::read(&[3, 0, 0]), Err(ReadError::Malformed));
+        assert_eq!(DirectorReport::read(&[6, 0, 2, 0, 0]), Err(ReadError::Malformed));
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let lines: Vec<String> = (0..100).map(|line| format!("web/server{line}: weight = {line}")).collect();
+        let report = DirectorReport {
+            release: Some("é".repeat(40)),
+            readiness: Some(Err("x".repeat(1_000))),
+            changes: Some(Changes { digest: 1, lines: lines.clone() }),
+            ..sample()
+        };
+        let body = report.write();
+        assert!(body.len() < 900, "{}", body.len());
+        let read = DirectorReport::read(&body).unwrap();
+        assert_eq!(read.release.unwrap(), "é".repeat(16));
+        let read = read.changes.unwrap();
+        assert_eq!(read.lines, lines[..read.lines.len()]);
+        assert!((15..30).contains(&read.lines.len()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = DirectorReport::read(&body);
+        }
+    }
+}

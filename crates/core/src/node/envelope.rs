@@ -1,0 +1,111 @@
+//! The frame of datagrams between nodes: a prefix and a tag that every kind of datagram has, in
+//! every version, so that nodes of different versions still see that the other one lives.
+
+use alloc::vec::Vec;
+
+use siphasher::sip::SipHasher24;
+use zerocopy::byteorder::network_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::association::{Numbers, NumbersBytes};
+use super::secret::{Key, TAG_LEN, split_tag};
+
+/// The first bytes of every datagram.
+pub const MAGIC: [u8; 4] = *b"EVNR";
+/// Bytes in front of a body.
+pub(super) const PREFIX_LEN: usize = size_of::<Prefix>();
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Prefix {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    length: U16,
+    sender: U64,
+    receiver: U64,
+    numbers: NumbersBytes,
+}
+
+/// A datagram whose tag is right, or one to be sent, with its body unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Envelope<'b> {
+    /// Of the body.
+    pub(super) version: u8,
+    /// Of which kind it is.
+    pub(super) kind: u8,
+    /// Digest of the name of the node that sent it.
+    pub(super) sender: u64,
+    /// Digest of the name of the node that it is for.
+    pub(super) receiver: u64,
+    /// Its own numbers.
+    pub(super) numbers: Numbers,
+    /// The last that the sender has heard from the receiver.
+    pub(super) echo: Numbers,
+    /// Its body.
+    pub(super) body: &'b [u8],
+}
+
+/// Why bytes are no datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Not the shape of one, whoever wrote it.
+    #[error("not a datagram between nodes of a farm")]
+    Malformed,
+    /// Of the right shape, but the tag is wrong: whoever wrote it has another secret.
+    #[error("the tag is wrong: written with another secret")]
+    Forged {
+        /// Digest of the name of the node that it says it is from. Anybody can say so.
+        claimed: u64,
+    },
+}
+
+/// The number of a node's name in datagrams. The same on every node.
+pub(crate) fn digest(name: &str) -> u64 {
+    SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(name.as_bytes())
+}
+
+impl<'b> Envelope<'b> {
+    /// The bytes to send.
+    pub(super) fn write(&self, key: &Key) -> Vec<u8> {
+        let length = PREFIX_LEN + self.body.len() + TAG_LEN;
+        let prefix = Prefix {
+            magic: MAGIC,
+            version: self.version,
+            kind: self.kind,
+            length: U16::new(length as u16),
+            sender: self.sender.into(),
+            receiver: self.receiver.into(),
+            numbers: NumbersBytes::of(self.numbers, self.echo),
+        };
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(prefix.as_bytes());
+        bytes.extend_from_slice(self.body);
+        key.seal(&[], bytes)
+    }
+
+    /// Reads what was received. Nothing is believed before the tag was found right, in constant
+    /// time.
+    ///
+    /// # Errors
+    /// When it isn't one, or written with another key.
+    pub(super) fn read(bytes: &'b [u8], key: &Key) -> Result<Envelope<'b>, ReadError> {
+        let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
+        let (prefix, body) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
+        if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
+            return Err(ReadError::Malformed);
+        }
+        if !key.has_sealed(&[], signed, tag) {
+            return Err(ReadError::Forged { claimed: prefix.sender.get() });
+        }
+        Ok(Envelope {
+            version: prefix.version,
+            kind: prefix.kind,
+            sender: prefix.sender.get(),
+            receiver: prefix.receiver.get(),
+            numbers: prefix.numbers.numbers(),
+            echo: prefix.numbers.echo(),
+            body,
+        })
+    }
+}
