@@ -16,6 +16,7 @@ pub mod import;
 pub mod io;
 pub mod manual;
 mod names;
+pub mod ready;
 pub mod record;
 mod redirect;
 #[cfg(test)]

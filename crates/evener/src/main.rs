@@ -9,7 +9,7 @@ use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
 use evener::runtime::terminal::has_colour;
-use evener::{admin, agent, control, doctor, import, manual, top};
+use evener::{admin, agent, control, doctor, import, manual, ready, top};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -24,6 +24,7 @@ fn main() -> Exit {
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Requests(args) => agent::requests::run(&args),
+        Command::Ready(args) => ready::command::run(&args),
         Command::Doctor(view) => doctor::run(&view),
         Command::Top(args) => top::run(&args),
         command => admin::command::run(&command),

@@ -80,6 +80,7 @@ mod output;
 mod paths;
 mod pools;
 mod probe;
+mod readiness;
 mod scores;
 mod signals;
 mod snapshot;
@@ -101,6 +102,7 @@ pub use names::{NameFact, NameOrder};
 pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
 pub use paths::{tunnel_source, why_not_itself};
+pub use readiness::ServiceReadiness;
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServiceSnapshot, Snapshot};
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,6 +1,7 @@
 //! Where maps and links outlive the daemon: a folder of the BPF file system, one per network
 //! namespace.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -174,6 +175,16 @@ pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
         }
     }
     Ok(links)
+}
+
+/// The interfaces that programs of this network namespace's engine are attached to, whether a
+/// daemon lives or not.
+///
+/// # Errors
+/// When a link can't be looked at.
+pub fn attached() -> io::Result<BTreeSet<u32>> {
+    let Some(dir) = existing_directory() else { return Ok(BTreeSet::new()) };
+    Ok(links(&dir)?.into_iter().filter_map(|found| found.place).map(|(ifindex, _)| ifindex).collect())
 }
 
 /// The kernel lets nothing be pinned in `dir`.

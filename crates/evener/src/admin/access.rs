@@ -28,6 +28,8 @@ use crate::state::Author;
 
 /// The path of whether the daemon works, which is answered without a token.
 const HEALTH: &str = "/healthz";
+const READY: &str = "/ready";
+const READY_OF: &str = "/ready/";
 const SCHEME: &str = "bearer ";
 
 /// The address of this host that a connection came to.
@@ -80,7 +82,7 @@ impl Access {
         let tokens = admin.token_file.clone().map(|path| FreshFile::open(path, Tokens::read)).transpose()?;
         if closed && tokens.is_none() && certificates_file.is_none() {
             tracing::warn!(
-                "{listen} is not a loopback address and [admin] has no token_file: only /healthz is answered there"
+                "{listen} is not a loopback address and [admin] has no token_file: only /healthz and /ready are answered there"
             );
         }
         let certificates = certificates_file.map(|path| FreshFile::new(path, CertificateNames::read));
@@ -164,7 +166,7 @@ impl Access {
         let refused = |message: &str| ApiError(StatusCode::UNAUTHORIZED, message.to_owned());
         let Some(tokens) = &self.tokens else {
             return Err(refused(
-                "Without a token only /healthz is answered here: name a file with one as `token_file` in [admin], or \
+                "Without a token only /healthz and /ready are answered here: name a file with one as `token_file` in [admin], or \
                  certificates in [admin.tls].",
             ));
         };
@@ -249,7 +251,11 @@ impl Access {
 /// Whether a path is answered without a token: it shows whether the daemon works, or is the
 /// dashboard's program, which holds nothing of the farm.
 fn is_open(path: &str) -> bool {
-    path == HEALTH || path == dashboard::PAGE || path.starts_with(dashboard::FILES)
+    path == HEALTH
+        || path == READY
+        || path.starts_with(READY_OF)
+        || path == dashboard::PAGE
+        || path.starts_with(dashboard::FILES)
 }
 
 /// The token in a field (RFC 6750, section 2.1).

@@ -24,6 +24,7 @@ use super::live::LiveFeed;
 use super::metrics::{self, Format, Scrape};
 use super::paths::API_PATHS;
 use super::process::Process;
+use super::ready::LastLook;
 use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};
 use crate::cli::ClientArg;
 use crate::views::{self, ViewSource};
@@ -58,6 +59,7 @@ pub(super) struct Api {
     pub(super) farm: Arc<dyn ViewSource>,
     pub(super) control: Handle,
     pub(super) live: Arc<LiveFeed>,
+    pub(super) ready: Arc<LastLook>,
     /// Whether who asks may change the farm.
     pub(super) may_change: bool,
     /// The most sessions in one answer.
@@ -86,7 +88,7 @@ pub(super) fn routes(
             (false, SESSIONS_READ_ONLY, router.layer(guard))
         }
     };
-    router.with_state(Api { farm, control, live, may_change, sessions_max })
+    router.with_state(Api { farm, control, live, ready: Arc::default(), may_change, sessions_max })
 }
 
 /// The way by which clients come.
@@ -203,6 +205,10 @@ pub(super) async fn servers(State(api): State<Api>) -> ApiResult<Vec<views::Serv
 
 pub(super) async fn names(State(api): State<Api>) -> ApiResult<Vec<views::NameView>> {
     Ok(Json(read_view(&api, |farm| farm.names()).await?))
+}
+
+pub(super) async fn directors(State(api): State<Api>) -> ApiResult<views::DirectorsView> {
+    Ok(Json(read_view(&api, |farm| farm.directors()).await?))
 }
 
 pub(super) async fn hosts(State(api): State<Api>) -> ApiResult<Vec<views::HostView>> {

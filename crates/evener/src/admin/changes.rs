@@ -13,9 +13,9 @@ use super::client::{Client, escape};
 use super::command::{CommandError, admin_client, daemon, json as as_json, runtime};
 use super::state::{ChangeResult, ChangeView, DifferenceView, StateView};
 use super::table;
-use crate::cli::{AddArgs, AdminArgs, ChangeArgs, Command, DrainArgs, ServerArg, StateArgs};
+use crate::cli::{AddArgs, AdminArgs, ChangeArgs, Command, DrainArgs, DrainedArgs, ServerArg, StateArgs};
 use crate::runtime::terminal;
-use crate::views::ServerView;
+use crate::views::{ServerView, StatusView};
 
 /// Between two looks at the sessions of a server that drains.
 const LOOK: Duration = Duration::from_millis(500);
@@ -25,7 +25,8 @@ pub(super) fn run(command: &Command) -> Result<String, CommandError> {
     match command {
         Command::Drain(args) => drain(args),
         Command::Undrain(args) => {
-            change(&args.change, Method::PATCH, &server_path(&args.server), Some(&json!({"drain": false})))
+            let path = drained_path(&args.drained);
+            change(&args.change, Method::PATCH, &path, Some(&json!({"drain": false})))
         }
         Command::Maintenance(args) => {
             let body = json!({"maintenance": true});
@@ -124,40 +125,51 @@ fn add(args: &AddArgs) -> Result<String, CommandError> {
     change(&args.change, Method::POST, &path, Some(&body))
 }
 
+fn drained_path(drained: &DrainedArgs) -> String {
+    drained.server.as_ref().map_or_else(|| "/v1/director".to_owned(), server_path)
+}
+
 fn drain(args: &DrainArgs) -> Result<String, CommandError> {
-    let path = server_path(&args.server);
-    let text = change(&args.change, Method::PATCH, &path, Some(&json!({"drain": true})))?;
-    if !args.wait {
-        return Ok(text);
-    }
+    let text =
+        change(&args.change, Method::PATCH, &drained_path(&args.drained), Some(&json!({"drain": true})))?;
+    let Some(time) = args.wait else { return Ok(text) };
+    let until = time.or(args.timeout).and_then(|time| Instant::now().checked_add(time));
     let client = daemon(&args.change.view.admin)?;
-    let left = wait_for_sessions(&client, &args.server, args.timeout)?;
+    let left = match &args.drained.server {
+        Some(server) => {
+            let full = format!("{}/{}", server.service, server.server);
+            wait_for_sessions(&full, until, || sessions_of(&client, server))?
+        }
+        None => wait_for_sessions("this director", until, || {
+            let status: StatusView = request(&client, Method::GET, "/v1/status", None)?;
+            Ok(Some(status.sessions))
+        })?,
+    };
     Ok(if args.change.view.json { text } else { format!("{text}{left}\n") })
 }
 
-/// Waits until a server has no session; gives a sentence on it.
+/// The sessions of a server; none where nobody knows of it.
+fn sessions_of(client: &Client, server: &ServerArg) -> Result<Option<u64>, CommandError> {
+    let servers: Vec<ServerView> = request(client, Method::GET, "/v1/servers", None)?;
+    let mut known = servers.into_iter();
+    let known = known.find(|known| known.service == server.service && known.name == server.server);
+    Ok(known.map(|known| known.sessions))
+}
+
+/// Waits until nobody has a session any more; gives a sentence on it.
 fn wait_for_sessions(
-    client: &Client,
-    server: &ServerArg,
-    timeout: Option<Duration>,
+    full: &str,
+    until: Option<Instant>,
+    look: impl Fn() -> Result<Option<u64>, CommandError>,
 ) -> Result<String, CommandError> {
-    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let full = format!("{}/{}", server.service, server.server);
     loop {
-        let servers: Vec<ServerView> = request(client, Method::GET, "/v1/servers", None)?;
-        let mut known = servers.into_iter();
-        let known = known.find(|known| known.service == server.service && known.name == server.server);
-        let Some(known) = known else {
-            return Ok(format!("{full} has no sessions of which anybody knows"));
+        let left = match look()? {
+            None => return Ok(format!("{full} has no sessions of which anybody knows")),
+            Some(0) => return Ok(format!("{full} has no sessions")),
+            Some(left) => left,
         };
-        if known.sessions == 0 {
-            return Ok(format!("{full} has no sessions"));
-        }
         if until.is_some_and(|until| Instant::now() >= until) {
-            return Err(CommandError::Late(format!(
-                "{full} still has {} sessions; it goes on to drain",
-                known.sessions
-            )));
+            return Err(CommandError::Late(format!("{full} still has {left} sessions; it goes on to drain")));
         }
         std::thread::sleep(LOOK);
     }

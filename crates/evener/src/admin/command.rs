@@ -1,6 +1,6 @@
 //! The commands that ask a running daemon.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ use super::{changes, events, listing, table, trace};
 use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
-use crate::runtime::terminal::{self, Page};
+use crate::runtime::terminal::{self, Page, print};
 use crate::views::{ServerView, ServiceView, SessionView};
 
 /// Sessions that a terminal is shown where no number was asked for.
@@ -26,6 +26,7 @@ pub fn run(command: &Command) -> Exit {
         Command::Hosts(view) => {
             request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, page| table::hosts(all, page))
         }
+        Command::Directors(view) => request(view, HttpMethod::Get, "/v1/directors", table::directors),
         Command::Names(view) => {
             request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, page| table::names(all, page))
         }
@@ -72,16 +73,19 @@ pub fn run(command: &Command) -> Exit {
 
 fn wants_json(command: &Command) -> bool {
     match command {
-        Command::Status(view) | Command::Hosts(view) | Command::Names(view) | Command::Reopen(view) => {
-            view.json
-        }
+        Command::Status(view)
+        | Command::Hosts(view)
+        | Command::Directors(view)
+        | Command::Names(view)
+        | Command::Reopen(view) => view.json,
         Command::Services(args) => args.list.view.json,
         Command::Servers(args) => args.list.view.json,
         Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,
         Command::Drain(args) => args.change.view.json,
-        Command::Undrain(args) | Command::Maintenance(args) => args.change.view.json,
+        Command::Undrain(args) => args.change.view.json,
+        Command::Maintenance(args) => args.change.view.json,
         Command::Weight(args) => args.change.view.json,
         Command::Add(args) => args.change.view.json,
         Command::Remove(args) => args.change.view.json,
@@ -176,15 +180,6 @@ pub(super) fn runtime() -> Result<Runtime, CommandError> {
 
 fn done(done: &CommandResult, page: Page) -> String {
     terminal::wrap(&table::message(&done.message), page.width, 0) + "\n"
-}
-
-/// To stdout. A reader that wants no more, such as `head`, is no failure.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
 }
 
 /// Sessions; on a terminal no more than somebody may want to see, unless so many were asked for.

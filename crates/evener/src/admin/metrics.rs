@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use crate::views::{FarmView, HostView, NameView, ServerView, ServiceView, StatusView};
+use crate::views::{DirectorView, FarmView, HostView, NameView, ServerView, ServiceView, StatusView};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,7 @@ impl Collector for FarmView {
         encode_services(farm.encoder, &self.services)?;
         encode_servers(farm.encoder, &self.servers)?;
         encode_names(encoder, &self.status, &self.names)?;
+        encode_directors(encoder, &self.directors)?;
         // A farm with directors has no such metrics at all.
         if self.hosts.is_empty() { Ok(()) } else { encode_hosts(encoder, &self.status, &self.hosts) }
     }
@@ -369,6 +370,36 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
     let mut log = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| [] };
     log.counter("access_log_written", "Lines of the access log.", |status| status.access_log.written)?;
     log.counter("access_log_lost", "Lines of the access log that were lost.", |status| status.access_log.lost)
+}
+
+/// The directors of a farm that has several.
+fn encode_directors(encoder: &mut DescriptorEncoder<'_>, directors: &[DirectorView]) -> fmt::Result {
+    if directors.is_empty() {
+        return Ok(());
+    }
+    let things: Vec<(String, &DirectorView)> =
+        directors.iter().map(|director| (director.address.to_string(), director)).collect();
+    let mut family = MetricFamily {
+        encoder,
+        things: &things,
+        labels: |(address, _): &(String, &DirectorView)| [("director", address.as_str())],
+    };
+    family.gauge("director_up", "Whether this director is heard; of this one, always.", |(_, one)| {
+        matches!(one.state.as_str(), "ready" | "unready" | "version").into()
+    })?;
+    family.gauge("director_ready", "Whether this director is ready for clients.", |(_, director)| {
+        (director.state == "ready").into()
+    })?;
+    const KINDS: [&str; 3] = ["file", "release", "changes"];
+    let pairs = things.iter().filter(|(_, one)| !one.own);
+    let pairs: Vec<_> = pairs.flat_map(|(address, one)| KINDS.map(|kind| (address, *one, kind))).collect();
+    let help = "Whether this director differs from the one that is asked, by what.";
+    MetricFamily {
+        encoder,
+        things: &pairs,
+        labels: |(address, _, kind)| [("director", address.as_str()), ("what", *kind)],
+    }
+    .gauge("director_differs", help, |(_, one, kind)| one.differs.iter().any(|what| what == kind).into())
 }
 
 fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts: &[HostView]) -> fmt::Result {

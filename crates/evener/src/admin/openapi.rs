@@ -125,6 +125,11 @@ fn schemas() -> Value {
                 "maintenance": {"type": "boolean"},
             },
         },
+        "Director": {
+            "type": "object",
+            "required": ["drain"],
+            "properties": {"drain": {"type": "boolean"}},
+        },
         "State": {
             "type": "object",
             "required": ["service"],

@@ -7,7 +7,7 @@ use axum::routing::{MethodRouter, get, patch, post};
 
 use super::api::{self, Api};
 use super::state::STATE_BYTES;
-use super::{dashboard, events, groups, live, openapi, state, trace};
+use super::{dashboard, events, groups, live, openapi, ready, state, trace};
 use crate::runtime::token::Role;
 
 /// A path.
@@ -107,6 +107,11 @@ pub const API_PATHS: &[ApiPath] = &[
         "/v1/servers",
         &[get_of("", "List", "All servers, with state, weight, sessions and reported load.")],
         || get(api::servers),
+    ),
+    path(
+        "/v1/directors",
+        &[get_of("", "Object", "The directors of the farm: who is ready, and in what they differ.")],
+        || get(api::directors),
     ),
     path("/v1/hosts", &[get_of("", "List", "The hosts of an every-host farm.")], || get(api::hosts)),
     path("/v1/names", &[get_of("", "List", "The addresses of balanced names, with rank and share.")], || {
@@ -250,9 +255,34 @@ pub const API_PATHS: &[ApiPath] = &[
         &[get_of(
             "",
             "Text",
-            "200 while the daemon answers and has an interface to take packets from, else 503.",
+            "200 while the daemon answers and has an interface to take packets from, else 503: its own life. Routes and \
+             virtual addresses follow `/ready`.",
         )],
         || get(api::healthz),
+    ),
+    path(
+        "/ready",
+        &[get_of(
+            "",
+            "Text",
+            "200 while every service is ready for clients, as `evener ready` says, else 503.",
+        )],
+        || get(ready::all),
+    ),
+    path(
+        "/ready/{service}",
+        &[get_of("", "Text", "The same of one service, by its name or an address of it.")],
+        || get(ready::one),
+    ),
+    path(
+        "/v1/director",
+        &[change(
+            "PATCH",
+            Role::Operate,
+            Some("Director"),
+            "Drains this director, or ends that: `drain`. One that drains isn't ready, and serves what still comes.",
+        )],
+        || patch(state::change_director),
     ),
     path("/v1/openapi.json", &[get_of("", "Object", "This API, as OpenAPI 3.1.")], || {
         get(openapi::description)

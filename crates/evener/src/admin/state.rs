@@ -20,8 +20,7 @@ use super::access::Caller;
 use super::api::{self, Api, ApiError, send_request};
 use crate::board::request::ControlRequest;
 use crate::state::{
-    Difference, FarmState, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateChange,
-    StateOrder,
+    Difference, FarmState, OrderError, Outcome, Place, Request, ServerFields, StateChange, StateOrder,
 };
 
 /// A farm of 65,535 servers is half of this, in bytes.
@@ -102,6 +101,7 @@ impl DifferenceView {
             Place::Server { service, server } => (service, Some(server), None),
             Place::ServerKey { service, server, key } => (service, Some(server), Some(key)),
             Place::Operator { service, server } => (service, Some(server), Some("state".to_owned())),
+            Place::Director => (String::new(), None, Some("state".to_owned())),
         };
         DifferenceView { service, server, key, from: json(from), to: json(to) }
     }
@@ -126,7 +126,7 @@ pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> 
         ApiError(StatusCode::INTERNAL_SERVER_ERROR, format!("The state is no JSON: {error}."))
     })?;
     let full = |name: &ServerName| format!("{}/{}", name.service, name.server);
-    let states = state.states.iter().map(|(name, state)| (full(name), state.name().to_owned()));
+    let states = state.states.servers.iter().map(|(name, state)| (full(name), state.name().to_owned()));
     let view = StateView { tag: Some(state.tag.clone()), service, states: Some(states.collect()) };
     Ok(([(header::ETAG, format!("\"{}\"", state.tag))], Json(view)).into_response())
 }
@@ -171,6 +171,20 @@ pub(super) async fn change_server(
     let fields = server_fields(object(json(body)?)?)?;
     let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
     change.send(order, StatusCode::OK).await
+}
+
+/// Drains the director itself, or ends that.
+pub(super) async fn change_director(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
+    let fields = object(json(body)?)?;
+    match &fields.iter().collect::<Vec<_>>()[..] {
+        [(key, value)] if *key == "drain" => {
+            change.send(StateOrder::DrainDirector(flag(key, value)?), StatusCode::OK).await
+        }
+        _ => {
+            let message = "A director has one key to change: `drain`, which is true or false.";
+            Err(ApiError(StatusCode::UNPROCESSABLE_ENTITY, message.to_owned()))
+        }
+    }
 }
 
 /// Adds a server.
@@ -361,7 +375,9 @@ fn flag(key: &str, value: &JsonValue) -> Result<bool, ApiError> {
     })
 }
 
-fn operator_states(states: BTreeMap<String, String>) -> Result<OperatorStates, ApiError> {
+fn operator_states(
+    states: BTreeMap<String, String>,
+) -> Result<BTreeMap<ServerName, OperatorState>, ApiError> {
     let bad = |message: String| ApiError(StatusCode::UNPROCESSABLE_ENTITY, message);
     let read = states.into_iter().map(|(full, state)| {
         let Ok(crate::cli::ServerArg { service, server }) = full.parse() else {

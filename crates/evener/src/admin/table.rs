@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::runtime::shown::is_shown;
 use crate::runtime::terminal::{self, Colour, Page};
 use crate::views::{
-    Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView, ServerView, ServiceView,
-    SessionView, StatusView,
+    DirectorView, DirectorsView, Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView,
+    ServerView, ServiceView, SessionView, StatusView,
 };
 
 /// Between two columns.
@@ -193,6 +193,26 @@ pub(super) fn hosts(hosts: &[HostView], page: Page) -> String {
     table(hosts, empty, columns, note, page)
 }
 
+/// Directors.
+pub(super) fn directors(all: &DirectorsView, page: Page) -> String {
+    let columns = vec![
+        words("DIRECTOR", |director: &DirectorView| director.address.to_string()),
+        states(|one| if one.own { format!("{} (this one)", one.state) } else { one.state.clone() }),
+        words("RELEASE", |director| director.release.as_deref().map_or_else(|| "-".to_owned(), clean)),
+        spare(1, figures("HEARD", |one| one.last_seen_seconds.map_or_else(|| "-".to_owned(), seconds))),
+        words("DIFFERS IN", |director| director.differs.join("\n")),
+    ];
+    let note = |director: &DirectorView| {
+        let refused = director.refused.as_ref().map(|refused| clean(&refused.text));
+        let reason = director.reason.as_deref().map(clean);
+        let differences = director.differences.iter().map(|sentence| clean(sentence));
+        refused.into_iter().chain(reason).chain(differences).collect::<Vec<_>>().join("; ")
+    };
+    let obstacle = all.obstacle.as_deref().map_or("no other one is known", |obstacle| obstacle);
+    let empty = format!("Directors say nothing to each other: {}.", clean(obstacle));
+    table(&all.directors, &empty, columns, note, page)
+}
+
 /// Names.
 pub(super) fn names(names: &[NameView], page: Page) -> String {
     let columns = vec![
@@ -298,6 +318,10 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     if status.adopted {
         facts.push(("adopted", "yes: it carries on with what an earlier daemon left running".to_owned()));
     }
+    if status.drained {
+        facts.push(("drained", "this director: `evener undrain --director` ends that".to_owned()));
+    }
+    facts.extend(status.directors.iter().map(|trouble| ("director", clean(trouble))));
     if status.reload_pending {
         facts.push(("reload", "on its way: what is shown here is in force until it is".to_owned()));
     }

@@ -10,6 +10,7 @@ use evener_dataplane::server::namespace_cookie;
 use serde::{Deserialize, Serialize};
 
 use super::desired::{AgentIdentity, PlacedAddress};
+use crate::runtime::files;
 
 /// A kernel setting that was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,9 +71,7 @@ impl StateFile {
 
     /// Writes it down.
     pub(super) fn store(&self) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        fs::write(&new, serde_json::to_vec_pretty(&self.done)?)?;
-        fs::rename(new, &self.path)
+        files::replace(&self.path, &serde_json::to_vec_pretty(&self.done)?)
     }
 
     /// Nothing is left to be taken back.

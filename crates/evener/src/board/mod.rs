@@ -10,6 +10,7 @@ mod local;
 pub mod request;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -17,6 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
+use evener_core::node::association::MessageCounters;
+use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector};
 use evener_dataplane::{Counters, DataPlane, ServerCounters};
 
 use installed::Installed;
@@ -82,6 +85,23 @@ pub(crate) struct PublishedState {
     pub(crate) fronts: Arc<Frontends>,
     /// Counters of queries for names.
     pub(crate) queries: Arc<QueryCounts>,
+    /// The directors of the farm.
+    pub(crate) directors: Arc<DirectorsState>,
+}
+
+/// The directors of the farm, as far as this one knows them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DirectorsState {
+    /// When it was looked at, in milliseconds.
+    pub(crate) at_ms: u64,
+    /// This one, with its address in the file.
+    pub(crate) own: Option<(IpAddr, DirectorReport)>,
+    /// The others, and in what they differ.
+    pub(crate) others: Vec<(KnownDirector, Vec<DirectorDifference>)>,
+    /// The counts of datagrams.
+    pub(crate) counters: MessageCounters,
+    /// Why directors say nothing to each other, where that is so.
+    pub(crate) obstacle: Option<String>,
 }
 
 impl PublishedState {

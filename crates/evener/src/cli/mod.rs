@@ -1,5 +1,6 @@
 //! The command line: one definition, from which help, man pages and completions come.
 
+mod change;
 mod list;
 mod request;
 
@@ -14,6 +15,10 @@ use clap_complete::Shell;
 use evener_dataplane::server::Hook;
 use serde::Serialize;
 
+pub use change::{
+    AddArgs, ChangeArgs, DrainArgs, DrainedArgs, RemoveArgs, ServerStateArgs, StateArgs, UndrainArgs,
+    WeightArgs,
+};
 pub use list::{ListArgs, ServersArgs, ServicesArgs};
 pub use request::WebRequest;
 
@@ -60,12 +65,16 @@ pub enum Command {
     Servers(ServersArgs),
     /// Show the hosts of an every-host farm, and the addresses that they own
     Hosts(ViewArgs),
+    /// Show the directors of the farm: who is ready, and in what they differ
+    Directors(ViewArgs),
     /// Show the addresses of balanced DNS names, and their shares
     Names(ViewArgs),
     /// Show the sessions
     Sessions(SessionsArgs),
     /// On a server: show the open requests, and the bytes still to send of each
     Requests(RequestsArgs),
+    /// Tell by the exit status whether this director is ready for clients
+    Ready(ReadyArgs),
     /// Show which server a flow or a request gets, and why
     Explain(ExplainArgs),
     /// Watch servers, rates, checks and events in the terminal
@@ -76,10 +85,10 @@ pub enum Command {
     Events(EventsArgs),
     /// Check host, network and servers for faults
     Doctor(DoctorArgs),
-    /// Send a server no new sessions; those it has go on
+    /// Send a server no new sessions, or this director no new clients; what they have goes on
     Drain(DrainArgs),
-    /// Send a server new sessions again, drained or in maintenance
-    Undrain(ServerStateArgs),
+    /// Send a server new sessions again, drained or in maintenance; or end the director's drain
+    Undrain(UndrainArgs),
     /// Drain a server, and neither probe it nor ask it for its load
     Maintenance(ServerStateArgs),
     /// Change a server's share of new sessions
@@ -231,6 +240,26 @@ pub struct ViewArgs {
     /// How to reach the daemon.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// `evener ready`
+#[derive(Debug, Args)]
+pub struct ReadyArgs {
+    /// Only this service, by its name or an address of it; unless given, all must be ready
+    #[arg(value_name = "SERVICE|ADDRESS")]
+    pub subject: Option<String>,
+    /// Look each second until interrupted, and print each change
+    #[arg(long)]
+    pub watch: bool,
+    /// With --watch: run this by the shell once ready, until it ends with 0
+    #[arg(long, value_name = "COMMAND", requires = "watch")]
+    pub on: Option<String>,
+    /// The same once not ready any more, or not at the start; $EVENER_REASON says why
+    #[arg(long, value_name = "COMMAND", requires = "watch")]
+    pub off: Option<String>,
+    /// Print JSON instead; with --watch an object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `evener doctor`
@@ -389,102 +418,6 @@ impl From<ProtocolArg> for evener_core::net::Protocol {
             ProtocolArg::Udp => evener_core::net::Protocol::Udp,
         }
     }
-}
-
-/// A change of the farm at run time.
-#[derive(Debug, Args)]
-pub struct ChangeArgs {
-    /// Change nothing, and show what would differ
-    #[arg(long)]
-    pub dry_run: bool,
-    /// How to show it.
-    #[command(flatten)]
-    pub view: ViewArgs,
-}
-
-/// `evener drain`
-#[derive(Debug, Args)]
-pub struct DrainArgs {
-    /// The server: of a service, or of a name that is answered for
-    #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerArg,
-    /// Return once the server has no session any more
-    #[arg(long, conflicts_with = "dry_run")]
-    pub wait: bool,
-    /// Give up waiting after this time, as in 90s or 5m; the drain stays
-    #[arg(long, value_name = "TIME", requires = "wait", value_parser = humantime::parse_duration)]
-    pub timeout: Option<Duration>,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-}
-
-/// `evener undrain` and `evener maintenance`
-#[derive(Debug, Args)]
-pub struct ServerStateArgs {
-    /// The server: of a service, or of a name that is answered for
-    #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerArg,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-}
-
-/// `evener weight`
-#[derive(Debug, Args)]
-pub struct WeightArgs {
-    /// The server
-    #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerArg,
-    /// Its share relative to the others; 0 drains
-    #[arg(value_name = "WEIGHT")]
-    pub weight: u16,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-}
-
-/// `evener add`
-#[derive(Debug, Args)]
-pub struct AddArgs {
-    /// The service, and the name of the server
-    #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerArg,
-    /// Its address, with a port for method nat; or its URL for method redirect
-    #[arg(value_name = "ADDRESS|URL")]
-    pub address: String,
-    /// Its share relative to the others
-    #[arg(long, value_name = "N")]
-    pub weight: Option<u16>,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-}
-
-/// `evener remove`
-#[derive(Debug, Args)]
-pub struct RemoveArgs {
-    /// The server
-    #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerArg,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-}
-
-/// `evener state`
-#[derive(Debug, Args)]
-pub struct StateArgs {
-    /// Put this state in force, as it was printed and then edited; refused if the farm has changed
-    /// meanwhile
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "changes")]
-    pub file: Option<PathBuf>,
-    /// List the run-time changes that can be undone
-    #[arg(long)]
-    pub changes: bool,
-    /// How to change it.
-    #[command(flatten)]
-    pub change: ChangeArgs,
 }
 
 /// `evener reload`

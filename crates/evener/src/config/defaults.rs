@@ -58,6 +58,7 @@ pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {
 }
 
 pub(super) const COOKIE_EPOCH_MS: u64 = evener_core::path::cookie::EPOCH_MS;
+pub(super) const ORPHAN_MS: u64 = 600_000;
 pub(super) const PEER_PORT: u16 = 9181;
 pub(super) const REPORT_INTERVAL_MS: u64 = 500;
 /// Reports that a host may miss before it counts as down, and the fewest that a file may ask for.
@@ -93,6 +94,8 @@ pub(super) const REPORT_MS: RangeInclusive<u64> = 100..=60_000;
 pub(super) const PATH_PROBE_MS: RangeInclusive<u64> = 1_000..=86_400_000;
 /// Epochs of cookies, in milliseconds: hosts' clocks may differ by one.
 pub(super) const COOKIE_EPOCH: RangeInclusive<u64> = 1_000..=3_600_000;
+/// How long a director without its daemon counts as ready, in milliseconds.
+pub(super) const ORPHAN: RangeInclusive<u64> = 10_000..=7 * 86_400_000;
 /// Idle times of sessions, in milliseconds.
 pub(super) const IDLE_MS: RangeInclusive<u64> = 100..=86_400_000;
 /// Longest name of a service or server, in characters.

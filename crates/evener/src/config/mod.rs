@@ -254,6 +254,9 @@ pub struct FarmConfig {
     /// How long a client of method `handoff` has at least between its handshake and its first data,
     /// in milliseconds.
     pub cookie_epoch_ms: u64,
+    /// How long a director whose daemon is dead counts as ready while its data plane forwards, in
+    /// milliseconds.
+    pub orphan_ms: u64,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
     /// The node that decides for the others which server gets a connection that was read; `None`:
@@ -383,6 +386,7 @@ fn farm(section: &mut Section<'_>, refers: &mut References) -> FarmConfig {
             values::duration_ms(defaults::COOKIE_EPOCH),
             defaults::COOKIE_EPOCH_MS,
         ),
+        orphan_ms: section.or("orphan", values::duration_ms(defaults::ORPHAN), defaults::ORPHAN_MS),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
         dispatcher: None,
         peers: peers(section),

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -27,6 +26,7 @@ use crate::redirect::{
     Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load,
 };
 use crate::runtime::descriptors::ClientLimits;
+use crate::runtime::files;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
 use crate::state::OperatorStates;
@@ -168,7 +168,7 @@ impl GroupControl {
         let new = names.filter(|name| self.fronts.of(name).is_none());
         let kept = |name: &String| {
             let record = fs::read_to_string(self.record_path(name)).ok();
-            let of_group = states.keys().filter(|server| server.service == *name);
+            let of_group = states.servers.keys().filter(|server| server.service == *name);
             let drained = of_group.map(|server| server.server.clone()).collect();
             (name.clone(), KeptGroup { record, drained })
         };
@@ -273,7 +273,7 @@ impl GroupControl {
                 })
             }
             MemberOrder::Save { record } => {
-                if let Err(error) = replace(&self.record_path(name), &record) {
+                if let Err(error) = files::replace(&self.record_path(name), record.as_bytes()) {
                     tracing::warn!(%error, service = name, "its members will be forgotten at a restart");
                 }
             }
@@ -331,12 +331,4 @@ fn listening(config: &Config) -> Arc<[SocketAddr]> {
 fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
     let groups = config.groups.iter().map(|service| &service.group);
     groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()
-}
-
-/// Writes a file anew, whole or not at all.
-pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    fs::write(&new, text)?;
-    fs::rename(&new, path)
 }

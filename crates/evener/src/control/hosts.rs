@@ -45,8 +45,7 @@ impl HostSocket {
         secret: Secret,
     ) -> io::Result<(HostSocket, mpsc::Receiver<ReceivedDatagram>)> {
         let socket = Arc::new(UdpSocket::bind((identity.address, port)).await?);
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(listen(socket.clone(), sender));
+        let receiver = receiver_of(&socket);
         Ok((HostSocket { identity, secret, port, socket }, receiver))
     }
 
@@ -107,10 +106,21 @@ impl Executor {
     }
 }
 
+/// Begins to listen; datagrams come by the receiver, and the socket is let go with it.
+pub(super) fn receiver_of(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ReceivedDatagram> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(listen(Arc::clone(socket), sender));
+    receiver
+}
+
 async fn listen(socket: Arc<UdpSocket>, sender: mpsc::Sender<ReceivedDatagram>) {
     let mut buffer = [0; DATAGRAM_BYTES];
     loop {
-        match socket.recv_from(&mut buffer).await {
+        let received = tokio::select! {
+            () = sender.closed() => return,
+            received = socket.recv_from(&mut buffer) => received,
+        };
+        match received {
             Ok((len, from)) => {
                 let datagram = buffer.get(..len).unwrap_or_default().to_vec();
                 if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send((from, datagram)) {

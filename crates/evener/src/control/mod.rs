@@ -3,6 +3,7 @@
 
 mod changing;
 mod conflicts;
+mod directors;
 mod draining;
 mod engine;
 mod executor;
@@ -14,6 +15,7 @@ mod installed;
 mod interfaces;
 mod names;
 mod publisher;
+mod readiness;
 mod reading;
 mod rehandoff;
 mod reload;
@@ -33,6 +35,7 @@ use evener_dataplane::heap;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
+use readiness::ReadinessRecord;
 use reading::FileReader;
 
 use crate::agent::local_server::LocalServer;
@@ -44,6 +47,7 @@ use crate::handoff::{ControlQuery, HeldSegment};
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
+use crate::ready;
 use crate::redirect::MemberMessage;
 use crate::runtime::Exit;
 use crate::runtime::day::second_of_day;
@@ -51,6 +55,7 @@ use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use changing::{ChangeResult, ExecuteError};
+use directors::DirectorTalk;
 use draining::PendingDrain;
 use executor::Executor;
 use hosts::ReceivedDatagram;
@@ -156,6 +161,8 @@ struct Daemon {
     member_messages: mpsc::Receiver<MemberMessage>,
     /// The file, and the run-time changes over it.
     state: StateControl,
+    readiness: ReadinessRecord,
+    directors: DirectorTalk,
     /// A farm whose addresses are asked for, or that waits for the engine; and drains that do.
     checking: Option<AddressCheck>,
     reloading: Option<PendingReload>,
@@ -200,6 +207,7 @@ impl Daemon {
                 Some((from, bytes)) = self.datagrams.recv() => {
                     self.executor.handle_fact(Input::Datagram { from, bytes });
                 }
+                input = self.directors.next() => self.directors.step(input, &self.executor),
                 Some(fact) = self.facts.recv() => {
                     self.executor.names.answered(&fact);
                     self.executor.handle_fact(fact);
@@ -229,6 +237,9 @@ impl Daemon {
                 // until it is refused.
                 _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
+                    let record = readiness::record(&self.executor);
+                    self.directors.report(&record, &mut self.executor);
+                    self.readiness.write(record);
                     self.executor.walk_sessions();
                     // Traces may have ended.
                     if let Err(error) = self.executor.watch() {
@@ -256,6 +267,7 @@ impl Daemon {
     fn print_ready(&mut self) {
         let Some(serving) = self.executor.take_ready() else { return };
         self.executor.names.begin();
+        self.readiness.begin();
         heap::give_back();
         self.executor.bus.publish(DaemonEvent::Ready { serving });
         eprintln!("evener: ready");
@@ -280,6 +292,9 @@ impl Daemon {
                     self.restore_server().await;
                 }
                 self.executor.follow_network();
+                if self.directors.is_hindered() {
+                    self.directors.follow(&self.executor).await;
+                }
                 self.show_local();
             }
             Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
@@ -342,6 +357,7 @@ impl Daemon {
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(totals::path(&self.directory));
+            ready::forget(&self.directory);
         }
         self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {

@@ -8,7 +8,7 @@ use evener_dataplane::{DataPlane, Engine};
 use super::executor::Executor;
 use crate::board::LocalServerState;
 use crate::board::installed::Installed;
-use crate::board::{DaemonInfo, LoadedFile, PublishedState, SnapshotStore};
+use crate::board::{DaemonInfo, DirectorsState, LoadedFile, PublishedState, SnapshotStore};
 use crate::events::Bus;
 use crate::names::QueryCounts;
 use crate::redirect::Frontends;
@@ -26,6 +26,7 @@ pub(super) struct SnapshotPublisher {
     state: Arc<FarmState>,
     fronts: Arc<Frontends>,
     queries: Arc<QueryCounts>,
+    directors: Arc<DirectorsState>,
 }
 
 impl SnapshotPublisher {
@@ -50,6 +51,7 @@ impl SnapshotPublisher {
             state: Arc::default(),
             fronts: Arc::default(),
             queries: Arc::default(),
+            directors: Arc::default(),
         });
         SnapshotPublisher {
             board: Arc::new(board),
@@ -61,6 +63,7 @@ impl SnapshotPublisher {
             state: Arc::default(),
             fronts: Arc::default(),
             queries: Arc::default(),
+            directors: Arc::default(),
         }
     }
 
@@ -80,6 +83,16 @@ impl Executor {
         if let Some(engine) = self.changing.engine() {
             self.engine_detail = engine.describe();
         }
+    }
+
+    /// The file in force, and the run-time changes over it.
+    pub(super) fn farm_state(&self) -> &FarmState {
+        &self.showing.state
+    }
+
+    /// Whether the operator has drained this director itself.
+    pub(super) fn is_drained(&self) -> bool {
+        self.showing.state.states.is_director_drained
     }
 
     /// Publishes what has changed, if something has.
@@ -111,7 +124,14 @@ impl Executor {
             state: Arc::clone(&self.showing.state),
             fronts: Arc::clone(&self.showing.fronts),
             queries: Arc::clone(&self.showing.queries),
+            directors: Arc::clone(&self.showing.directors),
         });
+    }
+
+    /// Publishes what is known of the farm's directors.
+    pub(super) fn show_directors(&mut self, directors: DirectorsState) {
+        self.showing.directors = Arc::new(directors);
+        self.publish();
     }
 
     /// Publishes what this host is as a server.

@@ -150,6 +150,9 @@ impl Daemon {
     /// that take a restart, and the run-time changes that were dropped for it.
     pub(super) async fn reloaded(&mut self, done: Result<Vec<Edit>, String>, to: Option<ReloadReply>) {
         self.settle_after(done.is_ok()).await;
+        if done.is_ok() {
+            self.directors.follow(&self.executor).await;
+        }
         heap::give_back();
         let later = self.executor.showing.about().loaded.restart_needed_for.clone();
         let done = done.map(|dropped| (later, self.report_dropped(&dropped)));

@@ -2,8 +2,7 @@
 //! that connections go on where another director gets their packets.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
 use evener_core::node::secret::Secret;
@@ -74,12 +73,7 @@ fn keep(path: &Path, key: Seed) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let new = path.with_extension("new");
-    let _ = fs::remove_file(&new);
-    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&new)?;
-    writeln!(file, "{:016x}{:016x}", key.0, key.1)?;
-    file.sync_all()?;
-    fs::rename(new, path)
+    files::replace_secret(path, format!("{:016x}{:016x}\n", key.0, key.1).as_bytes())
 }
 
 #[cfg(test)]

@@ -22,12 +22,14 @@ use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
 use super::conflicts::{OwnedElsewhere, ProbedAddresses};
+use super::directors::DirectorTalk;
 use super::engine;
 use super::executor::{Executor, Tools};
 use super::group_files::GroupFiles;
 use super::groups::GroupControl;
 use super::hosts::{HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
+use super::readiness::ReadinessRecord;
 use super::reading::{FileReader, NamedFiles, read_dns_files};
 use super::reload::{self, StartupSettings};
 use super::ring_key;
@@ -203,7 +205,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let ring_seed = ring_key::read(&config, &folder)?;
     let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
     let adopted = engine.running().is_some();
-    let drained: BTreeSet<ServerName> = farm_state.states.keys().cloned().collect();
+    let drained: BTreeSet<ServerName> = farm_state.states.servers.keys().cloned().collect();
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (sender, questions) = mpsc::channel(REQUESTS);
@@ -295,6 +297,8 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
         fixed,
         executor,
         config_path: config_path.to_owned(),
+        readiness: ReadinessRecord::in_folder(&directory),
+        directors: DirectorTalk::default(),
         directory,
         frames,
         path_mtus,
@@ -313,13 +317,14 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
         _lock: lock,
     };
     daemon.executor.follow_network();
+    daemon.directors.follow(&daemon.executor).await;
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
 }
 
 /// Leaves servers alone that were in maintenance before.
 fn suspend(executor: &mut Executor, states: &OperatorStates) {
-    for (server, _) in states.iter().filter(|(_, state)| **state == OperatorState::Maintenance) {
+    for (server, _) in states.servers.iter().filter(|(_, state)| **state == OperatorState::Maintenance) {
         executor.handle_fact(Input::Suspend { server: server.clone(), is_suspended: true });
     }
 }

@@ -316,7 +316,7 @@ impl Daemon {
             && let StateOrder::ChangeServer { fields, .. } = &pending.request.order
             && fields.keys.is_empty()
         {
-            let wanted = self.state.state.states.get(&server.name).copied().unwrap_or_default();
+            let wanted = self.state.state.states.servers.get(&server.name).copied().unwrap_or_default();
             outcome.message = self.drained(server, wanted, !outcome.differences.is_empty());
         }
         // The client may have gone; that is no matter.
@@ -357,8 +357,8 @@ fn state_changes(
     before: &OperatorStates,
     now: &OperatorStates,
 ) -> Vec<(ServerName, (OperatorState, OperatorState))> {
-    let state = |states: &OperatorStates, name| states.get(name).copied().unwrap_or_default();
-    let mut names: Vec<&ServerName> = before.keys().chain(now.keys()).collect();
+    let state = |states: &OperatorStates, name| states.servers.get(name).copied().unwrap_or_default();
+    let mut names: Vec<&ServerName> = before.servers.keys().chain(now.servers.keys()).collect();
     names.sort_unstable();
     names.dedup();
     let both = names.into_iter().map(|name| (name.clone(), (state(before, name), state(now, name))));

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use evener_core::farm::plan::{Plan, ServerName, identity};
 use evener_dataplane::ServerCounters;
 
+use crate::runtime::files;
+
 /// Sums by service, and whose server is whose.
 #[derive(Debug, Default)]
 pub(super) struct ServiceTotals {
@@ -92,9 +94,7 @@ impl ServiceTotals {
         });
         let servers =
             self.services.iter().map(|(identity, service)| format!("server {identity} {service}\n"));
-        let new = path.with_extension("new");
-        fs::write(&new, gone.chain(servers).collect::<String>())?;
-        fs::rename(new, path)
+        files::replace(path, gone.chain(servers).collect::<String>().as_bytes())
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn check_admin(admin: &AdminConfig) -> Option<Finding> {
         (None, false) => Finding::warn(
             CHECK,
             format!(
-                "{listen} is not a loopback address: without `token_file` in [admin] only /healthz is answered there."
+                "{listen} is not a loopback address: without `token_file` in [admin] only /healthz and /ready are answered there."
             ),
         ),
     })

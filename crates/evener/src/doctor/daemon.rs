@@ -43,6 +43,13 @@ pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -
             findings.push(Finding::warn("hosts", format!("The daemon does not list them: {error}.")))
         }
     }
+    match client.get::<views::DirectorsView>("/v1/directors").await {
+        Ok(all) => findings.extend(all.directors.iter().filter_map(director)),
+        // A daemon of a release before, which is to be restarted, lists none.
+        Err(error) => {
+            findings.push(Finding::warn("directors", format!("The daemon does not list them: {error}.")))
+        }
+    }
     if !status.dns.is_empty() {
         match client.get::<Vec<views::NameView>>("/v1/names").await {
             Ok(names) => findings.extend(names::check_servers(&names)),
@@ -176,6 +183,33 @@ fn host(host: &views::HostView) -> Vec<Finding> {
         Finding::fail(CHECK, message)
     });
     state.into_iter().chain(elsewhere).collect()
+}
+
+/// The problem that keeps a director from standing in for this one, or this one from being ready.
+fn director(director: &views::DirectorView) -> Option<Finding> {
+    const CHECK: &str = "directors";
+    let address = director.address;
+    let differences = || director.differences.join("; ");
+    match (director.state.as_str(), &director.refused) {
+        (_, Some(refused)) => Some(Finding::fail(CHECK, format!("{address}: {}.", refused.text))),
+        ("unready", _) => {
+            let reason = director.reason.as_deref().unwrap_or("it doesn't say why");
+            let who = if director.own { "This director".to_owned() } else { address.to_string() };
+            Some(Finding::warn(CHECK, format!("{who} isn't ready for clients: {reason}.")))
+        }
+        ("silent", _) => Some(Finding::warn(CHECK, format!("{address} is not heard any more."))),
+        ("unknown", _) => Some(Finding::warn(
+            CHECK,
+            format!(
+                "{address} was never heard: look whether it runs this release, has the same secret, and the port is open."
+            ),
+        )),
+        _ if director.differs.is_empty() => None,
+        _ if director.differs.iter().any(|what| what == "file") => {
+            Some(Finding::fail(CHECK, format!("{address}: {}.", differences())))
+        }
+        _ => Some(Finding::warn(CHECK, format!("{address}: {}.", differences()))),
+    }
 }
 
 fn service(service: &views::ServiceView) -> Option<Finding> {

@@ -18,13 +18,13 @@ mod servers;
 
 use std::path::{Path, PathBuf};
 
-use crate::admin::{Client, message, print};
+use crate::admin::{Client, message};
 use crate::agent;
 use crate::cli::{CONFIG_FILE, DoctorArgs};
 use crate::io::network;
 use crate::runtime::Exit;
 use crate::runtime::paths;
-use crate::runtime::terminal::{self, Colour, Page};
+use crate::runtime::terminal::{self, Colour, Page, print};
 use crate::views::{Finding, Severity};
 
 /// Looks at everything, and prints what was found. Ends with 4 if anything failed, and with 1 for a

@@ -34,6 +34,7 @@ pub(crate) fn write(event: &DaemonEvent) {
         | DaemonEvent::Dispatcher { .. }
         | DaemonEvent::Restored { .. }
         | DaemonEvent::Missing { .. }
+        | DaemonEvent::Director(_)
         | DaemonEvent::Node(_) => match event.level() {
             Level::Info => tracing::info!("{event}"),
             Level::Warning => tracing::warn!("{event}"),

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use evener_core::director::{self, Level};
+use evener_core::node::directors::DirectorEvent;
 use evener_core::node::lccp::LccpEvent;
 use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
@@ -52,6 +53,9 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("node_restarted", "An LCCP node has started anew."),
     ("node_silent", "An LCCP node does not answer any more."),
     ("node_responding", "A silent LCCP node answers again."),
+    ("director_heard", "Another director of the farm is heard."),
+    ("director_silent", "Another director is not heard any more."),
+    ("director_refused", "What comes in the name of a director can't be used; the text says why."),
     ("message_refused", "No message of an LCCP node can be used; the text says why, and what to do."),
 ];
 
@@ -125,6 +129,8 @@ pub enum DaemonEvent {
     },
     /// Of another node that control messages are exchanged with.
     Node(LccpEvent),
+    /// Of another director.
+    Director(DirectorEvent),
 }
 
 impl DaemonEvent {
@@ -148,6 +154,9 @@ impl DaemonEvent {
             DaemonEvent::Node(LccpEvent::Silent { .. }) => "node_silent",
             DaemonEvent::Node(LccpEvent::Answers { .. }) => "node_responding",
             DaemonEvent::Node(LccpEvent::Refused { .. }) => "message_refused",
+            DaemonEvent::Director(DirectorEvent::Answers(_)) => "director_heard",
+            DaemonEvent::Director(DirectorEvent::Silent(_)) => "director_silent",
+            DaemonEvent::Director(DirectorEvent::Refused { .. }) => "director_refused",
         }
     }
 
@@ -162,6 +171,7 @@ impl DaemonEvent {
             | DaemonEvent::ChangesDropped { .. }
             | DaemonEvent::Dispatcher { decides: false, .. }
             | DaemonEvent::Restored { .. }
+            | DaemonEvent::Director(DirectorEvent::Silent(_) | DirectorEvent::Refused { .. })
             | DaemonEvent::Node(LccpEvent::Silent { .. } | LccpEvent::Refused { .. }) => Level::Warning,
             DaemonEvent::Started { .. }
             | DaemonEvent::Ready { serving: true }
@@ -169,6 +179,7 @@ impl DaemonEvent {
             | DaemonEvent::Changed { .. }
             | DaemonEvent::Reloaded { restart_needed_for: None, trouble: None, .. }
             | DaemonEvent::Dispatcher { decides: true, .. }
+            | DaemonEvent::Director(DirectorEvent::Answers(_))
             | DaemonEvent::Node(
                 LccpEvent::Met { .. } | LccpEvent::Restarted { .. } | LccpEvent::Answers { .. },
             ) => Level::Info,
@@ -210,6 +221,7 @@ impl fmt::Display for DaemonEvent {
                 write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")
             }
             DaemonEvent::Node(notice) => notice.fmt(f),
+            DaemonEvent::Director(event) => event.fmt(f),
         }
     }
 }

@@ -89,6 +89,7 @@ impl EventView {
                 event.interface = matches!(part, Part::Program(_)).then(|| part.place());
             }
             DaemonEvent::Node(notice) => event.address = Some(notice.peer().to_string()),
+            DaemonEvent::Director(notice) => event.address = notice.director().map(|one| one.to_string()),
             DaemonEvent::Started { .. }
             | DaemonEvent::Ready { .. }
             | DaemonEvent::Stopping

@@ -1,9 +1,10 @@
-//! Files that are read whole: with bounds, and secrets only where others can't have touched them.
+//! Files that are read whole: with bounds, and secrets only where others can't have touched them;
+//! and files that are written whole.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file of secrets with more is none.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -73,6 +74,36 @@ pub(crate) fn unshared(path: &Path, forbidden: u32, most: u64) -> Result<String,
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Writes a file anew: whoever reads it finds all that was there before, or all of this.
+///
+/// # Errors
+/// When it can't be written; the file is as it was then.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = draft_of(path);
+    fs::write(&new, bytes)?;
+    fs::rename(&new, path)
+}
+
+/// The same of a file that its owner alone may read, and that outlives a crash of the host.
+///
+/// # Errors
+/// When it can't be written; the file is as it was then.
+pub(crate) fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = draft_of(path);
+    // One that a crash has left may be anybody's to read.
+    let _ = fs::remove_file(&new);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    new.into()
 }
 
 /// The lines of a text that say something: those that begin with `#` are comments.

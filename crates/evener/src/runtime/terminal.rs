@@ -15,6 +15,15 @@ const LEAST: usize = 40;
 /// Clears a terminal, and begins at its top (ECMA-48).
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
+/// To stdout. A reader that wants no more, such as `head`, is no failure.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
 /// Prints a view; with an interval again and again, until interrupted or until the reader has
 /// enough. JSON is a line each time. Text takes the place of the one before on a terminal, and is
 /// behind a blank line elsewhere.

@@ -1,7 +1,5 @@
 //! Orders that are put in force together: each is whole by itself, and refused by itself.
 
-use evener_core::farm::plan::ServerName;
-use evener_core::pool::OperatorState;
 use toml::Table;
 
 use super::order::{self, Meaning, NewValues, OrderError, StateOrder, same_on_all_hosts, sentence};
@@ -54,7 +52,7 @@ impl Difference {
     /// Whether no rule of the file can be broken by it: weights have only a range.
     fn keeps_rules(&self) -> bool {
         match (&self.place, &self.to) {
-            (Place::Operator { .. }, _) => true,
+            (place, _) if place.is_operators() => true,
             (Place::ServerKey { key, .. }, Some(toml::Value::Integer(weight))) => {
                 key == "weight" && u16::try_from(*weight).is_ok()
             }
@@ -199,13 +197,7 @@ impl Draft<'_> {
             let (generation, author) = (self.record.generation, author.clone());
             self.audit.push(AuditEntry { unix_ms, author, generation, message: message.clone() });
         }
-        let value = |place: &Place| match place {
-            Place::Operator { service, server } => {
-                let name = ServerName { service: service.clone(), server: server.clone() };
-                super::operator_value(before.1.get(&name).copied().unwrap_or_default())
-            }
-            place => before.0.at(place),
-        };
+        let value = |place: &Place| before.1.at(place).or_else(|| before.0.at(place));
         let differences =
             edits.into_iter().map(|(place, to)| Difference { from: value(&place), place, to }).collect();
         Ok(Outcome { message, generation: self.record.generation, tag: self.tag(), differences })
@@ -223,28 +215,16 @@ impl Draft<'_> {
                 edits
             }
         };
-        let differs = |(place, value): &(Place, Option<toml::Value>)| match place {
-            Place::Operator { service, server } => {
-                let name = ServerName { service: service.clone(), server: server.clone() };
-                super::operator_value(self.states.get(&name).copied().unwrap_or_default()) != *value
-            }
-            place => self.farm.at(place) != *value,
+        let differs = |(place, value): &(Place, Option<toml::Value>)| {
+            self.states.at(place).or_else(|| self.farm.at(place)) != *value
         };
         Ok(edits.into_iter().filter(differs).collect())
     }
 
     fn make(&mut self, edits: &NewValues) {
         for (place, value) in edits {
-            match place {
-                Place::Operator { service, server } => {
-                    let name = ServerName { service: service.clone(), server: server.clone() };
-                    match super::operator_state(value.as_ref()) {
-                        OperatorState::Ready => drop(self.states.remove(&name)),
-                        state => drop(self.states.insert(name, state)),
-                    }
-                }
-                place => drop(self.farm.put(place, value.as_ref())),
-            }
+            self.states.put(place, value.as_ref());
+            self.farm.put(place, value.as_ref());
         }
     }
 

@@ -11,6 +11,9 @@ use crate::config::Config;
 const SERVICES: &str = "service";
 const SERVERS: &str = "server";
 const NAME: &str = "name";
+/// The sections that hosts of a farm may have each for itself, and keys of others.
+const OWN_SECTIONS: [&str; 4] = ["engine", "admin", "log", "agent"];
+const OWN_KEYS: [(&str, &str); 3] = [("farm", "secret_file"), ("farm", "orphan"), ("dns", "listen")];
 
 /// A file's farm. Each service and each server has its name written, as the file's reader gave it.
 /// Documents share the parts in which they don't differ.
@@ -78,6 +81,20 @@ impl FarmDocument {
         Ok(format!("{}\n{}", self.rest, toml::to_string(&services)?))
     }
 
+    /// The text that is alike on all directors of a farm: all but the sections that are each host's
+    /// own, and where its secrets and sockets are.
+    pub fn common_text(&self) -> String {
+        let mut file: Table = self.rest.parse().unwrap_or_default();
+        OWN_SECTIONS.into_iter().for_each(|section| drop(file.remove(section)));
+        for (section, key) in OWN_KEYS {
+            if let Some(section) = file.get_mut(section).and_then(Value::as_table_mut) {
+                section.remove(key);
+            }
+        }
+        file.insert(SERVICES.to_owned(), Value::Array(self.services()));
+        toml::to_string(&file).unwrap_or_default()
+    }
+
     /// All services, each with its servers.
     pub fn services(&self) -> Vec<Value> {
         self.services.iter().map(|service| Value::Table(service.table())).collect()
@@ -124,7 +141,7 @@ impl FarmDocument {
             Place::ServerKey { service, server, key } => {
                 self.service(service)?.server(server)?.keys.get(key).cloned()
             }
-            Place::Operator { .. } => None,
+            Place::Operator { .. } | Place::Director => None,
         }
     }
 
@@ -161,7 +178,7 @@ impl FarmDocument {
                 let server = self.service_mut(service).and_then(|service| service.server_mut(server));
                 server.is_some_and(|server| put_key(&mut server.keys, key, value))
             }
-            Place::Operator { .. } => true,
+            Place::Operator { .. } | Place::Director => true,
         }
     }
 

@@ -47,12 +47,20 @@ pub enum Place {
         /// The server's.
         server: String,
     },
+    /// The operator's word on the director itself.
+    Director,
 }
 
 impl Place {
-    /// The service that it is in.
+    /// Whether it is the operator's word, which no file has.
+    pub fn is_operators(&self) -> bool {
+        matches!(self, Place::Operator { .. } | Place::Director)
+    }
+
+    /// The service that it is in; empty for the director itself.
     pub fn service(&self) -> &str {
         match self {
+            Place::Director => "",
             Place::Service { service }
             | Place::ServiceKey { service, .. }
             | Place::Server { service, .. }
@@ -64,7 +72,7 @@ impl Place {
     /// The role that an edit there takes. Weights and states are daily work.
     pub fn needs(&self) -> Role {
         match self {
-            Place::Operator { .. } => Role::Operate,
+            Place::Operator { .. } | Place::Director => Role::Operate,
             Place::ServerKey { key, .. } if key == "weight" => Role::Operate,
             _ => Role::Admin,
         }
@@ -82,12 +90,12 @@ impl Place {
             _ => None,
         };
         match (self, other) {
-            (_, Place::Operator { .. }) | (Place::Operator { .. }, _) => self == other,
+            _ if self.is_operators() || other.is_operators() => self == other,
             (Place::Service { service }, other) => service == other.service(),
             (Place::Server { service, server }, other) => {
                 service == other.service() && server_of(other).as_ref() == Some(server)
             }
-            (Place::ServiceKey { .. } | Place::ServerKey { .. }, _) => self == other,
+            _ => self == other,
         }
     }
 }
@@ -100,6 +108,7 @@ impl fmt::Display for Place {
             Place::Server { service, server } => write!(f, "{service}/{server}"),
             Place::ServerKey { service, server, key } => write!(f, "{service}/{server}: {key}"),
             Place::Operator { service, server } => write!(f, "{service}/{server}: state"),
+            Place::Director => f.write_str("director: state"),
         }
     }
 }

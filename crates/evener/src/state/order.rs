@@ -1,5 +1,7 @@
 //! Orders of operators, and the edits that they mean.
 
+use std::collections::BTreeMap;
+
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::OperatorState;
 use toml::{Table, Value};
@@ -17,7 +19,7 @@ pub enum StateOrder {
         /// As in a file.
         services: Vec<Value>,
         /// All servers that aren't ready, where that is said.
-        states: Option<OperatorStates>,
+        states: Option<BTreeMap<ServerName, OperatorState>>,
     },
     /// A server gets new values.
     ChangeServer {
@@ -46,6 +48,8 @@ pub enum StateOrder {
     AddService(Table),
     /// The farm loses a service.
     RemoveService(String),
+    /// This director is to be given no new clients, or is again.
+    DrainDirector(bool),
     /// The last change is taken back.
     Undo,
 }
@@ -149,7 +153,8 @@ pub(super) fn meaning(
         StateOrder::Replace { services, states: wanted } => {
             check_counts(services.len(), services.iter().map(servers_of).sum())?;
             let file = farm.with_services(services.clone());
-            let edits = wanted.as_ref().map(|wanted| state_edits(states, wanted)).unwrap_or_default();
+            let edits =
+                wanted.as_ref().map(|wanted| server_state_edits(&states.servers, wanted)).unwrap_or_default();
             return Ok(Meaning::File(file, edits));
         }
         StateOrder::ChangeServer { server, fields } => change_server(server, fields, farm, states)?,
@@ -175,7 +180,7 @@ pub(super) fn meaning(
             has_server(farm, name)?;
             let ServerName { service, server } = name.clone();
             let mut edits = vec![(Place::Server { service, server }, None)];
-            edits.extend(states.contains_key(name).then(|| state_edit(name, OperatorState::Ready)));
+            edits.extend(states.servers.contains_key(name).then(|| state_edit(name, OperatorState::Ready)));
             edits
         }
         StateOrder::AddService(keys) => {
@@ -186,10 +191,14 @@ pub(super) fn meaning(
         }
         StateOrder::RemoveService(service) => {
             has_service(farm, service)?;
-            let of = states.keys().filter(|name| name.service == *service);
+            let of = states.servers.keys().filter(|name| name.service == *service);
             let mut edits = vec![(Place::Service { service: service.clone() }, None)];
             edits.extend(of.map(|name| state_edit(name, OperatorState::Ready)));
             edits
+        }
+        StateOrder::DrainDirector(drain) => {
+            let state = if *drain { OperatorState::Drain } else { OperatorState::Ready };
+            vec![(Place::Director, operator_value(state))]
         }
         StateOrder::Undo => Vec::new(),
     };
@@ -230,7 +239,7 @@ pub(super) fn same_on_all_hosts(
     before: &FarmDocument,
     after: &FarmDocument,
 ) -> Result<(), OrderError> {
-    let edits = edits.iter().filter(|(place, _)| !matches!(place, Place::Operator { .. }));
+    let edits = edits.iter().filter(|(place, _)| !place.is_operators());
     let mut services = edits.map(|(place, _)| place.service());
     let by_hosts =
         services.find(|service| before.is_on_every_host(service) || after.is_on_every_host(service));
@@ -259,7 +268,7 @@ fn change_server(
         key: key.clone(),
     };
     let mut edits: NewValues = fields.keys.iter().map(|(key, value)| (place(key), value.clone())).collect();
-    let before = states.get(name).copied().unwrap_or_default();
+    let before = states.servers.get(name).copied().unwrap_or_default();
     edits.extend(fields.state.map(|change| state_edit(name, change.applied_to(before))));
     Ok(edits)
 }
@@ -278,7 +287,18 @@ fn state_edit(name: &ServerName, state: OperatorState) -> (Place, Option<Value>)
     (Place::Operator { service, server }, operator_value(state))
 }
 
+/// The edits that lead from what operators said to what they are to have said.
 pub(super) fn state_edits(before: &OperatorStates, wanted: &OperatorStates) -> NewValues {
+    let mut edits = server_state_edits(&before.servers, &wanted.servers);
+    let is_other = before.is_director_drained != wanted.is_director_drained;
+    edits.extend(is_other.then(|| (Place::Director, wanted.at(&Place::Director))));
+    edits
+}
+
+fn server_state_edits(
+    before: &BTreeMap<ServerName, OperatorState>,
+    wanted: &BTreeMap<ServerName, OperatorState>,
+) -> NewValues {
     let ended = before.keys().filter(|name| !wanted.contains_key(name));
     let ended = ended.map(|name| state_edit(name, OperatorState::Ready));
     let new = wanted.iter().filter(|(name, state)| before.get(name) != Some(state));
@@ -342,6 +362,10 @@ fn clause(place: &Place, value: Option<&Value>, before: &FarmDocument, file: &Fa
         (Place::Operator { service, server }, value) => {
             format!("{service}/{server} is in state {}", operator_state(value).name())
         }
+        (Place::Director, Some(_)) => {
+            "this director drains: it isn't ready any more, and serves what still comes".to_owned()
+        }
+        (Place::Director, None) => "this director may be ready again".to_owned(),
         (Place::Service { .. } | Place::Server { .. }, None) => format!("{place} is removed"),
         (Place::Service { .. } | Place::Server { .. }, Some(_)) if before.at(place).is_some() => {
             format!("{place} is replaced")

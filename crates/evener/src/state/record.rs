@@ -9,13 +9,51 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::document::FarmDocument;
-use super::edit::{Edit, Place, operator_state};
+use super::edit::{Edit, Place, operator_state, operator_value};
 
 /// Changes that can be undone. Older ones are made one with the oldest that is kept.
 const CHANGES_MAX: usize = 1_000;
 
-/// The operator's word on servers: those that are not ready.
-pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
+/// The operator's word, which no file has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OperatorStates {
+    /// On servers: those that are not ready.
+    pub servers: BTreeMap<ServerName, OperatorState>,
+    /// Whether this director is to be given no new clients.
+    pub is_director_drained: bool,
+}
+
+impl OperatorStates {
+    /// The value of a place; none where that is no operator's, or where nothing was said.
+    pub(super) fn at(&self, place: &Place) -> Option<Value> {
+        match place {
+            Place::Operator { service, server } => {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                operator_value(self.servers.get(&name).copied().unwrap_or_default())
+            }
+            Place::Director => {
+                self.is_director_drained.then(|| operator_value(OperatorState::Drain)).flatten()
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives an operator's place another value.
+    pub(super) fn put(&mut self, place: &Place, value: Option<&Value>) {
+        let state = operator_state(value);
+        match place {
+            Place::Operator { service, server } => {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                match state {
+                    OperatorState::Ready => drop(self.servers.remove(&name)),
+                    state => drop(self.servers.insert(name, state)),
+                }
+            }
+            Place::Director => self.is_director_drained = state != OperatorState::Ready,
+            _ => {}
+        }
+    }
+}
 
 /// Values in force that aren't the file's, by the service and the server that has them.
 pub type Overrides = BTreeMap<(String, Option<String>), Vec<Override>>;
@@ -85,18 +123,10 @@ impl Record {
         farm
     }
 
-    /// The operator's word on servers.
+    /// The operator's word.
     pub fn operator_states(&self) -> OperatorStates {
-        let mut states = OperatorStates::new();
-        for edit in self.edits() {
-            if let Place::Operator { service, server } = &edit.place {
-                let name = ServerName { service: service.clone(), server: server.clone() };
-                match operator_state(edit.value.as_ref()) {
-                    OperatorState::Ready => drop(states.remove(&name)),
-                    state => drop(states.insert(name, state)),
-                }
-            }
-        }
+        let mut states = OperatorStates::default();
+        self.edits().for_each(|edit| states.put(&edit.place, edit.value.as_ref()));
         states
     }
 
@@ -140,7 +170,7 @@ impl Record {
         let mut farm = file.clone();
         for change in &mut self.changes {
             Arc::make_mut(change).edits.retain(|edit| {
-                let is_kept = matches!(edit.place, Place::Operator { .. })
+                let is_kept = edit.place.is_operators()
                     || file.at(&edit.place) == edit.file && farm.put(&edit.place, edit.value.as_ref());
                 if !is_kept {
                     dropped.push(edit.clone());
@@ -180,6 +210,7 @@ impl Record {
                 Place::Server { service, server } => ((service, Some(server)), "server"),
                 Place::ServerKey { service, server, key } => ((service, Some(server)), key.as_str()),
                 Place::Operator { service, server } => ((service, Some(server)), "state"),
+                Place::Director => continue,
             };
             let file = file.at(place);
             if file == edit.value {

@@ -117,6 +117,29 @@ fn document_has_names_and_reads_as_the_same_farm() {
 }
 
 #[test]
+fn drain_of_the_director_outlives_restarts_and_reloads_and_can_be_undone() {
+    let file = farm_of(FILE);
+    let drained = after(&file, [StateOrder::DrainDirector(true), operator("web1", OperatorState::Drain)]);
+    assert!(drained.states.is_director_drained);
+    assert_eq!(drained.farm, file.farm, "no service differs");
+    let stored = serde_json::to_string(&drained.record).unwrap();
+    let started = FarmState::new(file.file.clone(), Arc::default(), serde_json::from_str(&stored).unwrap());
+    assert_eq!(started.states, drained.states);
+    let mut record = drained.record.clone();
+    assert!(record.rebase(&farm_of(&FILE.replace("192.0.2.12", "192.0.2.13")).file).is_empty());
+    assert!(record.operator_states().is_director_drained);
+    let again = all(&drained, [StateOrder::DrainDirector(true)]);
+    assert!(again.next.is_none(), "it is drained already");
+    let servers_only =
+        after(&drained, [StateOrder::Replace { services: file.farm.services(), states: None }]);
+    assert!(servers_only.states.is_director_drained, "the farm has other services, and not another director");
+    let undone = after(&after(&drained, [StateOrder::Undo]), [StateOrder::Undo]);
+    assert_eq!(undone.states, super::OperatorStates::default());
+    let ended = after(&drained, [StateOrder::DrainDirector(false)]);
+    assert!(!ended.states.is_director_drained && ended.states.servers.len() == 1);
+}
+
+#[test]
 fn changes_are_undone_one_by_one_back_to_the_file() {
     let file = farm_of(FILE);
     let added = table("name = \"web3\"\naddress = \"192.0.2.13\"");
@@ -133,8 +156,8 @@ fn changes_are_undone_one_by_one_back_to_the_file() {
         farms.push(after(farms.last().unwrap(), [step]));
     }
     assert_eq!((weight_of(&farms[1], "web1"), weight_of(&farms[2], "web1")), (Some(3), Some(5)));
-    assert_eq!(farms[3].states[&name("web", "web1")], OperatorState::Drain);
-    assert_eq!(farms[5].states.len(), 0, "a removed server leaves no state behind");
+    assert_eq!(farms[3].states.servers[&name("web", "web1")], OperatorState::Drain);
+    assert_eq!(farms[5].states.servers.len(), 0, "a removed server leaves no state behind");
     assert_eq!(farms[6].farm.names().collect::<Vec<_>>(), ["web", "all"]);
     let mut now = farms.pop().unwrap();
     while let Some(before) = farms.pop() {
@@ -243,7 +266,7 @@ fn one_of_drain_and_maintenance_leaves_the_other() {
         let states = [Ready, Drain, Maintenance].map(|before| {
             let before = after(&farm_of(FILE), [operator("web1", before)]);
             let states = after(&before, [order.clone()]).states;
-            states.get(&name("web", "web1")).copied().unwrap_or_default()
+            states.servers.get(&name("web", "web1")).copied().unwrap_or_default()
         });
         assert_eq!(states, wanted, "drain {drain:?}, maintenance {maintenance:?}");
     }
@@ -320,7 +343,7 @@ fn whole_farms_are_replaced_by_what_differs() {
     let states = [(name("web", "192.0.2.12"), OperatorState::Maintenance)].into();
     let next = after(&file, [StateOrder::Replace { services, states: Some(states) }]);
     assert_eq!(next.farm.server_names("web").unwrap().collect::<Vec<_>>(), ["192.0.2.12", "192.0.2.14"]);
-    assert_eq!(next.states.len(), 1);
+    assert_eq!(next.states.servers.len(), 1);
     assert_eq!(next.record.changes.len(), 1, "it is undone at once");
     assert_eq!(after(&next, [StateOrder::Undo]).farm, *file.file);
 }
@@ -345,7 +368,7 @@ fn reload_keeps_changes_but_where_the_file_itself_has_changed() {
     let places: Vec<String> = other.dropped.iter().map(|edit| edit.place.to_string()).collect();
     assert_eq!(places, ["web/192.0.2.12: weight"]);
     assert_eq!(other.config.services[0].servers[1].weight, 1);
-    assert_eq!(other.state.states.len(), 1, "what operators say of servers stays");
+    assert_eq!(other.state.states.servers.len(), 1, "what operators say of servers stays");
     let taken = text
         .replace("name = \"web1\"\naddress = \"192.0.2.11\"", "name = \"web3\"\naddress = \"192.0.2.11\"");
     let taken = again(&taken).unwrap();

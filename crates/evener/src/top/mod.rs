@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::admin::{Client, admin_client, events_of, print, send_change};
+use crate::admin::{Client, admin_client, events_of, send_change};
 use crate::cli::{AdminArgs, TopArgs};
 use crate::runtime::Exit;
+use crate::runtime::terminal::print;
 use crate::views::{ServerView, StatusView};
 use model::{Look, Model, Order, Reading};
 

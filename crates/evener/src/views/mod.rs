@@ -4,6 +4,7 @@
 //! Fields are only ever added. Times are seconds, sizes bytes.
 
 mod cause;
+mod directors;
 mod explanation;
 mod finding;
 mod groups;
@@ -25,6 +26,7 @@ use crate::events::Subscriber;
 use crate::state::FarmState;
 
 pub use crate::events::{EventStreamItem, EventView};
+pub use directors::{DirectorView, DirectorsView};
 pub use explanation::{DispatchExplanation, Explanation};
 pub use finding::{Finding, Severity};
 pub use groups::MemberView;
@@ -49,6 +51,8 @@ pub struct FarmView {
     pub servers: Vec<ServerView>,
     /// All hosts, where every one decides.
     pub hosts: Vec<HostView>,
+    /// The directors of the farm.
+    pub directors: Vec<DirectorView>,
     /// The addresses of all names.
     pub names: Vec<NameView>,
 }
@@ -70,6 +74,9 @@ pub trait ViewSource: Send + Sync + 'static {
 
     /// All hosts, where every one decides.
     fn hosts(&self) -> Vec<HostView>;
+
+    /// The directors of the farm.
+    fn directors(&self) -> DirectorsView;
 
     /// The addresses of all names that are answered for.
     fn names(&self) -> Vec<NameView>;
@@ -111,6 +118,7 @@ impl ViewSource for SnapshotStore {
             services: services::services(&moment, &by_service),
             servers: servers::servers(&moment, by_service),
             hosts: hosts::hosts(&moment.published.snapshot),
+            directors: directors::directors(&moment.published.directors).directors,
             names: names::names(&moment.published.snapshot, moment.now_ms),
         }
     }
@@ -132,6 +140,10 @@ impl ViewSource for SnapshotStore {
 
     fn hosts(&self) -> Vec<HostView> {
         hosts::hosts(&self.latest().snapshot)
+    }
+
+    fn directors(&self) -> DirectorsView {
+        directors::directors(&self.latest().directors)
     }
 
     fn names(&self) -> Vec<NameView> {

@@ -9,6 +9,7 @@ use evener_core::director::{Reloads, Snapshot};
 use evener_core::path::decide::Reason;
 use serde::{Deserialize, Serialize};
 
+use super::directors;
 use super::{NodeRefusal, names};
 use crate::board::{self, CountedSnapshot, DaemonInfo};
 use crate::handoff::lccp::LccpNode;
@@ -29,6 +30,12 @@ pub struct StatusView {
     pub engine_detail: String,
     /// Whether it carries on with what an earlier daemon left running.
     pub adopted: bool,
+    /// Whether the operator has drained this director itself.
+    #[serde(default)]
+    pub drained: bool,
+    /// Other directors that can't be counted on, and why, in sentences.
+    #[serde(default)]
+    pub directors: Vec<String>,
     /// The configuration file.
     pub config: String,
     /// The generation of tables that is in force: each change of the farm makes one.
@@ -169,6 +176,8 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         engine: published.engine.to_owned(),
         engine_detail: published.engine_detail.clone() + &note.collect::<String>(),
         adopted: about.adopted,
+        drained: published.state.states.is_director_drained,
+        directors: directors::troubles(&published.directors),
         config: about.config.clone(),
         generation: snapshot.generation,
         generation_wanted: snapshot.wanted,

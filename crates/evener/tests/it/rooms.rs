@@ -20,13 +20,14 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 18] = [
+const PRODUCT: [Room; 19] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
     ("state", &["runtime", "config"]),
     ("import", &["runtime", "cli", "config"]),
     ("io", &["runtime"]),
+    ("ready", &["runtime", "cli", "io"]),
     ("events", &["runtime"]),
     ("record", &["runtime", "cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
@@ -34,13 +35,13 @@ const PRODUCT: [Room; 18] = [
     ("names", &["runtime"]),
     ("board", &["cli", "state", "events", "record", "handoff", "redirect", "names"]),
     ("views", &["runtime", "cli", "state", "events", "record", "handoff", "redirect", "names", "board"]),
-    ("admin", &["runtime", "cli", "config", "state", "events", "record", "board", "views"]),
+    ("admin", &["runtime", "cli", "config", "state", "ready", "events", "record", "board", "views"]),
     ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views", "admin"]),
     (
         "control",
         &[
-            "runtime", "cli", "config", "state", "io", "events", "record", "handoff", "redirect", "names",
-            "board", "views", "admin", "agent",
+            "runtime", "cli", "config", "state", "io", "ready", "events", "record", "handoff", "redirect",
+            "names", "board", "views", "admin", "agent",
         ],
     ),
     ("top", &["runtime", "cli", "views", "admin"]),

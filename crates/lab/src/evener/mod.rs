@@ -216,6 +216,13 @@ impl Evener {
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
+    /// Runs `ready`, which is expected to say no: exit code, and standard output.
+    pub fn not_ready(&self, words: &[&str]) -> Result<(i32, String)> {
+        let output = self.host.output(&[&[self.program.as_str()], words].concat())?;
+        let code = output.status.code().context("The command was ended by a signal")?;
+        Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
     /// The output of a command with `--json`.
     pub fn json<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
         let text = self.command(&[words, &["--json"]].concat())?;

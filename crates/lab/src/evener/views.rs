@@ -14,6 +14,9 @@ pub struct Status {
     pub engine: String,
     /// Whether it carries on with what an earlier daemon left.
     pub adopted: bool,
+    /// Other directors that can't be counted on, in sentences.
+    #[serde(default)]
+    pub directors: Vec<String>,
     /// Successful reloads.
     pub reloads: u64,
     /// Why the last reload changed nothing.

@@ -52,6 +52,7 @@ mod own_address;
 mod path_mtu;
 mod policies;
 mod quick_start;
+mod readiness;
 mod reload;
 mod removed;
 mod sessions;

@@ -123,7 +123,7 @@ impl Frame {
 
 fn snapshot(number: u64, moment: &Moment) -> Bytes {
     let Moment { farm, changes, events, at_ms, time, daemon, .. } = moment;
-    let FarmView { status, services, servers, hosts, names } = farm;
+    let FarmView { status, services, servers, hosts, names, directors: _ } = farm;
     let at_ms = *at_ms;
     let all =
         Snapshot { number, daemon, at_ms, time, status, services, servers, hosts, names, changes, events };

@@ -7,7 +7,8 @@ use crate::board::request::{ExplainSubject, SessionFilter};
 use crate::events::{Bus, Subscriber};
 use crate::state::FarmState;
 use crate::views::{
-    EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView,
+    DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView,
+    SessionView, StatusView,
 };
 
 /// A farm that counts how often it is looked at, and has as many connections.
@@ -41,7 +42,14 @@ impl ViewSource for Counted {
     fn farm(&self) -> FarmView {
         let looks = self.looks.fetch_add(1, Relaxed) as u64;
         let servers = (0..self.servers.load(Relaxed)).map(|name| server(name, looks, "up")).collect();
-        FarmView { status: status(), services: Vec::new(), servers, hosts: Vec::new(), names: Vec::new() }
+        FarmView {
+            status: status(),
+            services: Vec::new(),
+            servers,
+            hosts: Vec::new(),
+            directors: Vec::new(),
+            names: Vec::new(),
+        }
     }
 
     fn status(&self) -> StatusView {
@@ -58,6 +66,10 @@ impl ViewSource for Counted {
 
     fn hosts(&self) -> Vec<HostView> {
         Vec::new()
+    }
+
+    fn directors(&self) -> DirectorsView {
+        DirectorsView::default()
     }
 
     fn names(&self) -> Vec<NameView> {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use evener_dataplane::pending::PendingPrograms;
 
+use crate::runtime::files;
+
 /// Follows requests, over reloads too: what is known of those under way stays.
 pub(super) struct RequestTracker {
     following: Option<Arc<PendingPrograms>>,
@@ -37,9 +39,8 @@ impl RequestTracker {
 
     fn show(&self) {
         let number = self.following.as_deref().and_then(PendingPrograms::number);
-        let new = self.path.with_extension("requests.new");
-        let written = fs::write(&new, number.map(|number| number.to_string()).unwrap_or_default());
-        if let Err(error) = written.and_then(|()| fs::rename(&new, &self.path)) {
+        let text = number.map(|number| number.to_string()).unwrap_or_default();
+        if let Err(error) = files::replace(&self.path, text.as_bytes()) {
             tracing::debug!(%error, "requests can't be shown");
         }
     }

@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::runtime::files;
+
 /// One group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct MembershipView {
@@ -47,12 +49,9 @@ impl MembershipViews {
         if !change(&mut all) {
             return;
         }
-        let new = self.path.with_extension("members.new");
         let list: Vec<&MembershipView> = all.values().collect();
         let written = serde_json::to_vec(&list).map_err(std::io::Error::other);
-        let written =
-            written.and_then(|bytes| fs::write(&new, bytes)).and_then(|()| fs::rename(&new, &self.path));
-        if let Err(error) = written {
+        if let Err(error) = written.and_then(|bytes| files::replace(&self.path, &bytes)) {
             tracing::debug!(%error, "memberships can't be shown");
         }
     }

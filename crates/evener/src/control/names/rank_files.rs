@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use evener_core::dns::NameSnapshot;
 
 use crate::config::NameConfig;
-use crate::control::groups::replace;
+use crate::runtime::files;
 
 /// The files that others read ranks from, as they were written last.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl RankFiles {
         if self.written.get(path) == Some(&text) {
             return;
         }
-        match replace(path, &text) {
+        match files::replace(path, text.as_bytes()) {
             Ok(()) => {
                 if self.failed.remove(path) {
                     tracing::info!(path = %path.display(), "ranks are written again");

@@ -40,6 +40,16 @@ fn people_see_tables() {
     web2  192.0.2.12  alive    17  250.0 ms  web  192.0.2.102
         it speaks version 2
     "#);
+    insta::assert_snapshot!(daemon.shown(&["directors"]), @r"
+    DIRECTOR   STATE             RELEASE     HEARD  DIFFERS IN
+    192.0.2.2  ready (this one)  0.2.0           -
+    192.0.2.3  unready           0.3.0    250.0 ms  file
+                                                    release
+        web: no server works: web1 is down; its file is another one; it runs release
+        0.3.0
+    192.0.2.4  silent            -          90.0 s
+        its messages have a wrong tag
+    ");
     insta::assert_snapshot!(daemon.shown(&["names"]), @r"
     NAME             ADDRESS     SERVER  STATE  RANK  SHARE  ANSWERS     DELAY  TTL
     www.example.com  192.0.2.11  web1    up        1   100%       12  250.0 ms    5
@@ -57,6 +67,8 @@ fn people_see_tables() {
     assured:        12300; 45 embryonic
     session table:  2.1M places of 2.1M
     adopted:        yes: it carries on with what an earlier daemon left running
+    drained:        this director: `evener undrain --director` ends that
+    director:       192.0.2.4 is silent
     not in force:   generation 18: the engine refuses it, so 17 goes on; it is tried
                     again
     reload failed:  evener.toml: 2 errors

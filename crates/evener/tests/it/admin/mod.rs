@@ -28,14 +28,14 @@ use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
 use evener::state::{FarmState, OrderError, Outcome};
 use evener::views::{
-    EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView,
-    ViewSource,
+    DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView,
+    SessionView, StatusView, ViewSource,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use views::{explanation, hosts, names, servers, services, sessions, status};
+use views::{directors, explanation, hosts, names, servers, services, sessions, status};
 
 /// The farm that everybody sees in these tests; what was asked shows in the answers.
 struct Shown {
@@ -61,6 +61,10 @@ impl ViewSource for Shown {
 
     fn hosts(&self) -> Vec<HostView> {
         hosts()
+    }
+
+    fn directors(&self) -> DirectorsView {
+        directors()
     }
 
     fn names(&self) -> Vec<NameView> {
@@ -247,7 +251,14 @@ fn farm_metrics(text: &str) -> String {
 }
 
 fn farm() -> FarmView {
-    FarmView { status: status(), services: services(), servers: servers(), hosts: hosts(), names: names() }
+    FarmView {
+        status: status(),
+        services: services(),
+        servers: servers(),
+        hosts: hosts(),
+        directors: directors().directors,
+        names: names(),
+    }
 }
 
 pub fn scraped() -> Scrape {
@@ -275,6 +286,7 @@ fn views_are_the_same_on_both_sockets() {
         ("/v1/services", json!(services())),
         ("/v1/servers", json!(servers())),
         ("/v1/hosts", json!(hosts())),
+        ("/v1/directors", json!(directors())),
         ("/v1/names", json!(names())),
     ];
     for (path, expected) in views {

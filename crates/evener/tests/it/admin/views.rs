@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use evener::board::request::{ExplainSubject, FlowQuery};
 use evener::record::{AccessLog, DecisionLatency};
 use evener::views::{
-    DispatchExplanation, Dispatcher, Explanation, HandshakesView, HostView, InstalledPart, NameView,
-    NodeRefusal, ServerView, ServiceView, SessionView, StatusView,
+    DirectorView, DirectorsView, DispatchExplanation, Dispatcher, Explanation, HandshakesView, HostView,
+    InstalledPart, NameView, NodeRefusal, ServerView, ServiceView, SessionView, StatusView,
 };
 
 pub fn status() -> StatusView {
@@ -20,6 +20,8 @@ pub fn status() -> StatusView {
         engine: "xdp".into(),
         engine_detail: "generic on eth0".into(),
         adopted: true,
+        drained: true,
+        directors: vec!["192.0.2.4 is silent".into()],
         config: "/etc/evener/evener.toml".into(),
         generation: 17,
         generation_wanted: 18,
@@ -207,6 +209,41 @@ pub fn hosts() -> Vec<HostView> {
         refused: Some(refused("version", "it speaks version 2")),
         last_seen_seconds: Some(0.25),
     }]
+}
+
+pub fn directors() -> DirectorsView {
+    let ready = DirectorView {
+        address: [192, 0, 2, 2].into(),
+        own: true,
+        state: "ready".into(),
+        reason: None,
+        release: Some("0.2.0".into()),
+        differs: vec![],
+        differences: vec![],
+        refused: None,
+        last_seen_seconds: None,
+    };
+    let other = DirectorView {
+        address: [192, 0, 2, 3].into(),
+        own: false,
+        state: "unready".into(),
+        reason: Some("web: no server works: web1 is down".into()),
+        release: Some("0.3.0".into()),
+        differs: vec!["file".into(), "release".into()],
+        differences: vec!["its file is another one".into(), "it runs release 0.3.0".into()],
+        last_seen_seconds: Some(0.25),
+        ..ready.clone()
+    };
+    let silent = DirectorView {
+        address: [192, 0, 2, 4].into(),
+        own: false,
+        state: "silent".into(),
+        refused: Some(refused("forged", "its messages have a wrong tag")),
+        release: None,
+        last_seen_seconds: Some(90.0),
+        ..ready.clone()
+    };
+    DirectorsView { obstacle: None, directors: vec![ready, other, silent] }
 }
 
 pub fn sessions() -> Vec<SessionView> {

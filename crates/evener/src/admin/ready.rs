@@ -1,0 +1,47 @@
+//! Readiness over HTTP: as `evener ready` tells it, while the daemon lives.
+
+use std::time::{Duration, Instant};
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use tokio::sync::Mutex;
+
+use super::api::{Api, ApiError};
+use crate::ready::Looked;
+use crate::runtime::paths;
+
+/// How old an answer may be: strangers may ask, and as often as they like.
+const KEPT: Duration = Duration::from_millis(500);
+
+/// The last look at this host.
+#[derive(Debug, Default)]
+pub(super) struct LastLook(Mutex<Option<(Instant, Looked)>>);
+
+/// Whether all services are ready.
+pub(super) async fn all(State(api): State<Api>) -> Result<&'static str, ApiError> {
+    answer(&api, None).await
+}
+
+/// Whether one is.
+pub(super) async fn one(
+    State(api): State<Api>,
+    Path(subject): Path<String>,
+) -> Result<&'static str, ApiError> {
+    answer(&api, Some(&subject)).await
+}
+
+async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiError> {
+    let unavailable = |message: String| ApiError(StatusCode::SERVICE_UNAVAILABLE, message);
+    let directory = paths::directory().map_err(|error| unavailable(error.to_string()))?;
+    let mut last = api.ready.0.lock().await;
+    if last.as_ref().is_none_or(|(at, _)| at.elapsed() > KEPT) {
+        *last = Some((Instant::now(), Looked::at(&directory).await));
+    }
+    let view = last.as_ref().map(|(_, looked)| looked.judge(subject));
+    match view {
+        Some(view) if view.ready => Ok("ready\n"),
+        // Reasons name servers, which are nobody's business who has no token.
+        Some(view) if api.may_change => Err(unavailable(view.reason)),
+        _ => Err(unavailable("Not ready: `evener ready` on this host says why.".to_owned())),
+    }
+}

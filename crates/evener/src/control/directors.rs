@@ -1,0 +1,252 @@
+//! This director among the others of the farm: its socket, what it says of itself, and what it
+//! hears.
+
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evener_core::farm::network::Network;
+use evener_core::farm::plan;
+use evener_core::node::directors::{
+    Changes, DirectorEffect, DirectorReport, DirectorSettings, Directors, LABEL,
+};
+use evener_core::node::secret::{Key, Secret};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use super::executor::Executor;
+use super::hosts::{self, ReceivedDatagram};
+use super::{now_ms, readiness};
+use crate::board::DirectorsState;
+use crate::config::Config;
+use crate::events::DaemonEvent;
+use crate::ready::Record;
+use crate::runtime::{reader, secret};
+use crate::state::FarmState;
+
+/// By this label and the farm's text its fingerprint is derived from the secret.
+const FINGERPRINT_LABEL: &str = "evener fingerprint ";
+
+/// The talk of directors, where there is one.
+#[derive(Default)]
+pub(super) struct DirectorTalk {
+    link: Option<DirectorLink>,
+    /// Why there is none.
+    obstacle: Option<String>,
+}
+
+struct DirectorLink {
+    directors: Directors,
+    /// As of the start: the hash tables' key is from it, too.
+    secret: Secret,
+    own: SocketAddr,
+    /// All addresses of this director that the file lists.
+    addresses: Vec<IpAddr>,
+    socket: Arc<UdpSocket>,
+    datagrams: mpsc::Receiver<ReceivedDatagram>,
+    /// The farm by its tag, its fingerprint, and what operators have set.
+    summed: (String, u64, Changes),
+}
+
+/// Something to go on with.
+pub(super) enum DirectorInput {
+    Datagram(Vec<u8>),
+    Time,
+}
+
+impl DirectorTalk {
+    /// Waits for the next thing to go on with. Nothing is lost if this is not waited for to the
+    /// end.
+    pub(super) async fn next(&mut self) -> DirectorInput {
+        let Some(link) = &mut self.link else { return pending().await };
+        let in_ms = link.directors.next_at().saturating_sub(now_ms());
+        let at = Instant::now() + Duration::from_millis(in_ms);
+        tokio::select! {
+            Some((_, datagram)) = link.datagrams.recv() => DirectorInput::Datagram(datagram),
+            () = sleep_until(at) => DirectorInput::Time,
+        }
+    }
+
+    /// Whether another look at this host may end what is in the way.
+    pub(super) fn is_hindered(&self) -> bool {
+        self.obstacle.is_some()
+    }
+
+    /// Goes on.
+    pub(super) fn step(&mut self, input: DirectorInput, executor: &Executor) {
+        let Some(link) = &mut self.link else { return };
+        let DirectorEffect { datagrams, events } = match input {
+            DirectorInput::Datagram(bytes) => link.directors.receive(now_ms(), &bytes),
+            DirectorInput::Time => link.directors.tick(now_ms()),
+        };
+        for (to, datagram) in datagrams {
+            let to = SocketAddr::new(to, link.own.port());
+            if let Err(error) = link.socket.try_send_to(&datagram, to) {
+                tracing::debug!(%to, %error, "another director was not told");
+            }
+        }
+        events.into_iter().for_each(|event| executor.bus.publish(DaemonEvent::Director(event)));
+    }
+
+    /// Says how this director is, and publishes what is known of the others.
+    pub(super) fn report(&mut self, record: &Record, executor: &mut Executor) {
+        let mut state =
+            DirectorsState { at_ms: now_ms(), obstacle: self.obstacle.clone(), ..DirectorsState::default() };
+        if let Some(link) = &mut self.link {
+            link.sum_up(executor.farm_state());
+            let view = record.judge(&readiness::seen_by(executor), None);
+            let own = DirectorReport {
+                fingerprint: Some(link.summed.1),
+                release: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                readiness: Some(if view.ready { Ok(()) } else { Err(view.reason) }),
+                changes: Some(link.summed.2.clone()),
+                addresses: if link.addresses.len() > 1 { link.addresses.clone() } else { Vec::new() },
+            };
+            link.directors.set_own(own.clone());
+            let others = link.directors.known().into_iter();
+            state.others = others.map(|one| (one.clone(), link.directors.differences(&one))).collect();
+            state.counters = link.directors.counters();
+            state.own = Some((link.own.ip(), own));
+        }
+        executor.show_directors(state);
+    }
+
+    /// Follows the file that is in force: who the directors are, and at which port they are heard.
+    pub(super) async fn follow(&mut self, executor: &Executor) {
+        let (config, network) = (&executor.config, executor.director.network());
+        match self.followed(config, network, executor.identity().is_some()).await {
+            Ok(link) => (self.link, self.obstacle) = (Some(link), None),
+            Err(obstacle) => (self.link, self.obstacle) = (None, Some(obstacle)),
+        }
+    }
+
+    async fn followed(
+        &mut self,
+        config: &Config,
+        network: &Network,
+        is_host: bool,
+    ) -> Result<DirectorLink, String> {
+        let place = Place::find(config, network, is_host)?;
+        let before = self.link.take();
+        if let Some(mut link) = before.filter(|link| link.own == place.own) {
+            let key = Key(link.secret.derive(LABEL));
+            link.directors.reconfigure(place.settings(config, key), now_ms());
+            link.addresses = place.addresses;
+            return Ok(link);
+        }
+        let secret = read_secret(place.secret_file.clone()).await?;
+        place
+            .open(config, secret)
+            .await
+            .map_err(|error| format!("directors can't be heard at UDP {}: {error}", place.own))
+    }
+}
+
+/// Where this director is among those of a file.
+struct Place {
+    own: SocketAddr,
+    addresses: Vec<IpAddr>,
+    secret_file: PathBuf,
+}
+
+impl Place {
+    fn find(config: &Config, network: &Network, is_host: bool) -> Result<Place, String> {
+        let listed = &config.farm.directors;
+        if is_host {
+            return Err("every host decides here: `evener hosts` lists them".to_owned());
+        }
+        let (addresses, others): (Vec<IpAddr>, Vec<IpAddr>) =
+            listed.iter().partition(|address| network.is_local(**address));
+        let Some(own) = addresses.first() else {
+            return Err(match listed.len() {
+                0 => "the file lists no [farm] directors".to_owned(),
+                _ => format!(
+                    "none of [farm] directors is an address of this host ({})",
+                    network.own_addresses()
+                ),
+            });
+        };
+        if others.is_empty() {
+            return Err("[farm] directors lists no other one".to_owned());
+        }
+        let Some(secret_file) = config.farm.secret_file.clone() else {
+            return Err("without [farm] secret_file directors can't know each other".to_owned());
+        };
+        let own = SocketAddr::new(*own, config.farm.peers.port);
+        Ok(Place { own, addresses, secret_file })
+    }
+
+    fn settings(&self, config: &Config, key: Key) -> DirectorSettings {
+        let others = config.farm.directors.iter().copied();
+        DirectorSettings {
+            own: self.own.ip(),
+            others: others.filter(|address| !self.addresses.contains(address)).collect(),
+            interval_ms: config.farm.peers.interval_ms,
+            silence_ms: config.farm.peers.silence_ms,
+            key,
+        }
+    }
+
+    async fn open(&self, config: &Config, secret: Secret) -> io::Result<DirectorLink> {
+        let socket = Arc::new(UdpSocket::bind(self.own).await?);
+        let datagrams = hosts::receiver_of(&socket);
+        let settings = self.settings(config, Key(secret.derive(LABEL)));
+        Ok(DirectorLink {
+            directors: Directors::new(settings, random()?, now_ms()),
+            secret,
+            own: self.own,
+            addresses: self.addresses.clone(),
+            socket,
+            datagrams,
+            summed: (String::new(), 0, Changes::default()),
+        })
+    }
+}
+
+impl DirectorLink {
+    /// Sums up the farm, if it is another than before.
+    fn sum_up(&mut self, state: &FarmState) {
+        if self.summed.0 == state.tag {
+            return;
+        }
+        let label = format!("{FINGERPRINT_LABEL}{}", state.file.common_text());
+        let summed = self.secret.derive(&label);
+        let fingerprint = summed.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let of = |(service, server): &(String, Option<String>)| match server {
+            Some(server) => format!("{service}/{server}"),
+            None => service.clone(),
+        };
+        let lines = state.overrides.iter().flat_map(|(place, overrides)| {
+            overrides.iter().map(move |one| {
+                let value = one.value.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
+                format!("{}: {} = {value}", of(place), one.key)
+            })
+        });
+        let mut lines: Vec<String> = lines.collect();
+        lines.sort_unstable();
+        let digest = plan::digest(&lines.join("\n"));
+        self.summed = (state.tag.clone(), fingerprint, Changes { digest, lines });
+    }
+}
+
+/// A number that is another for each start.
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    secret::random(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Reads the farm's secret on a thread of its own, since a file system may not answer.
+async fn read_secret(path: PathBuf) -> Result<Secret, String> {
+    let read = move || {
+        reader::blocking_within(reader::TIMEOUT, "the farm's secret", move || {
+            secret::read(&path).map_err(|error| error.to_string())
+        })
+    };
+    spawn_blocking(read).await.map_err(|error| error.to_string())??
+}

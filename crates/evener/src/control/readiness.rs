@@ -1,0 +1,88 @@
+//! The record of this director's readiness, written each second for whoever asks without a daemon.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::task::spawn_blocking;
+
+use super::executor::{Executor, KERNEL_ENGINE};
+use super::now_ms;
+use crate::ready::{self, NeededInterface, Record, Seen};
+
+/// Where the record goes.
+#[derive(Debug)]
+pub(super) struct ReadinessRecord {
+    path: PathBuf,
+    /// Whether it is known how servers are. Until then the record of the daemon before holds.
+    is_known: bool,
+    /// Whether one is being written: a file system may not answer.
+    is_busy: Arc<AtomicBool>,
+    /// Whether the last one was not written, which is told once.
+    has_failed: Arc<AtomicBool>,
+}
+
+impl ReadinessRecord {
+    pub(super) fn in_folder(directory: &Path) -> ReadinessRecord {
+        let path = ready::path(directory);
+        ReadinessRecord { path, is_known: false, is_busy: Arc::default(), has_failed: Arc::default() }
+    }
+
+    /// From now on it is known how servers are.
+    pub(super) fn begin(&mut self) {
+        self.is_known = true;
+    }
+
+    /// Notes what is known now. The record says when, so it is the daemon's heartbeat as well.
+    pub(super) fn write(&self, record: Record) {
+        if !self.is_known || self.is_busy.swap(true, Relaxed) {
+            return;
+        }
+        let (path, is_busy) = (self.path.clone(), Arc::clone(&self.is_busy));
+        let has_failed = Arc::clone(&self.has_failed);
+        spawn_blocking(move || {
+            let written = record.write(&path);
+            let failed_before = has_failed.swap(written.is_err(), Relaxed);
+            if let Err(error) = written
+                && !failed_before
+            {
+                let path = path.display();
+                tracing::error!("this director will count as dead: {path} can't be written: {error}");
+            }
+            is_busy.store(false, Relaxed);
+        });
+    }
+}
+
+/// This host as the daemon knows it, which keeps programs attached.
+pub(super) fn seen_by(executor: &Executor) -> Seen {
+    let director = &executor.director;
+    let interfaces = director.network().interfaces.iter();
+    Seen {
+        now_ms: now_ms(),
+        carriers: interfaces.map(|(at, one)| (*at, one.up && one.carrier)).collect(),
+        attached: director.links().keys().copied().collect(),
+    }
+}
+
+/// The record of now.
+pub(super) fn record(executor: &Executor) -> Record {
+    let director = &executor.director;
+    let interfaces = director.links().keys().map(|ifindex| NeededInterface {
+        ifindex: *ifindex,
+        name: director
+            .network()
+            .interfaces
+            .get(ifindex)
+            .map_or_else(|| format!("number {ifindex}"), |interface| interface.name.clone()),
+        is_named: !executor.config.engine.interfaces.is_empty(),
+    });
+    Record {
+        orphan_ms: executor.config.farm.orphan_ms,
+        is_in_kernel: executor.kind == KERNEL_ENGINE,
+        is_drained: executor.is_drained(),
+        interfaces: interfaces.collect(),
+        services: director.snapshot().readiness().into_iter().map(Into::into).collect(),
+        ..Record::at(now_ms())
+    }
+}

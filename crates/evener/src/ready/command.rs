@@ -1,0 +1,100 @@
+//! `evener ready`: for scripts of keepalived and BGP speakers. No daemon is asked, since one that
+//! is dead may have left a data plane that works.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Looked, ReadinessView};
+use crate::cli::ReadyArgs;
+use crate::runtime::Exit;
+use crate::runtime::paths;
+use crate::runtime::signals::{ProcessSignals, SignalAction};
+use crate::runtime::terminal;
+
+/// Between two looks with `--watch`.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Says whether services are ready, once or at each change.
+pub fn run(args: &ReadyArgs) -> Exit {
+    match act(args) {
+        Ok(ready) if ready => Exit::Ok,
+        Ok(_) => Exit::Failed,
+        Err(error) => {
+            eprintln!("evener: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+fn act(args: &ReadyArgs) -> Result<bool, String> {
+    let directory = paths::directory()
+        .map_err(|error| format!("the network namespace can't be told: {error}; is /proc mounted?"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("the host can't be looked at: {error}"))?;
+    runtime.block_on(async {
+        match args.watch {
+            true => watch(&directory, args).await,
+            false => {
+                let view = Looked::at(&directory).await.judge(args.subject.as_deref());
+                print(&view, args).map_err(|error| format!("the answer can't be written: {error}"))?;
+                Ok(view.ready)
+            }
+        }
+    })
+}
+
+/// Runs a command at each change, the first state included, until it is told to end.
+async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
+    let mut signals = ProcessSignals::new().map_err(|error| format!("signals can't be heard: {error}"))?;
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut before, mut due) = (None, None);
+    loop {
+        tokio::select! {
+            action = signals.next() => match action {
+                SignalAction::Stop | SignalAction::Dismantle => return Ok(true),
+                SignalAction::Reload | SignalAction::Reopen => continue,
+            },
+            _ = ticks.tick() => {}
+        }
+        let view = Looked::at(directory).await.judge(args.subject.as_deref());
+        if before != Some(view.ready) {
+            print(&view, args).map_err(|error| format!("the change can't be written: {error}"))?;
+            due = if view.ready { args.on.as_deref() } else { args.off.as_deref() };
+        }
+        before = Some(view.ready);
+        if let Some(command) = due {
+            let done = tokio::select! {
+                _ = signals.next() => return Ok(true),
+                done = carry_out(command, &view) => done,
+            };
+            match done {
+                Ok(status) if status.success() => due = None,
+                // The front would go on as if nothing had changed.
+                Ok(status) => eprintln!("evener: {command}: {status}; it is tried again"),
+                Err(error) => eprintln!("evener: {command} can't be run: {error}; it is tried again"),
+            }
+        }
+    }
+}
+
+async fn carry_out(command: &str, view: &ReadinessView) -> io::Result<ExitStatus> {
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env("EVENER_REASON", &view.reason);
+    shell.kill_on_drop(true).status().await
+}
+
+fn print(view: &ReadinessView, args: &ReadyArgs) -> io::Result<()> {
+    let text = match (args.json, args.watch) {
+        (true, true) => serde_json::to_string(view)? + "\n",
+        (true, false) => serde_json::to_string_pretty(view)? + "\n",
+        (false, _) if view.ready => "ready\n".to_owned(),
+        (false, _) => format!("not ready: {}\n", view.reason),
+    };
+    terminal::print(&text)
+}

@@ -1,0 +1,38 @@
+//! A look at the host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evener_dataplane::xdp::pins;
+use nix::unistd::geteuid;
+
+use super::Record;
+use crate::io::network;
+
+/// A host at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    /// By the monotonic clock in milliseconds.
+    pub(crate) now_ms: u64,
+    /// The interfaces, and whether each is up and has a carrier.
+    pub(crate) carriers: BTreeMap<u32, bool>,
+    /// Those that Evener's program is attached to.
+    pub(crate) attached: BTreeSet<u32>,
+}
+
+impl Seen {
+    /// Looks at what a record speaks of; a sentence where it can't be seen.
+    pub(super) async fn now(record: &Record) -> Result<Seen, String> {
+        let network = network::read().await.map_err(|error| format!("the network can't be read: {error}"))?;
+        let carriers = network.interfaces.iter().map(|(at, one)| (*at, one.up && one.carrier)).collect();
+        let attached = match record.is_in_kernel {
+            true => {
+                pins::attached().map_err(|error| format!("attached programs can't be looked at: {error}"))?
+            }
+            false => BTreeSet::new(),
+        };
+        if record.is_in_kernel && attached.is_empty() && !geteuid().is_root() {
+            return Err("attached programs can be looked at by root alone".to_owned());
+        }
+        Ok(Seen { now_ms: evener_dataplane::now_ns() / 1_000_000, carriers, attached })
+    }
+}

@@ -1,0 +1,117 @@
+//! The directors of the farm, as this one knows them.
+
+use std::net::IpAddr;
+
+use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector};
+use serde::{Deserialize, Serialize};
+
+use super::hosts::NodeRefusal;
+use crate::board::DirectorsState;
+
+/// A director of the farm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectorView {
+    /// Its address in the file.
+    pub address: IpAddr,
+    /// Whether it is this one.
+    pub own: bool,
+    /// `ready` for clients; `unready`, with a reason; `version`, if it speaks another version of
+    /// the protocol; `silent`, if it is not heard any more; `unknown`, if it never was.
+    pub state: String,
+    /// Why it isn't ready.
+    pub reason: Option<String>,
+    /// Its program's release.
+    pub release: Option<String>,
+    /// In what it differs from this one: `file`, `release` or `changes`.
+    pub differs: Vec<String>,
+    /// The same in sentences.
+    pub differences: Vec<String>,
+    /// Why nothing that it says is understood, as far as this one can tell.
+    pub refused: Option<NodeRefusal>,
+    /// Seconds since it was last heard; none of this one, or of one that never was.
+    pub last_seen_seconds: Option<f64>,
+}
+
+/// All directors, this one first; or why they don't know each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DirectorsView {
+    /// Why there are none to list, where that is so.
+    pub obstacle: Option<String>,
+    /// The directors.
+    pub directors: Vec<DirectorView>,
+}
+
+pub(crate) fn directors(state: &DirectorsState) -> DirectorsView {
+    let own = state.own.iter().map(|(address, report)| {
+        let known = KnownDirector {
+            address: *address,
+            alive: true,
+            since_ms: 0,
+            received_ms: None,
+            report: Some(report.clone()),
+            trouble: None,
+        };
+        DirectorView { own: true, ..director(&known, &[], state.at_ms) }
+    });
+    let others = state.others.iter().map(|(known, differences)| director(known, differences, state.at_ms));
+    DirectorsView { obstacle: state.obstacle.clone(), directors: own.chain(others).collect() }
+}
+
+/// Troubles with others, in sentences; nothing while all are ready and alike.
+pub(crate) fn troubles(state: &DirectorsState) -> Vec<String> {
+    let others = directors(state).directors.into_iter().filter(|one| !one.own);
+    others
+        .filter(|one| one.state != "ready" || !one.differs.is_empty())
+        .map(|DirectorView { address, state, differs, .. }| match differs.is_empty() {
+            true => format!("{address} is {state}"),
+            false => format!("{address} is {state} and differs in {}", differs.join(", ")),
+        })
+        .collect()
+}
+
+fn director(known: &KnownDirector, differences: &[DirectorDifference], at_ms: u64) -> DirectorView {
+    let readiness = known.report.as_ref().and_then(|report| report.readiness.as_ref());
+    let state = match (known.alive, readiness) {
+        (true, Some(Ok(()))) => "ready",
+        (true, Some(Err(_))) => "unready",
+        (true, None) => "version",
+        (false, _) if known.received_ms.is_none() => "unknown",
+        (false, _) => "silent",
+    };
+    let seen = known.received_ms.map(|received_ms| at_ms.saturating_sub(received_ms) as f64 / 1e3);
+    DirectorView {
+        address: known.address,
+        own: false,
+        state: state.to_owned(),
+        reason: readiness.filter(|_| known.alive).and_then(|readiness| readiness.clone().err()),
+        release: known.report.as_ref().and_then(|report: &DirectorReport| report.release.clone()),
+        differs: differences.iter().map(|one| name(one).to_owned()).collect(),
+        differences: differences.iter().map(sentence).collect(),
+        refused: known.trouble.map(NodeRefusal::from),
+        last_seen_seconds: seen,
+    }
+}
+
+fn name(difference: &DirectorDifference) -> &'static str {
+    match difference {
+        DirectorDifference::File => "file",
+        DirectorDifference::Release { .. } => "release",
+        DirectorDifference::Changes { .. } => "changes",
+    }
+}
+
+fn sentence(difference: &DirectorDifference) -> String {
+    match difference {
+        DirectorDifference::File => {
+            "its file is another one: bring the same to all directors, and reload".to_owned()
+        }
+        DirectorDifference::Release { theirs } => {
+            format!("it runs release {theirs}, and this one {}", env!("CARGO_PKG_VERSION"))
+        }
+        DirectorDifference::Changes { theirs, ours } => {
+            let of =
+                |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join(", ") };
+            format!("operators have set there alone: {}; here alone: {}", of(theirs), of(ours))
+        }
+    }
+}
