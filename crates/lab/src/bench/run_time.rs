@@ -2,18 +2,16 @@
 //! disk and in the kernel engine.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::evener::Evener;
+use crate::evener::{AdminSocket, Evener};
 use crate::farm::Farm;
 use crate::host::Host;
 
@@ -68,7 +66,7 @@ pub(super) fn run() -> Result<Outcome> {
     director.ip(&["route add 10.9.0.0/16 dev eth0".to_owned()])?;
     eprintln!("  changes at run time, {SERVERS} servers");
     let mut evener = Evener::start(director, &file(&farm, SERVERS))?;
-    let socket = socket(director)?;
+    let socket = evener.admin_socket()?;
     let change =
         Percentiles::of((0..CHANGES).map(|number| patch(&socket, number, number)).collect::<Result<_>>()?);
     let fsync = fsync(director)?;
@@ -83,8 +81,7 @@ pub(super) fn run() -> Result<Outcome> {
     fs::remove_dir_all(director.file("state"))?;
     eprintln!("  scrapes of {SCRAPED} servers");
     let evener = Evener::start(director, &file(&farm, SCRAPED))?;
-    let scrape =
-        (0..SCRAPES).map(|_| timed(|| request(&socket, "GET", "/metrics", "")).map(|(time, _)| time));
+    let scrape = (0..SCRAPES).map(|_| timed(|| socket.request("GET", "/metrics", "")).map(|(time, _)| time));
     let scrape = Percentiles::of(scrape.collect::<Result<_>>()?);
     drop(evener);
     let wanted = WRITERS * (WRITING.as_millis() / PACE.as_millis()) as usize;
@@ -112,38 +109,18 @@ fn file(farm: &Farm, servers: usize) -> String {
     text
 }
 
-/// The admin socket of a host's daemon.
-fn socket(host: &Host) -> Result<PathBuf> {
-    Ok(PathBuf::from(format!("/run/evener/net-{}/admin.sock", host.netns().inode()?)))
-}
-
 fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
     let begin = Instant::now();
     let done = work()?;
     Ok((begin.elapsed(), done))
 }
 
-/// The body of an answer that isn't an error.
-fn request(socket: &Path, method: &str, path: &str, body: &str) -> Result<String> {
-    let mut stream = UnixStream::connect(socket).context("No daemon answers")?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").context("There is no answer")?;
-    ensure!(head.starts_with("HTTP/1.1 200"), "{head}: {body}");
-    Ok(body.to_owned())
-}
-
 /// Changes a server's weight, to one that it hasn't.
-fn patch(socket: &Path, server: usize, round: usize) -> Result<Duration> {
+fn patch(socket: &AdminSocket, server: usize, round: usize) -> Result<Duration> {
     let server = server % SERVERS;
     let path = format!("/v1/services/s{}/servers/web{server}", server / OF_A_SERVICE);
     let weight = 2 + (round % 60_000);
-    Ok(timed(|| request(socket, "PATCH", &path, &json!({"weight": weight}).to_string()))?.0)
+    Ok(timed(|| socket.request("PATCH", &path, &json!({"weight": weight}).to_string()))?.0)
 }
 
 /// The time that the disk takes for as many bytes as the record of the changes so far has.
@@ -168,7 +145,7 @@ fn fsync(host: &Host) -> Result<Percentiles> {
 type LastWeights = Vec<(usize, usize)>;
 
 /// Writers that each change servers of their own; how long each change took.
-fn write_together(socket: &Path) -> Result<(Vec<Duration>, LastWeights)> {
+fn write_together(socket: &AdminSocket) -> Result<(Vec<Duration>, LastWeights)> {
     let writer = |writer: usize| {
         let (begin, mut times, mut last) = (Instant::now(), Vec::new(), Vec::new());
         let mut round = 0_usize;

@@ -1,5 +1,6 @@
 //! The product as its users meet it: the program, its file and its commands.
 
+mod admin;
 mod agent;
 mod handoff;
 mod left;
@@ -18,6 +19,7 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::{unit, wait};
 
+pub use admin::AdminSocket;
 pub use agent::Agent;
 pub use handoff::{Handoff, Offer, route, wait_for_count};
 pub use left::left_on;
