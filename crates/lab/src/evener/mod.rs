@@ -218,9 +218,9 @@ impl Evener {
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Runs `ready`, which is expected to say no: exit code, and standard output.
-    pub fn not_ready(&self, words: &[&str]) -> Result<(i32, String)> {
-        let output = self.host.output(&[&[self.program.as_str()], words].concat())?;
+    /// Runs `ready` of a service, or of all: exit code, and standard output.
+    pub fn ready(&self, subject: &[&str]) -> Result<(i32, String)> {
+        let output = self.host.output(&[&[self.program.as_str(), "ready"], subject].concat())?;
         let code = output.status.code().context("The command was ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
     }

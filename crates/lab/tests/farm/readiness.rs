@@ -31,16 +31,12 @@ const HEALTH: &str =
     "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"300ms\"\nfall = 3\nrise = 1\n";
 
 fn ready(evener: &Evener, subject: &[&str]) -> Result<String> {
-    let words = [&["ready"], subject].concat();
-    match evener.command(&words) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(_) => {
-            let (code, text) = evener.not_ready(&words)?;
-            ensure!(code == 1, "exit code {code}: {text}");
-            ensure!(text.starts_with("not ready: ") && text.trim().lines().count() == 1, "{text}");
-            Ok(text.trim().to_owned())
-        }
-    }
+    let (code, text) = evener.ready(subject)?;
+    ensure!(text.lines().count() == 1, "{text}");
+    let text = text.trim().to_owned();
+    ensure!(code == if text == "ready" { 0 } else { 1 }, "exit code {code}: {text}");
+    ensure!(code == 0 || text.starts_with("not ready: "), "{text}");
+    Ok(text)
 }
 
 fn wait_until_ready(evener: &Evener, subject: &[&str]) -> Result<()> {
@@ -54,7 +50,7 @@ fn wait_until_not_ready(evener: &Evener, why: &str) -> Result<()> {
 /// The status of a path of the admin address.
 fn asked(host: &Host, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:9180{path}");
-    host.curl(&["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", &url])
+    host.run(&["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", &url])
 }
 
 fn readiness_follows_servers_and_services(engine: &str) -> Result<()> {
@@ -62,7 +58,7 @@ fn readiness_follows_servers_and_services(engine: &str) -> Result<()> {
     let second = SocketAddr::new(farm.vip(1).into(), 80);
     let servers = file::servers(farm.servers());
     let text = file::engine(engine)
-        + &file::service("web", farm.service(), "panic_percent = 90\n")
+        + &file::service("web", farm.service(), "panic_threshold = \"90%\"\n")
         + HEALTH
         + &servers
         + &file::service("never", second, "")
