@@ -37,8 +37,12 @@ async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiErr
     if last.as_ref().is_none_or(|(at, _)| at.elapsed() > KEPT) {
         *last = Some((Instant::now(), Looked::at(&directory).await));
     }
-    let view = last.as_ref().map(|(_, looked)| looked.judge(subject));
-    match view {
+    let looked = last.as_ref().map(|(_, looked)| looked);
+    if subject.zip(looked).is_some_and(|(subject, looked)| looked.lacks(subject)) {
+        let message = "There is no such service.".to_owned();
+        return Err(ApiError(StatusCode::NOT_FOUND, message));
+    }
+    match looked.map(|looked| looked.judge(subject)) {
         Some(view) if view.ready => Ok("ready\n"),
         // Reasons name servers, which are nobody's business who has no token.
         Some(view) if api.may_change => Err(unavailable(view.reason)),

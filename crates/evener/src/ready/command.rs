@@ -13,6 +13,7 @@ use super::{Looked, ReadinessView};
 use crate::cli::ReadyArgs;
 use crate::runtime::Exit;
 use crate::runtime::paths;
+use crate::runtime::shown::is_shown;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use crate::runtime::terminal;
 
@@ -85,8 +86,13 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
 
 async fn carry_out(command: &str, view: &ReadinessView) -> io::Result<ExitStatus> {
     let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(command).env("EVENER_REASON", &view.reason);
+    shell.arg("-c").arg(command).env("EVENER_REASON", shown(&view.reason));
     shell.kill_on_drop(true).status().await
+}
+
+/// A reason in one line: parts of it may be another host's words.
+fn shown(reason: &str) -> String {
+    reason.chars().filter(|char| is_shown(*char)).collect()
 }
 
 fn print(view: &ReadinessView, args: &ReadyArgs) -> io::Result<()> {
@@ -94,7 +100,7 @@ fn print(view: &ReadinessView, args: &ReadyArgs) -> io::Result<()> {
         (true, true) => serde_json::to_string(view)? + "\n",
         (true, false) => serde_json::to_string_pretty(view)? + "\n",
         (false, _) if view.ready => "ready\n".to_owned(),
-        (false, _) => format!("not ready: {}\n", view.reason),
+        (false, _) => format!("not ready: {}\n", shown(&view.reason)),
     };
     terminal::print(&text)
 }

@@ -249,6 +249,12 @@ impl Looked {
         Looked(looked.await)
     }
 
+    /// Whether the farm is known, and has no service of this name or address.
+    pub(crate) fn lacks(&self, subject: &str) -> bool {
+        let is_known = |record: &Record| record.services.iter().any(|one| one.is(Some(subject)));
+        self.0.as_ref().is_ok_and(|(record, _)| !is_known(record))
+    }
+
     /// Whether services are ready; all of them unless one is named, or an address.
     pub(crate) fn judge(&self, subject: Option<&str>) -> ReadinessView {
         match &self.0 {

@@ -47,7 +47,7 @@ fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
             ("bad_length", format!("ip {src} > {vip} id=9 frag=0x1fff proto=17 payload 64")),
             (
                 "icmp_unknown",
-                format!("ip {src} > {vip} icmp too-big mtu=1280 ip {vip} > {src} tcp 80 > 999 A"),
+                format!("ip {src} > {vip} icmp too-big mtu=1280 ip {vip} > {src} tcp 81 > 999 A"),
             ),
             ("icmp_unknown", format!("ip {src} > {vip} icmp unreach ip {src} > {vip} tcp 999 > 80 A")),
             ("forged_mtu", format!("ip {src} > {vip} icmp too-big mtu=60 ip {vip} > {src} tcp 80 > 999 A")),
@@ -61,7 +61,7 @@ fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
             ("bad_length", format!("ip6 {src} > {vip} frag6 id=9 off=8191 next=17 payload 64")),
             (
                 "icmp_unknown",
-                format!("ip6 {src} > {vip} icmp too-big mtu=1280 ip6 {vip} > {src} tcp 80 > 999 A"),
+                format!("ip6 {src} > {vip} icmp too-big mtu=1280 ip6 {vip} > {src} tcp 81 > 999 A"),
             ),
             (
                 "forged_mtu",

@@ -75,6 +75,7 @@ fn readiness_follows_servers_and_services(engine: &str) -> Result<()> {
     let host = farm.director();
     let codes = [asked(host, "/ready")?, asked(host, "/ready/web")?, asked(host, "/ready/never")?];
     ensure!(codes == ["503", "200", "503"], "{codes:?}");
+    ensure!(asked(host, "/ready/wbe")? == "404");
 
     for server in 0..2 {
         farm.set_healthy(server, false)?;
