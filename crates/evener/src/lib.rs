@@ -12,6 +12,7 @@ pub mod control;
 pub mod doctor;
 pub mod events;
 mod handoff;
+mod http;
 pub mod import;
 pub mod io;
 pub mod manual;

@@ -7,13 +7,12 @@ use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
 use axum::http::{Method, Request, Response, StatusCode, header};
 use futures_util::StreamExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::api::ErrorBody;
+use crate::http;
 
 /// A little longer than the daemon gives itself, so that its own words are heard.
 const TIMEOUT: Duration = Duration::from_secs(65);
@@ -165,11 +164,7 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
             .map_err(|error| self.garbled(error))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.garbled(error))?;
-        // It moves the bytes while the answer is waited for; what ails it shows in the answer.
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|error| self.garbled(error))
+        http::client::begin(stream, request).await.map_err(|error| self.garbled(error))
     }
 
     async fn whole(&self, body: Body) -> Result<Bytes, ClientError> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use evener_core::director::transfer::{
     FinalResponse, PATIENCE_MS, Transfer, TransferEvent, TransferInput, TransferOrder, TransferOutcome,
 };
-use evener_core::net::http;
+use evener_core::net::http::{self, HttpRefusal, Response};
 use evener_core::node::lccp::{self, ErrorCode, MessageBody, ReceivedConnection, Receptor};
 use evener_dataplane::repair::{self, Saved};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -18,6 +18,7 @@ use super::head::{HEAD_MAX, HeadClass, HeadRefusal, NormalizedRequest, classify}
 use super::lccp::{PeerExchange, now_ms, state};
 use super::rehandoff::{Rehandoff, taken_up};
 use super::{ChosenTarget, ControlQuery, ConversationContext, FourTuple, proxy, reset, restore};
+use crate::http::last_bytes;
 use crate::record::{HandoffRecord, Mechanism};
 use crate::runtime::connection_limit::ConnectionSlot;
 
@@ -25,6 +26,9 @@ use crate::runtime::connection_limit::ConnectionSlot;
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;
 /// SETTINGS, and GOAWAY with HTTP_1_1_REQUIRED (RFC 9113, sections 6.5, 6.8 and 7).
 const HTTP_1_REQUIRED: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
+/// Said to clients whose server can't be reached, and to those whom none is there for.
+const UNREACHED: &str = "The server can't be reached.";
+const UNSERVED: &str = "No server takes this request now.";
 /// How long a client may take to hear its last word.
 const GOODBYE: Duration = Duration::from_millis(PATIENCE_MS / 5);
 
@@ -204,6 +208,7 @@ impl<'r> HandoffTask<'r> {
             _ => None,
         };
         let status = match word {
+            Some(FinalResponse::Refused(refusal)) => Some(refusal.status()),
             Some(FinalResponse::Status(status)) => Some(status),
             Some(FinalResponse::TimedOut) => self.speaks_text().then_some(408),
             Some(FinalResponse::Http1Required | FinalResponse::Reset) | None => None,
@@ -415,10 +420,14 @@ impl<'r> HandoffTask<'r> {
         let speaks_text = self.speaks_text();
         let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Done };
         match word {
-            FinalResponse::Status(status) => answer(stream, status).await,
+            FinalResponse::Refused(refusal) => answer(stream, &Response::refusal(refusal)).await,
+            FinalResponse::Status(502) => answer(stream, &Response::sentence(502, UNREACHED)).await,
+            FinalResponse::Status(status) => answer(stream, &Response::sentence(status, UNSERVED)).await,
             // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of
             // TLS none can be sent.
-            FinalResponse::TimedOut if speaks_text => answer(stream, 408).await,
+            FinalResponse::TimedOut if speaks_text => {
+                answer(stream, &Response::refusal(HttpRefusal::Timeout)).await;
+            }
             FinalResponse::Http1Required => end(stream, HTTP_1_REQUIRED).await,
             FinalResponse::TimedOut | FinalResponse::Reset => reset(stream),
         }
@@ -451,34 +460,16 @@ impl HeadRefusal {
     /// The client's response.
     fn word(self) -> FinalResponse {
         match self {
-            HeadRefusal::Request(refusal) => FinalResponse::Status(refusal.status()),
+            HeadRefusal::Request(refusal) => FinalResponse::Refused(refusal),
             HeadRefusal::Http2 => FinalResponse::Http1Required,
             HeadRefusal::Unreadable => FinalResponse::Reset,
         }
     }
 }
 
-/// The meaning of a status (RFC 9110, section 15; RFC 6585, section 5).
-fn reason(status: u16) -> &'static str {
-    match status {
-        400 => "Bad Request",
-        408 => "Request Timeout",
-        421 => "Misdirected Request",
-        431 => "Request Header Fields Too Large",
-        501 => "Not Implemented",
-        502 => "Bad Gateway",
-        505 => "HTTP Version Not Supported",
-        _ => "Service Unavailable",
-    }
-}
-
 /// Answers, and hangs up.
-async fn answer(stream: &mut TcpStream, status: u16) {
-    let reason = reason(status);
-    let body = format!("{status} {reason}\n");
-    let head = format!("HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\n");
-    let text = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-    end(stream, text.as_bytes()).await;
+async fn answer(stream: &mut TcpStream, response: &Response) {
+    end(stream, &last_bytes(response, false)).await;
 }
 
 /// Says the last word, and waits a moment for the client to hear it: unread bytes would make a

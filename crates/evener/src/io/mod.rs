@@ -4,7 +4,6 @@
 pub(crate) mod diag;
 pub(crate) mod locating;
 pub(crate) mod member_probe;
-pub(crate) mod message;
 pub(crate) mod neighbours;
 pub mod network;
 pub(crate) mod path_probe;

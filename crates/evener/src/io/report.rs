@@ -1,5 +1,6 @@
 //! Asks a server for its load, at an address of its own.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,13 +9,15 @@ use evener_core::pool::report::{
     agent_line, mod_status, number,
 };
 use evener_core::pool::{ReportKind, Reporting};
+use hyper::header::{ACCEPT, HeaderValue};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+
+use crate::http::client::{self, Destination};
 
 /// The most that is read of an answer, in bytes: more is no report.
 const ANSWER_MAX: usize = 16 * 1024;
-const HEADERS_MAX: usize = 64;
 
 /// Asks once. Takes no longer than the question says, and may be dropped at any time.
 ///
@@ -22,78 +25,42 @@ const HEADERS_MAX: usize = 64;
 /// Why what came isn't believed.
 pub async fn fetch(to: SocketAddr, settings: &Reporting) -> Result<Report, BadReport> {
     let timeout = Duration::from_millis(settings.timeout_ms);
-    let answer = tokio::time::timeout(timeout, answer(to, settings)).await;
-    let answer = answer.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
-    match &settings.kind {
-        _ if answer.is_empty() => Err(BadReport::Silent),
-        _ if answer.len() > ANSWER_MAX => Err(BadReport::Unreadable),
-        ReportKind::AgentCheck => agent_check(&answer),
-        ReportKind::Http(_) => load(body(&answer)?),
-        ReportKind::ModStatus(_) => mod_status(body(&answer)?),
-    }
+    let fetched = tokio::time::timeout(timeout, async {
+        match &settings.kind {
+            ReportKind::AgentCheck => agent_check(&line(to).await.map_err(|_| BadReport::Silent)?),
+            ReportKind::Http(target) => load(&page(to, target).await?),
+            ReportKind::ModStatus(target) => mod_status(&page(to, target).await?),
+        }
+    });
+    fetched.await.map_err(|_| BadReport::Silent)?
 }
 
-/// All that the server says until it ends the connection, or the line is complete.
-async fn answer(to: SocketAddr, settings: &Reporting) -> std::io::Result<Vec<u8>> {
+/// The line that a server says to whoever connects.
+async fn line(to: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(to).await?;
-    let is_line = matches!(settings.kind, ReportKind::AgentCheck);
-    if let ReportKind::Http(target) | ReportKind::ModStatus(target) = &settings.kind {
-        // Of version 1.0, so that a page doesn't come in chunks.
-        let request = format!(
-            "GET {target} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nAccept: application/json, text/plain\r\nConnection: close\r\n\r\n",
-            to
-        );
-        stream.write_all(request.as_bytes()).await?;
-    }
-    let mut answer = Vec::new();
+    let mut line = Vec::new();
     let mut buffer = [0; 4096];
-    while answer.len() <= ANSWER_MAX {
-        let len = stream.read(&mut buffer).await?;
-        answer.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if len == 0 || is_line && agent_line(&answer).is_some() || !is_line && is_complete(&answer) {
-            break;
+    while line.len() <= ANSWER_MAX && agent_line(&line).is_none() {
+        match stream.read(&mut buffer).await? {
+            0 if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            len => line.extend_from_slice(buffer.get(..len).unwrap_or_default()),
         }
     }
-    Ok(answer)
+    Ok(line)
 }
 
-/// A response, as far as it has come.
-struct HttpResponse<'a> {
-    is_good: bool,
-    body: &'a [u8],
-    /// Of the body, if the head says it.
-    length: Option<usize>,
-}
-
-/// Reads a response; `None` until its head is there. A chunked one isn't read: a report is short.
-fn response(answer: &[u8]) -> Result<Option<HttpResponse<'_>>, BadReport> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut parsed = httparse::Response::new(&mut headers);
-    let head = match parsed.parse(answer).map_err(|_| BadReport::Unreadable)? {
-        httparse::Status::Complete(head) => head,
-        httparse::Status::Partial => return Ok(None),
-    };
-    let length = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-    let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
-    Ok(Some(HttpResponse {
-        is_good: parsed.code == Some(200),
-        body: answer.get(head..).unwrap_or_default(),
-        length,
-    }))
-}
-
-/// Whether a response has all that its head says: some servers leave the connection open whatever
-/// they are asked.
-fn is_complete(answer: &[u8]) -> bool {
-    let Ok(Some(HttpResponse { body, length: Some(length), .. })) = response(answer) else { return false };
-    body.len() >= length
-}
-
-/// The body of a good response.
-fn body(answer: &[u8]) -> Result<&[u8], BadReport> {
-    let response = response(answer)?.filter(|response| response.is_good).ok_or(BadReport::Unreadable)?;
-    let length = response.length.unwrap_or(response.body.len());
-    response.body.get(..length).ok_or(BadReport::Unreadable)
+/// The page that a server has there.
+async fn page(to: SocketAddr, target: &str) -> Result<Vec<u8>, BadReport> {
+    let mut request = client::request("GET", target, &to.to_string()).map_err(|_| BadReport::Unreadable)?;
+    let accepted = HeaderValue::from_static("application/json, text/plain");
+    request.headers_mut().insert(ACCEPT, accepted);
+    match client::send(&Destination::plain(to), request, ANSWER_MAX + 1).await {
+        Ok(answer) if answer.status == 200 && answer.body.len() <= ANSWER_MAX => Ok(answer.body),
+        Ok(_) => Err(BadReport::Unreadable),
+        Err(error) if error.is_of_answer() => Err(BadReport::Unreadable),
+        Err(_) => Err(BadReport::Silent),
+    }
 }
 
 /// Reads a report in JSON: the names of `/v1/load` of an agent, or those of an ORCA load report.
@@ -133,6 +100,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -172,7 +140,7 @@ mod tests {
         assert_eq!((report.utilisation_permille, report.delay_us), (Some(500), Some(200_000)));
         let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(report_of(target(), answer).await, Err(BadReport::Unreadable));
-        assert_eq!(report_of(target(), b"nonsense\r\n\r\n").await, Err(BadReport::Silent));
+        assert_eq!(report_of(target(), b"nonsense\r\n\r\n").await, Err(BadReport::Unreadable));
     }
 
     #[tokio::test]

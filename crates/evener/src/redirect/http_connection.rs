@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use evener_core::farm::group::{DispatchRequest, MemberCandidate};
-use evener_core::net::http::{self, BodyFraming, HeadParse, HttpRefusal, Request, ResponseFraming};
+use evener_core::net::http::{self, BodyFraming, HeadParse, HttpRefusal, Request, Response, ResponseFraming};
 
 use super::frontend::{RequestOutcome, Rules};
 
@@ -110,7 +110,7 @@ impl HttpConnection {
     pub(super) fn late(&self, date: &str, out: &mut Vec<u8>) -> bool {
         let has_partial = !self.unread.is_empty();
         if has_partial {
-            http::refuse(out, &closing(date), HttpRefusal::Timeout);
+            Response::refusal(HttpRefusal::Timeout).write(out, &closing(date));
         }
         has_partial
     }
@@ -139,7 +139,7 @@ impl HttpConnection {
             let request = match http::read(rest) {
                 HeadParse::Incomplete => return (ConnectionAction::Read, read),
                 HeadParse::Refused(refusal) => {
-                    http::refuse(out, &closing(setting.date), refusal);
+                    Response::refusal(refusal).write(out, &closing(setting.date));
                     let outcome = RequestOutcome::Refused(refusal);
                     log(&AnsweredRequest { head: rest, status: refusal.status(), member: None, outcome });
                     return (ConnectionAction::End { lingers: true }, bytes.len());
@@ -207,8 +207,7 @@ fn one<'t>(
         target: request.target,
     };
     let Some(member) = setting.rules.dispatch.choose(&wanted) else {
-        let after = setting.rules.retry_after_s.to_string();
-        http::write_text(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
+        no_member(setting.rules).write(out, &frame);
         let outcome = RequestOutcome::NoMember;
         return Answer::Written(AnsweredRequest { head, status: 503, member: None, outcome });
     };
@@ -216,13 +215,19 @@ fn one<'t>(
         return Answer::Fetched(member.clone());
     }
     let status = setting.rules.status.keeping(request.method);
-    http::redirect(out, &frame, status, member.url.as_str(), request.target);
+    Response::redirect(status, member.url.as_str(), request.target).write(out, &frame);
     Answer::Written(AnsweredRequest {
         head,
         status: status.code(),
         member: Some(member.id),
         outcome: RequestOutcome::Redirected,
     })
+}
+
+/// The response while no member works.
+pub(super) fn no_member(rules: &Rules) -> Response {
+    let response = Response::sentence(503, "No server of this group works now.");
+    response.with("Retry-After", rules.retry_after_s.to_string())
 }
 
 fn closing(date: &str) -> ResponseFraming<'_> {

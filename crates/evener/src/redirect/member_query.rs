@@ -12,10 +12,14 @@ use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
 use evener_core::pool::Reporting;
 use evener_core::pool::report::{BadReport, Report};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use tokio::sync::Semaphore;
 
+use crate::http::client::{self, Destination};
 use crate::io::locating::locate_port;
-use crate::io::message::{exchange_with, status, target};
 use crate::io::report;
 use crate::runtime::tls;
 
@@ -24,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Members that are asked at a time; others are asked the next time.
 const AT_ONCE: usize = 128;
 /// The most that is read of an answer, in bytes, so that the connection ends well.
-const READ: u64 = 4 * 1024;
+const READ: usize = 4 * 1024;
 
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
@@ -55,19 +59,17 @@ pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
         let from = from.into_iter().find(|from| !from.is_unspecified() && from.is_ipv4() == at.is_ipv4());
         let tls = url.is_secure().then(|| tls::client(ca.as_deref(), None));
         let tls = tls.transpose().map_err(io::Error::other)?;
-        exchange_with(&url, at, from, tls.as_ref(), &message(&url), READ).await
+        let destination = Destination::of_url(&url, at, from, tls.as_ref())?;
+        client::send(&destination, message(&url)?, READ).await
     };
     match tokio::time::timeout(TIMEOUT, sent).await {
         Ok(Ok(answer)) => {
-            tracing::debug!(%url, answer = answer.lines().next(), "asked for its load");
-            status(&answer).map_or(QueryResult::Unanswered, |status| QueryResult::of_status(status, is_named))
+            tracing::debug!(%url, status = answer.status, "asked for its load");
+            QueryResult::of_status(answer.status, is_named)
         }
         Ok(Err(error)) => {
             tracing::debug!(%url, %error, "it can't be asked for its load");
-            match error.kind() {
-                io::ErrorKind::ConnectionRefused => QueryResult::Refused,
-                _ => QueryResult::Unanswered,
-            }
+            if error.is_refused() { QueryResult::Refused } else { QueryResult::Unanswered }
         }
         Err(_) => {
             tracing::debug!(%url, "asked for its load, without an answer in time");
@@ -76,14 +78,10 @@ pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
     }
 }
 
-/// The bytes of the message.
-fn message(url: &Url) -> String {
-    format!(
-        "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-        Verb::LoadQuery.name(),
-        target(url),
-        url.authority()
-    )
+fn message(url: &Url) -> io::Result<Request<Full<Bytes>>> {
+    let mut request = client::request(Verb::LoadQuery.name(), url.path(), url.authority())?;
+    request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    Ok(request)
 }
 
 /// Asks a member for what it knows of its load, on its host.
@@ -112,13 +110,15 @@ mod tests {
 
     #[test]
     fn load_query_matches_document() {
-        let text = message(&Url::parse("http://m1.example:9184/load").unwrap());
-        let wanted = "LOAD-QUERY /load HTTP/1.1\r\nHost: m1.example:9184\r\nUser-Agent: evener\r\n\
-                      Content-Length: 0\r\nConnection: close\r\n\r\n";
-        assert_eq!(text, wanted);
-        assert!(
-            message(&Url::parse("http://m1").unwrap()).starts_with("LOAD-QUERY / HTTP/1.1\r\nHost: m1\r\n")
-        );
+        let of = |url: &str| message(&Url::parse(url).unwrap()).unwrap();
+        let query = of("http://m1.example:9184/load");
+        assert_eq!((query.method().as_str(), query.uri().path()), ("LOAD-QUERY", "/load"));
+        let fields =
+            query.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        let expected =
+            ["host: m1.example:9184", "user-agent: evener", "connection: close", "content-length: 0"];
+        assert_eq!(fields.collect::<Vec<_>>(), expected);
+        assert_eq!(of("http://m1").uri().path(), "/");
     }
 
     async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> QueryResult {

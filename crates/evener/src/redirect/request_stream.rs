@@ -6,10 +6,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
 
-use evener_core::net::http::{HEAD_MAX, HttpRefusal, RequestProgress, Requests, ResponseFraming, refuse};
+use evener_core::net::http::{HEAD_MAX, HttpRefusal, RequestProgress, Requests, Response};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::http::last_bytes;
 
 /// See the module.
 pub(super) struct RequestStream<S> {
@@ -59,12 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RequestStream<S> {
     /// bytes are read away, so that no reset overtakes that (RFC 9112, section 9.6).
     pub(super) async fn end(&mut self) -> io::Result<()> {
         if let Some(refusal) = self.refusal {
-            let (mut out, date) = (Vec::new(), httpdate::fmt_http_date(SystemTime::now()));
-            refuse(
-                &mut out,
-                &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
-                refusal,
-            );
+            let out = last_bytes(&Response::refusal(refusal), false);
             self.stream.write_all(&out).await?;
         }
         self.stream.shutdown().await?;

@@ -7,17 +7,17 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use evener_core::farm::group::{DispatchRequest, MemberCandidate, RETRY_AFTER_S};
-use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, write_text};
+use evener_core::net::http::{self, HEADERS_MAX, HttpRefusal};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,9 +28,11 @@ use tokio_rustls::TlsAcceptor;
 use super::client_stream::ClientStream;
 use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
 use super::frontend::{Frontend, RequestOutcome, Rules};
+use super::http_connection::no_member;
 use super::request_log::RequestLog;
 use super::request_stream::RequestStream;
 use super::responder::{Delegate, DelegatedConnection};
+use crate::http::to_hyper;
 use crate::runtime::connection_limit::ConnectionLimit;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
@@ -180,7 +182,7 @@ impl SlowConnection {
     async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let (began, summary) = (Instant::now(), Summary::of(&request));
         let (response, outcome, member) = if self.front.rules().is_protocol(request.method().as_str()) {
-            let response = self.message(request, &summary).await;
+            let response = self.message(request).await;
             let outcome = RequestOutcome::Message(response.status().as_u16());
             (response, outcome, None)
         } else {
@@ -191,10 +193,8 @@ impl SlowConnection {
     }
 
     /// A member's message goes to the control loop, whose answer is the member's.
-    async fn message(&self, request: Request<Incoming>, summary: &Summary) -> Response<ResponseBody> {
-        let refuse = |status: u16, sentence: &str| {
-            spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
-        };
+    async fn message(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let refuse = |status: u16, sentence: &str| boxed(http::Response::sentence(status, sentence));
         let (head, body) = request.into_parts();
         let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
         let body = match collected {
@@ -248,47 +248,36 @@ impl SlowConnection {
     ) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
         let rules = self.front.rules().clone();
         let Some(member) = self.choose(summary, &rules) else {
-            let after = rules.retry_after_s.to_string();
-            let sentence = "No server of this group works now.";
-            let fields = [("Retry-After", after.as_str())];
-            let response = spoken(summary, |out, frame| write_text(out, frame, 503, &fields, sentence));
-            return (response, RequestOutcome::NoMember, None);
+            return (boxed(no_member(&rules)), RequestOutcome::NoMember, None);
         };
         let name = rules.names.get(&member.id).cloned();
         if !member.anonymous {
             let status = rules.status.keeping(&summary.method);
-            let response = spoken(summary, |out, frame| {
-                redirect(out, frame, status, member.url.as_str(), &summary.target)
-            });
-            return (response, RequestOutcome::Redirected, name);
+            let response = http::Response::redirect(status, member.url.as_str(), &summary.target);
+            return (boxed(response), RequestOutcome::Redirected, name);
         }
         let by =
             FetchContext { group: &self.front.name, client: self.client, by_tls: self.front.is_secure() };
         let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &rules.own };
         let response = match self.desk.client.fetch(&member, request, &by).await {
             Fetch::Answer(response) => response,
-            Fetch::Failed(status, sentence) => {
-                spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
-            }
+            Fetch::Failed(status, sentence) => boxed(http::Response::sentence(status, sentence)),
         };
         (response, RequestOutcome::Fetched, name)
     }
 }
 
 fn replied(reply: &Reply) -> Response<ResponseBody> {
-    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let response = Response::builder()
-        .status(status)
-        .header("Server", "evener")
-        .header("Content-Type", reply.kind)
-        .header("Cache-Control", "no-store");
+    let body = reply.body.clone();
     let response = match reply.status {
-        401 => response.header("WWW-Authenticate", "Bearer"),
-        429 => response.header("Retry-After", RETRY_AFTER_S),
-        _ => response,
+        204 => http::Response::empty(204).with("Cache-Control", http::CACHE_CONTROL.to_owned()),
+        status => http::Response::of(status, reply.kind, body),
     };
-    let body = if reply.status == 204 { String::new() } else { reply.body.clone() };
-    response.body(full(body)).unwrap_or_default()
+    boxed(match reply.status {
+        401 => response.with("WWW-Authenticate", "Bearer".to_owned()),
+        429 => response.with("Retry-After", RETRY_AFTER_S.to_string()),
+        _ => response,
+    })
 }
 
 /// The summary of a request, for the answer and the log.
@@ -313,36 +302,8 @@ impl Summary {
     }
 }
 
-/// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves
-/// out bodies of answers to HEAD.
-fn spoken(
-    summary: &Summary,
-    write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>),
-) -> Response<ResponseBody> {
-    let mut out = Vec::new();
-    let date = httpdate::fmt_http_date(SystemTime::now());
-    let is_head = summary.method == "HEAD";
-    write(&mut out, &ResponseFraming { date: &date, is_head, closes: false, keep_alive_header: false });
-    read_back(&out).unwrap_or_else(|| {
-        let mut response = Response::new(full(String::new()));
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        response
-    })
-}
-
-fn read_back(bytes: &[u8]) -> Option<Response<ResponseBody>> {
-    let mut headers = [httparse::EMPTY_HEADER; 16];
-    let mut parsed = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(head) = parsed.parse(bytes).ok()? else { return None };
-    let mut response = Response::builder().status(parsed.code?);
-    for header in parsed.headers.iter() {
-        response = response.header(header.name, header.value);
-    }
-    response.body(full(String::from_utf8_lossy(bytes.get(head..)?).into_owned())).ok()
-}
-
-pub(super) fn full(text: String) -> ResponseBody {
-    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
+fn boxed(response: http::Response) -> Response<ResponseBody> {
+    to_hyper(response).map(|body| body.map_err(|never| match never {}).boxed())
 }
 
 #[cfg(test)]

@@ -20,23 +20,24 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 19] = [
+const PRODUCT: [Room; 20] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
     ("state", &["runtime", "config"]),
     ("import", &["runtime", "cli", "config"]),
-    ("io", &["runtime"]),
+    ("http", &["runtime"]),
+    ("io", &["runtime", "http"]),
     ("ready", &["runtime", "cli", "io"]),
     ("events", &["runtime"]),
     ("record", &["runtime", "cli", "config"]),
-    ("handoff", &["runtime", "config", "io", "events", "record"]),
-    ("redirect", &["runtime", "io", "record", "handoff"]),
+    ("handoff", &["runtime", "config", "http", "io", "events", "record"]),
+    ("redirect", &["runtime", "http", "io", "record", "handoff"]),
     ("names", &["runtime"]),
     ("board", &["cli", "state", "events", "record", "handoff", "redirect", "names"]),
     ("views", &["runtime", "cli", "state", "events", "record", "handoff", "redirect", "names", "board"]),
-    ("admin", &["runtime", "cli", "config", "state", "ready", "events", "record", "board", "views"]),
-    ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views", "admin"]),
+    ("admin", &["runtime", "cli", "config", "state", "http", "ready", "events", "record", "board", "views"]),
+    ("agent", &["runtime", "cli", "config", "http", "io", "handoff", "board", "views", "admin"]),
     (
         "control",
         &[

@@ -36,6 +36,7 @@ mod tests;
 
 pub use kept_back::KeptBack;
 
+use crate::net::http::HttpRefusal;
 use crate::node::lccp::ErrorCode;
 use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
@@ -119,6 +120,8 @@ pub enum Quota {
 /// The last that a client hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalResponse {
+    /// The answer to a request that is refused.
+    Refused(HttpRefusal),
     /// An answer with this status.
     Status(u16),
     /// Status 408, if what it has said is text; else nothing.

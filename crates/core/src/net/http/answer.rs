@@ -1,5 +1,6 @@
-//! Answers that a front gives by itself.
+//! Responses that a program of ours gives by itself.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
@@ -54,17 +55,117 @@ impl RedirectStatus {
     }
 }
 
-/// The framing of an answer.
+/// A response, before it is known how its connection goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// The kind of its body; `None` where there is no body (RFC 9110, section 15.3.5).
+    pub kind: Option<&'static str>,
+    /// Its header fields besides those of each.
+    pub fields: Vec<(&'static str, String)>,
+    /// Its body.
+    pub body: String,
+}
+
+/// The framing of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseFraming<'a> {
     /// The time, as HTTP writes it (RFC 9110, section 5.6.7).
     pub date: &'a str,
     /// Whether the body is left out, as HEAD wants it.
     pub is_head: bool,
-    /// Whether the connection ends with this answer.
+    /// Whether the connection ends with this response.
     pub closes: bool,
     /// Whether the client must be told that it doesn't, as HTTP/1.0 wants it.
     pub keep_alive_header: bool,
+}
+
+impl Response {
+    /// One with a body of this kind.
+    pub fn of(status: u16, kind: &'static str, body: String) -> Response {
+        Response { status, kind: Some(kind), fields: Vec::new(), body }
+    }
+
+    /// One that says a sentence.
+    pub fn sentence(status: u16, sentence: &str) -> Response {
+        Response::of(status, "text/plain", [sentence, "\n"].concat())
+    }
+
+    /// One that has a status alone.
+    pub const fn empty(status: u16) -> Response {
+        Response { status, kind: None, fields: Vec::new(), body: String::new() }
+    }
+
+    /// One that refuses a request.
+    pub fn refusal(refusal: HttpRefusal) -> Response {
+        Response::sentence(refusal.status(), refusal.sentence())
+    }
+
+    /// One that sends a client to a location. Bytes of it that no URL has are written as percent
+    /// codes (RFC 3986, section 2.1), so that neither a line nor an attribute ends with them.
+    pub fn redirect(status: RedirectStatus, base: &str, path: &str) -> Response {
+        let mut location = String::from(base);
+        encode(&mut location, path);
+        let body = [BODY_BEGIN, &location.replace('&', "&amp;"), BODY_END].concat();
+        Response::of(status.code(), "text/html", body).with("Location", location)
+    }
+
+    /// The same with a header field more.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: String) -> Response {
+        self.fields.push((name, value));
+        self
+    }
+
+    /// Appends its bytes.
+    pub fn write(&self, out: &mut Vec<u8>, frame: &ResponseFraming<'_>) {
+        let mut out = ResponseWriter(out);
+        let connection = match (frame.closes, frame.keep_alive_header) {
+            (true, _) => "Connection: close\r\n",
+            (false, true) => "Connection: keep-alive\r\n",
+            (false, false) => "",
+        };
+        let (status, date) = (self.status, frame.date);
+        out.push(format_args!(
+            "HTTP/1.1 {status} {}\r\nServer: {SERVER}\r\nDate: {date}\r\n",
+            phrase(status)
+        ));
+        out.push(format_args!("{connection}"));
+        if let Some(kind) = self.kind {
+            out.push(format_args!("Content-Type: {kind}\r\nCache-Control: {CACHE_CONTROL}\r\n"));
+        }
+        for (name, value) in &self.fields {
+            out.push(format_args!("{name}: {value}\r\n"));
+        }
+        if self.kind.is_some() {
+            out.push(format_args!("Content-Length: {}\r\n", self.body.len()));
+        }
+        let body = if frame.is_head { "" } else { &self.body };
+        out.push(format_args!("\r\n{body}"));
+    }
+}
+
+/// The values of fields of each response.
+pub const SERVER: &str = "evener";
+/// The same of each that has a body.
+pub const CACHE_CONTROL: &str = "no-store";
+
+/// The end of what is written.
+struct ResponseWriter<'o>(&'o mut Vec<u8>);
+
+impl ResponseWriter<'_> {
+    fn push(&mut self, text: fmt::Arguments<'_>) {
+        // Writing into memory does not fail.
+        let _ = self.write_fmt(text);
+    }
+}
+
+impl Write for ResponseWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
 }
 
 /// The reason phrase of a status.
@@ -100,52 +201,11 @@ pub(super) fn phrase(status: u16) -> &'static str {
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
 const BODY_END: &str = "\">another address</a>.\n";
 
-/// Sends a client to a location. Bytes of it that no URL has are written as percent codes (RFC
-/// 3986, section 2.1), so that neither a line nor an attribute ends with them.
-pub fn redirect(
-    out: &mut Vec<u8>,
-    frame: &ResponseFraming<'_>,
-    status: RedirectStatus,
-    base: &str,
-    path: &str,
-) {
-    head(out, frame, status.code());
-    push_text(out, "Content-Type: text/html\r\nCache-Control: no-store\r\nLocation: ");
-    let from = out.len();
-    push_text(out, base);
-    encode(out, path);
-    let to = out.len();
-    let escapes = out.get(from..to).unwrap_or_default().iter().filter(|byte| **byte == b'&').count();
-    let length = BODY_BEGIN.len() + (to - from) + escapes * (AMPERSAND.len() - 1) + BODY_END.len();
-    push_text(out, "\r\nContent-Length: ");
-    number(out, length);
-    push_text(out, "\r\n\r\n");
-    if frame.is_head {
-        return;
-    }
-    push_text(out, BODY_BEGIN);
-    match escapes {
-        0 => out.extend_from_within(from..to),
-        _ => {
-            let location = out.get(from..to).unwrap_or_default().to_vec();
-            for byte in location {
-                match byte {
-                    b'&' => out.extend_from_slice(AMPERSAND),
-                    byte => out.push(byte),
-                }
-            }
-        }
-    }
-    push_text(out, BODY_END);
-}
-
-const AMPERSAND: &[u8] = b"&amp;";
-
 /// Writes a path and query so that it can stand in a line and in an attribute, with one slash at
 /// its beginning: two would begin a host where somebody leaves out the base.
-fn encode(out: &mut Vec<u8>, path: &str) {
+fn encode(out: &mut String, path: &str) {
     let rest = path.trim_start_matches(['/', '\\']);
-    out.push(b'/');
+    out.push('/');
     let rest = rest.split('#').next().unwrap_or_default();
     for byte in rest.bytes() {
         match byte {
@@ -159,87 +219,13 @@ fn encode(out: &mut Vec<u8>, path: &str) {
             | b'_'
             | b'a'..=b'z'
             | b'~' => {
-                out.push(byte);
+                out.push(char::from(byte));
             }
             byte => {
-                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-                let digit = |four: u8| DIGITS.get(usize::from(four & 15)).copied().unwrap_or(b'0');
-                out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte)]);
+                let digit =
+                    |four: u8| char::from_digit(u32::from(four), 16).unwrap_or('0').to_ascii_uppercase();
+                out.extend(['%', digit(byte >> 4), digit(byte & 15)]);
             }
         }
     }
-}
-
-/// Refuses a request.
-pub fn refuse(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, refusal: HttpRefusal) {
-    write_text(out, frame, refusal.status(), &[], refusal.sentence());
-}
-
-/// Answers with a sentence.
-pub fn write_text(
-    out: &mut Vec<u8>,
-    frame: &ResponseFraming<'_>,
-    status: u16,
-    fields: &[(&str, &str)],
-    sentence: &str,
-) {
-    head(out, frame, status);
-    push_text(out, "Content-Type: text/plain\r\nCache-Control: no-store\r\n");
-    add(out, fields);
-    push_text(out, "Content-Length: ");
-    number(out, sentence.len() + 1);
-    push_text(out, "\r\n\r\n");
-    if !frame.is_head {
-        push_text(out, sentence);
-        out.push(b'\n');
-    }
-}
-
-/// Answers with a status alone, which has no body (RFC 9110, section 15.3.5).
-pub fn without_body(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16, fields: &[(&str, &str)]) {
-    head(out, frame, status);
-    add(out, fields);
-    push_text(out, "\r\n");
-}
-
-fn add(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
-    for (name, value) in fields {
-        push_text(out, name);
-        push_text(out, ": ");
-        push_text(out, value);
-        push_text(out, "\r\n");
-    }
-}
-
-fn head(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16) {
-    push_text(out, "HTTP/1.1 ");
-    number(out, usize::from(status));
-    out.push(b' ');
-    push_text(out, phrase(status));
-    push_text(out, "\r\nServer: evener\r\nDate: ");
-    push_text(out, frame.date);
-    push_text(
-        out,
-        match (frame.closes, frame.keep_alive_header) {
-            (true, _) => "\r\nConnection: close\r\n",
-            (false, true) => "\r\nConnection: keep-alive\r\n",
-            (false, false) => "\r\n",
-        },
-    );
-}
-
-fn push_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(text.as_bytes());
-}
-
-fn number(out: &mut Vec<u8>, number: usize) {
-    struct BodyWriter<'o>(&'o mut Vec<u8>);
-    impl Write for BodyWriter<'_> {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.extend_from_slice(text.as_bytes());
-            Ok(())
-        }
-    }
-    // Writing into memory does not fail.
-    let _ = write!(BodyWriter(out), "{number}");
 }

@@ -12,7 +12,7 @@ mod send_timeout;
 mod tests;
 mod url;
 
-pub use answer::{RedirectStatus, ResponseFraming, redirect, refuse, without_body, write_text};
+pub use answer::{CACHE_CONTROL, RedirectStatus, Response, ResponseFraming, SERVER};
 pub(crate) use chunks::Chunks;
 pub use host::{has_hidden_dots, host_of, normal_path};
 pub use refusal::HttpRefusal;

@@ -139,7 +139,7 @@ fn malformed_requests_map_to_statuses() {
 
 fn redirected(path: &str) -> String {
     let mut out = Vec::new();
-    redirect(&mut out, &frame(), RedirectStatus::Found, "http://m1.example:8080", path);
+    Response::redirect(RedirectStatus::Found, "http://m1.example:8080", path).write(&mut out, &frame());
     String::from_utf8(out).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn only_get_and_head_may_become_get() {
 fn every_http_refusal_has_an_answer() {
     for refusal in HttpRefusal::ALL {
         let mut out = Vec::new();
-        refuse(&mut out, &ResponseFraming { closes: true, ..frame() }, refusal);
+        Response::refusal(refusal).write(&mut out, &ResponseFraming { closes: true, ..frame() });
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with(&format!("HTTP/1.1 {} ", refusal.status())), "{text}");
         assert!(!text.contains(" Answer\r\n") && text.contains("\r\nConnection: close\r\n"), "{text}");
@@ -217,7 +217,8 @@ proptest! {
     #[test]
     fn any_request_gets_exactly_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
         let mut out = Vec::new();
-        redirect(&mut out, &ResponseFraming { is_head, ..frame() }, RedirectStatus::Found, "http://m1", &path);
+        let response = Response::redirect(RedirectStatus::Found, "http://m1", &path);
+        response.write(&mut out, &ResponseFraming { is_head, ..frame() });
         prop_assert_eq!(length(&out, is_head), (302, out.len()));
         let text = String::from_utf8(out).unwrap();
         let to = location(&text);

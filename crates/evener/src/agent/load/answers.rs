@@ -6,9 +6,9 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, HttpRefusal, ResponseFraming, read_within, refuse};
+use evener_core::net::http::{HeadParse, HttpRefusal, Response, read_within};
 use evener_core::net::prefix::Prefix;
 use serde_json::json;
 use socket2::Type;
@@ -22,6 +22,7 @@ use super::measure::Load;
 use super::queries::QueryAccess;
 use crate::agent::listening::bind;
 use crate::config::AgentListen;
+use crate::http::last_bytes;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
@@ -34,6 +35,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
 /// The most that is read of a question, in bytes.
 pub(super) const QUESTION_MAX: usize = 8 * 1024;
+/// Said to whom the file doesn't allow.
+pub(super) const FORBIDDEN: &str =
+    "Nothing is said to this address: see [farm] directors, and `allow` in [agent].";
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
 
@@ -176,70 +180,49 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, requester: ReportCli
         if let (Some(target), Some(findings)) = (findings::target(&question), &requester.findings)
             && requester.is_permitted
         {
-            break findings.answer(&target, requester.client).await;
+            break last_bytes(&findings.answer(&target, requester.client).await, false);
         }
         if let Some(answer) = answer(&question, &load, &requester) {
             break answer;
         }
         if len == 0 {
-            break refusal(HttpRefusal::Malformed);
+            break last_bytes(&Response::refusal(HttpRefusal::Malformed), false);
         }
     };
-    stream.write_all(answer.as_bytes()).await?;
+    stream.write_all(&answer).await?;
     stream.shutdown().await
 }
 
 /// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load, requester: &ReportClient) -> Option<String> {
-    match read_within(question, QUESTION_MAX) {
+fn answer(question: &[u8], load: &Load, requester: &ReportClient) -> Option<Vec<u8>> {
+    let (response, is_head) = match read_within(question, QUESTION_MAX) {
         HeadParse::Request(request) => {
             let other = || match requester.is_permitted {
                 true => response(request.method, request.target, load),
-                false => head("403 Forbidden", "text/plain", "", 0),
+                false => Response::sentence(403, FORBIDDEN),
             };
-            Some(requester.queries.answer(request.method, requester.client).unwrap_or_else(other))
+            let response = requester.queries.answer(request.method, requester.client).unwrap_or_else(other);
+            (response, request.method == "HEAD")
         }
-        HeadParse::Refused(why) => Some(refusal(why)),
-        HeadParse::Incomplete => None,
-    }
+        HeadParse::Refused(why) => (Response::refusal(why), false),
+        HeadParse::Incomplete => return None,
+    };
+    Some(last_bytes(&response, is_head))
 }
 
-pub(super) fn refusal(why: HttpRefusal) -> String {
-    let mut out = Vec::new();
-    let date = httpdate::fmt_http_date(SystemTime::now());
-    refuse(
-        &mut out,
-        &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
-        why,
-    );
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-fn response(method: &str, target: &str, load: &Load) -> String {
-    let path = target.split('?').next().unwrap_or_default();
+fn response(method: &str, target: &str, load: &Load) -> Response {
     let json = "application/json";
-    let (kind, more, body) = match path {
-        "/v1/load" => {
-            (json, format!("endpoint-load-metrics: {}\r\n", orca_text(load)), json!(load).to_string() + "\n")
-        }
-        "/orca" => (json, String::new(), orca(load).to_string() + "\n"),
-        "/metrics" => ("text/plain; version=0.0.4; charset=utf-8", String::new(), metrics(load)),
-        _ => {
-            let body = "There is /v1/load, /orca and /metrics.\n";
-            return head("404 Not Found", "text/plain", "", body.len()) + body;
-        }
+    let response = match target.split('?').next().unwrap_or_default() {
+        "/v1/load" => Response::of(200, json, json!(load).to_string() + "\n")
+            .with("endpoint-load-metrics", orca_text(load)),
+        "/orca" => Response::of(200, json, orca(load).to_string() + "\n"),
+        "/metrics" => Response::of(200, "text/plain; version=0.0.4; charset=utf-8", metrics(load)),
+        _ => return Response::sentence(404, "There is /v1/load, /orca and /metrics."),
     };
     match method {
-        "GET" => head("200 OK", kind, &more, body.len()) + &body,
-        "HEAD" => head("200 OK", kind, &more, body.len()),
-        _ => head("405 Method Not Allowed", "text/plain", "Allow: GET, HEAD\r\n", 0),
+        "GET" | "HEAD" => response,
+        _ => Response::sentence(405, "Read this by GET.").with("Allow", "GET, HEAD".to_owned()),
     }
-}
-
-pub(super) fn head(status: &str, kind: &str, more: &str, length: usize) -> String {
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
-    )
 }
 
 /// ORCA's names, and what is known of each.
@@ -322,6 +305,7 @@ mod tests {
                 findings: None,
             };
             let answer = answer(&vector.bytes, &load(), &requester).unwrap();
+            let answer = String::from_utf8(answer).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
                 Expected::Accepted { .. } => {
@@ -417,9 +401,10 @@ mod tests {
     #[test]
     fn unknown_load_values_are_omitted() {
         let answer = response("GET", "/v1/load?x", &load());
-        assert!(answer.contains("endpoint-load-metrics: TEXT cpu_utilization=0.2500\r\n"), "{answer}");
-        assert!(answer.contains("\"memory\":null"), "{answer}");
-        assert!(response("GET", "/orca", &load()).ends_with("\r\n\r\n{\"cpu_utilization\":0.25}\n"));
+        let orca_field = ("endpoint-load-metrics", "TEXT cpu_utilization=0.2500".to_owned());
+        assert_eq!(answer.fields, [orca_field]);
+        assert!(answer.body.contains("\"memory\":null"), "{answer:?}");
+        assert_eq!(response("GET", "/orca", &load()).body, "{\"cpu_utilization\":0.25}\n");
         let metrics = metrics(&load());
         assert!(
             metrics.contains("evener_agent_bytes_to_send 10\n") && !metrics.contains("memory"),
@@ -437,8 +422,7 @@ mod tests {
 
     #[test]
     fn other_questions_have_other_answers() {
-        assert!(response("GET", "/", &load()).starts_with("HTTP/1.1 404 "));
-        assert!(response("POST", "/orca", &load()).starts_with("HTTP/1.1 405 "));
-        assert!(response("HEAD", "/orca", &load()).ends_with("\r\n\r\n"));
+        assert_eq!(response("GET", "/", &load()).status, 404);
+        assert_eq!(response("POST", "/orca", &load()).status, 405);
     }
 }

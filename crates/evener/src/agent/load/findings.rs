@@ -5,16 +5,17 @@
 //! request has its tag. The findings have one too, so that a director believes no stranger.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, read_within};
+use evener_core::net::http::{HeadParse, Response, read_within};
 use evener_core::node::secret::{KEY_LEN, Key};
 
-use super::answers::{QUESTION_MAX, head};
+use super::answers::QUESTION_MAX;
 use super::host::monotonic_ns;
 use crate::agent::doctor;
 use crate::config;
+use crate::http::client::{self, Answer, Destination};
 use crate::io::network;
 use crate::runtime::secret::random;
 use crate::views::Finding;
@@ -27,7 +28,7 @@ const ANSWER: &[u8] = b"evener findings: a server";
 /// A number holds for one to two times as long, in seconds.
 const SLOT_S: u64 = 10;
 /// The most that a director reads of an answer, in bytes.
-const ANSWER_MAX: u64 = 256 * 1024;
+const ANSWER_MAX: usize = 256 * 1024;
 /// How long a server may take.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -61,7 +62,7 @@ impl FindingsAccess {
     }
 
     /// The answer to a request: a number to prove, or the findings.
-    pub(super) async fn answer(&self, target: &str, client: IpAddr) -> String {
+    pub(super) async fn answer(&self, target: &str, client: IpAddr) -> Response {
         let slot = monotonic_ns() / 1_000_000_000 / SLOT_S;
         let proof = target.split_once("?proof=").and_then(|(_, proof)| bytes_of(proof));
         let slots = [slot, slot.saturating_sub(1)];
@@ -69,16 +70,14 @@ impl FindingsAccess {
             proof.as_ref().and_then(|proof| self.key.open(PROOF, proof)) == Some(challenge.as_slice())
         });
         let Some(challenge) = proven else {
-            let body = hex(&self.challenge(client, slot)) + "\n";
-            return head("401 Unauthorized", "text/plain", "", body.len()) + &body;
+            return Response::sentence(401, &hex(&self.challenge(client, slot)));
         };
         let findings = findings().await;
         let body = serde_json::to_string(&findings).unwrap_or_else(|_| "[]".to_owned());
         let context = [ANSWER, &challenge].concat();
         let sealed = self.key.seal(&context, body.clone().into_bytes());
         let tag = hex(sealed.get(body.len()..).unwrap_or_default());
-        let body = format!("{body}\n{tag}\n");
-        head("200 OK", "application/json", "", body.len()) + &body
+        Response::of(200, "application/json", format!("{body}\n{tag}\n"))
     }
 }
 
@@ -103,11 +102,11 @@ async fn findings() -> Vec<Finding> {
 ///
 /// # Errors
 /// Why there are no findings: a part of a sentence.
-pub(crate) async fn fetch(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+pub(crate) async fn fetch(to: SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
     tokio::time::timeout(PATIENCE, fetch_proven(to, key)).await.map_err(|_| "no answer in time".to_owned())?
 }
 
-async fn fetch_proven(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
+async fn fetch_proven(to: SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
     let (_, challenge) = get(to, PATH).await?;
     let challenge = bytes_of(challenge.trim()).ok_or("it is no agent of this version")?;
     let proof = key.seal(PROOF, challenge.clone());
@@ -122,16 +121,14 @@ async fn fetch_proven(to: std::net::SocketAddr, key: Key) -> Result<Vec<Finding>
 }
 
 /// A request's status and body.
-async fn get(to: std::net::SocketAddr, target: &str) -> Result<(u16, String), String> {
-    let request = format!("GET {target} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
-    let answer = crate::io::message::exchange(to, &request, ANSWER_MAX).await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the connection was closed")?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+async fn get(to: SocketAddr, target: &str) -> Result<(u16, String), String> {
+    let request = client::request("GET", target, &to.to_string()).map_err(|error| error.to_string())?;
+    let answer = client::send(&Destination::plain(to), request, ANSWER_MAX).await;
+    let Answer { status, body, .. } = answer.map_err(|error| error.to_string())?;
     match status {
-        Some(status @ (200 | 401)) => Ok((status, body.to_owned())),
-        Some(403) => Err("it does not answer this host: see [farm] directors".to_owned()),
-        Some(404) => Err("it has no [farm] secret_file, or is of an earlier version".to_owned()),
+        200 | 401 => Ok((status, String::from_utf8_lossy(&body).into_owned())),
+        403 => Err("it does not answer this host: see [farm] directors".to_owned()),
+        404 => Err("it has no [farm] secret_file, or is of an earlier version".to_owned()),
         _ => Err("its answer is not understood".to_owned()),
     }
 }
@@ -157,9 +154,8 @@ mod tests {
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
     async fn status_of(access: &FindingsAccess, target: &str, client: IpAddr) -> (u16, String) {
-        let answer = access.answer(target, client).await;
-        let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
-        (answer[9..12].parse().unwrap(), body)
+        let Response { status, body, .. } = access.answer(target, client).await;
+        (status, body)
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, HttpRefusal, read_within};
+use evener_core::net::http::{CACHE_CONTROL, HeadParse, HttpRefusal, Response, read_within};
 use evener_core::node::group::Verb;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -16,7 +16,8 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::RetryDelay;
-use super::answers::{QUESTION_MAX, head, refusal};
+use super::answers::{FORBIDDEN, QUESTION_MAX};
+use crate::http::last_bytes;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::ConnectionLimit;
 
@@ -78,15 +79,15 @@ impl QueryAccess {
     }
 
     /// The answer to a question of this method, if it is one of these.
-    pub(super) fn answer(&self, method: &str, client: IpAddr) -> Option<String> {
+    pub(super) fn answer(&self, method: &str, client: IpAddr) -> Option<Response> {
         if Verb::of(method) != Some(Verb::LoadQuery) {
             return None;
         }
         if !self.is_allowed(client) {
-            return Some(head("403 Forbidden", "text/plain", "", 0));
+            return Some(Response::sentence(403, FORBIDDEN));
         }
         self.query_signal.send_replace(());
-        Some("HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n".to_owned())
+        Some(Response::empty(204).with("Cache-Control", CACHE_CONTROL.to_owned()))
     }
 }
 
@@ -140,15 +141,18 @@ async fn talk(
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
         match read_within(&question, QUESTION_MAX) {
             HeadParse::Request(request) => {
-                let other = || head("405 Method Not Allowed", "text/plain", "Allow: LOAD-QUERY\r\n", 0);
+                let other = || {
+                    let response = Response::sentence(405, "Only LOAD-QUERY is answered here.");
+                    response.with("Allow", Verb::LoadQuery.name().to_owned())
+                };
                 break queries.answer(request.method, client).unwrap_or_else(other);
             }
-            HeadParse::Refused(why) => break refusal(why),
-            HeadParse::Incomplete if len == 0 => break refusal(HttpRefusal::Malformed),
+            HeadParse::Refused(why) => break Response::refusal(why),
+            HeadParse::Incomplete if len == 0 => break Response::refusal(HttpRefusal::Malformed),
             HeadParse::Incomplete => {}
         }
     };
-    stream.write_all(answer.as_bytes()).await?;
+    stream.write_all(&last_bytes(&answer, false)).await?;
     stream.shutdown().await
 }
 

@@ -9,19 +9,21 @@ use std::time::Duration;
 use evener_core::farm::group::DirectorAnswer;
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
+use http_body_util::Full;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use rustls::ClientConfig;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::config::Tls;
-use crate::io::message::{exchange_with, status, target};
+use crate::http::client::{self, Answer, Destination, RequestError};
 use crate::runtime::shown::is_shown;
 use crate::runtime::tls::{self, TlsError};
 
 /// How long a message and its answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that is read of an answer, in bytes.
-const READ: u64 = 16 * 1024;
+const READ: usize = 16 * 1024;
 /// The most of its sentence that is passed on, in characters.
 const SENTENCE_MAX: usize = 200;
 
@@ -79,10 +81,7 @@ impl DirectorClient {
             Err(error) => return (DirectorAnswer::Unsent, error.to_string()),
         };
         match timeout(TIMEOUT, self.try_send(tls.as_ref(), verb, token, body)).await {
-            Ok(Ok(answer)) => match status(&answer) {
-                Some(status) => (DirectorAnswer::Status(status), sentence(&answer)),
-                None => (DirectorAnswer::NoAnswer, "what answers there speaks no HTTP".to_owned()),
-            },
+            Ok(Ok(answer)) => (DirectorAnswer::Status(answer.status), sentence(&answer.body)),
             Ok(Err(error)) => (DirectorAnswer::NoAnswer, error.to_string()),
             Err(_) => (DirectorAnswer::NoAnswer, "it doesn't answer in time".to_owned()),
         }
@@ -94,20 +93,20 @@ impl DirectorClient {
         verb: Verb,
         token: Option<&str>,
         body: &str,
-    ) -> io::Result<String> {
+    ) -> Result<Answer, RequestError> {
         let located = self.locate().await.map_err(io::Error::other)?;
-        let authorization =
-            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let message = format!(
-            "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: evener\r\n{authorization}Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            verb.name(),
-            target(&self.group),
-            self.group.authority(),
-            body.len()
-        );
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let mut request = client::request(verb.name(), self.group.path(), self.group.authority())?;
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        if let Some(token) = token {
+            let value = HeaderValue::try_from(format!("Bearer {token}")).map_err(io::Error::other)?;
+            headers.insert(AUTHORIZATION, value);
+        }
+        *request.body_mut() = Full::from(body.to_owned());
+        let mut last = io::Error::from(io::ErrorKind::NotFound).into();
         for to in located.addresses {
-            match exchange_with(&self.group, to, None, tls, &message, READ).await {
+            let destination = Destination::of_url(&self.group, to, None, tls)?;
+            match client::send(&destination, request.clone(), READ).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = error,
             }
@@ -117,8 +116,8 @@ impl DirectorClient {
 }
 
 /// The first line of an answer's body, for people: nothing that moves their cursor.
-fn sentence(answer: &str) -> String {
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+fn sentence(body: &[u8]) -> String {
+    let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();
     line.chars().filter(|char| is_shown(*char)).take(SENTENCE_MAX).collect()
 }
@@ -137,11 +136,7 @@ mod tests {
 
     #[test]
     fn a_sentence_is_the_first_line_of_the_body_without_controls() {
-        assert_eq!(
-            sentence("HTTP/1.1 401 Unauthorized\r\nA: b\r\n\r\nshow \u{1b}[2Ja token\nmore"),
-            "show [2Ja token"
-        );
-        assert_eq!(sentence("HTTP/1.1 204 No Content\r\n\r\n"), "");
-        assert_eq!(sentence("nonsense"), "");
+        assert_eq!(sentence(b"show \x1b[2Ja token\nmore"), "show [2Ja token");
+        assert_eq!(sentence(b""), "");
     }
 }
