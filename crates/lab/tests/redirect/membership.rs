@@ -108,7 +108,7 @@ fn silent_members_are_queried_removed_and_rejoin() -> Result<()> {
     }
     let host = listener.local_addr()?;
     let wanted = format!(
-        "LOAD-QUERY /load HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        "LOAD-QUERY /load HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evener\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     );
     assert_eq!(output, wanted);
     asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
