@@ -6,11 +6,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::members::{configured, members_by};
 use super::rings::{self, RingPolicy};
-use super::{
-    MemberState, PlannedService, Planner, ServiceState, WeightedServer, configured, digest, forwarding,
-    members_by,
-};
+use super::{MemberState, PlannedService, Planner, ServiceState, WeightedServer, digest, forwarding};
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;

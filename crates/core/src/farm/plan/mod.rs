@@ -2,6 +2,7 @@
 
 mod forwarding;
 mod handoff;
+mod members;
 mod rings;
 mod slots;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
 use handoff::CompiledRoutes;
+use members::{chosen, configured, shares, working};
 use rings::{OwnPlace, RingPolicy};
 use weight_scale::Scale;
 
@@ -33,10 +35,9 @@ use crate::path::tables::{
     BEHIND_MAX, Forwarding, IdleTicks, NO_SERVER, ReplyOrigin, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
     VipKey,
 };
-use crate::pool::HealthKind;
 use crate::pool::health;
 use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
-use crate::pool::serving::{Candidate, Condition, Serving, ServingRule, serving};
+use crate::pool::serving::{Candidate, Condition};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -152,7 +153,8 @@ pub struct PlannedService {
     /// All that could serve in the stead of its members, and they themselves, at their configured
     /// weights: the base of its hash table.
     configured: Vec<Weighted>,
-    /// Those of the base that work, whether they take new sessions or not.
+    /// The servers of the base that work, drained ones included: flows without a session are
+    /// theirs.
     working: Vec<Weighted>,
     /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
     pub degraded: bool,
@@ -365,10 +367,7 @@ impl Planner<'_> {
         let shares = if packets.sharing.is_some() { shares(&servers, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &servers);
         let configured = configured(state, &servers, &chosen, |_| true);
-        let working = match service.method.hands_over() {
-            true => chosen.clone(),
-            false => working(&configured, &servers, &chosen),
-        };
+        let working = working(service, &configured, &servers, &chosen);
         let members = RingPolicy {
             policy,
             packets,
@@ -526,87 +525,6 @@ impl Planner<'_> {
             let on_link = !member.local && member.hop.is_some_and(|hop| hop.on_link);
             self.tables.peers.extend(member.mac.filter(|_| on_link));
         }
-    }
-}
-
-/// How often each host is picked for the load offered to this host: by their shares, where there
-/// are any.
-fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
-    let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
-    let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
-    let shares: Vec<Weighted> = shares.collect();
-    if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
-}
-
-/// The servers that take new sessions, and whether they do against what is known of them.
-fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
-    let rule = ServingRule {
-        panic_percent: service.panic_percent,
-        keeps_refusing: service.keep_last,
-        keeps_last_ms: service.keep_last.then(|| time_to_notice_ms(service)),
-    };
-    members_by(rule, servers.iter())
-}
-
-/// The servers of a hash table's base: those of this kind that are configured, whether they can be
-/// reached or not, backups where the chosen ones are backups. One without a slot is no server.
-fn configured(
-    state: &ServiceState<'_>,
-    servers: &[WeightedServer<'_>],
-    chosen: &[Weighted],
-    is_one: impl Fn(&String) -> bool,
-) -> Vec<Weighted> {
-    if state.service.is_on_every_host() {
-        // Its second chances remember one change, and a host that joins would make two.
-        return chosen.to_vec();
-    }
-    let serves = |server: &&WeightedServer<'_>| chosen.contains(&server.slot_weight);
-    let backup = servers.iter().find(serves).is_some_and(|server| server.state.member.backup);
-    let slots: BTreeMap<u64, u16> =
-        servers.iter().map(|server| (server.slot_weight.seed, server.slot_weight.slot)).collect();
-    let members = state.members.iter().map(|state| &state.member);
-    members
-        .filter(|member| member.backup == backup && is_one(&member.name))
-        .map(|member| {
-            let seed = identity(&state.service.name, &member.name);
-            let slot = slots.get(&seed).copied().unwrap_or(NO_SERVER);
-            Weighted { slot, weight: member.weight, seed }
-        })
-        .collect()
-}
-
-/// Those of a base that a flow without a session may be of: they work, or are chosen all the same.
-fn working(configured: &[Weighted], servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
-    let able = servers.iter().filter(|server| server.state.is_able()).map(|server| server.slot_weight.slot);
-    let slots: BTreeSet<u16> = able.chain(chosen.iter().map(|one| one.slot)).collect();
-    configured.iter().filter(|one| one.weight > 0 && slots.contains(&one.slot)).copied().collect()
-}
-
-/// The servers that take new sessions by a rule, and whether they do against what is known of them.
-fn members_by<'s>(
-    rule: ServingRule,
-    servers: impl Iterator<Item = &'s WeightedServer<'s>> + Clone,
-) -> (Vec<Weighted>, bool) {
-    let candidates: Vec<Candidate> = servers.clone().map(|server| server.state.candidate()).collect();
-    let Serving { serves, degraded } = serving(rule, &candidates);
-    let chosen = servers.zip(serves).filter(|(_, serves)| *serves);
-    (chosen.map(|(server, _)| server.slot_weight).collect(), degraded)
-}
-
-/// How far apart servers that fail in the same instant may be seen to fail, in milliseconds.
-fn time_to_notice_ms(service: &farm::Service) -> u64 {
-    let health = &service.health;
-    let interval_ms =
-        health.interval_ms.saturating_mul(100 + u64::from(health.jitter_percent.min(100))) / 100;
-    let probes_ms = match health.kind {
-        HealthKind::None => 0,
-        _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
-    };
-    // An answer lost makes one server seem silent a round earlier than the others. Probes notice
-    // sooner.
-    match health.kind == HealthKind::None || service.discover.is_some() {
-        true => probes_ms.max(service.discover_interval_ms.saturating_mul(2)),
-        false => probes_ms,
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct RingPolicy<'a> {
     pub(super) packets: &'static PacketPolicy,
     /// All that could serve in their stead, and they themselves, at their configured weights.
     pub(super) configured: &'a [Weighted],
-    /// Those of them that work, whether they take new sessions or not, at their configured weights.
+    /// The configured servers that work, drained ones included.
     pub(super) working: &'a [Weighted],
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],

@@ -3,7 +3,7 @@ use crate::farm::membership::ServerOrigin;
 use crate::farm::{Discover, Method, Placement, Server, example};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
-use crate::pool::FULL_WEIGHT;
+use crate::pool::{FULL_WEIGHT, HealthKind};
 use alloc::format;
 use proptest::prelude::*;
 use std::sync::Arc;
