@@ -14,3 +14,4 @@ pub mod lccp;
 pub mod path_probe;
 pub mod peers;
 pub mod secret;
+mod sending;

@@ -18,7 +18,6 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
-use evener_core::node::association::MessageCounters;
 use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector};
 use evener_dataplane::{Counters, DataPlane, ServerCounters};
 
@@ -98,8 +97,6 @@ pub(crate) struct DirectorsState {
     pub(crate) own: Option<(IpAddr, DirectorReport)>,
     /// The others, and in what they differ.
     pub(crate) others: Vec<(KnownDirector, Vec<DirectorDifference>)>,
-    /// The counts of datagrams.
-    pub(crate) counters: MessageCounters,
     /// Why directors say nothing to each other, where that is so.
     pub(crate) obstacle: Option<String>,
 }

@@ -110,7 +110,6 @@ impl DirectorTalk {
             link.directors.set_own(own.clone());
             let others = link.directors.known().into_iter();
             state.others = others.map(|one| (one.clone(), link.directors.differences(&one))).collect();
-            state.counters = link.directors.counters();
             state.own = Some((link.own.ip(), own));
         }
         executor.show_directors(state);
@@ -197,7 +196,7 @@ impl Place {
         let datagrams = hosts::receiver_of(&socket);
         let settings = self.settings(config, Key(secret.derive(LABEL)));
         Ok(DirectorLink {
-            directors: Directors::new(settings, random()?, now_ms()),
+            directors: Directors::new(settings, secret::random_number()?, now_ms()),
             secret,
             own: self.own,
             addresses: self.addresses.clone(),
@@ -232,13 +231,6 @@ impl DirectorLink {
         let digest = plan::digest(&lines.join("\n"));
         self.summed = (state.tag.clone(), fingerprint, Changes { digest, lines });
     }
-}
-
-/// A number that is another for each start.
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    secret::random(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Reads the farm's secret on a thread of its own, since a file system may not answer.

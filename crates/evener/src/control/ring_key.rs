@@ -5,24 +5,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 
 use super::start::{StartError, seed};
 use crate::config::Config;
 use crate::runtime::{files, secret};
 
-/// The label by which the key comes from the farm's secret.
-const LABEL: &str = "evener ring";
 /// The name of the file in the state directory, where there is no secret, and its length in hex
 /// digits.
 const FILE: &str = "ring.key";
 const DIGITS: usize = 32;
-
-/// The key of all nodes that have the farm's secret.
-fn of_secret(secret: &Secret) -> Seed {
-    Seed::from_bytes(secret.derive_short(LABEL))
-}
 
 /// The key of this director: that of the farm's secret, or else one that is kept in `folder`, so
 /// that the next start chooses as this one.
@@ -32,7 +24,7 @@ fn of_secret(secret: &Secret) -> Seed {
 pub(super) fn read(config: &Config, folder: &Path) -> Result<Seed, StartError> {
     if let Some(file) = &config.farm.secret_file {
         match secret::read(file) {
-            Ok(secret) => return Ok(of_secret(&secret)),
+            Ok(secret) => return Ok(secret::ring_key(&secret)),
             Err(error) => {
                 tracing::warn!(%error, "this director chooses servers unlike others with the secret")
             }

@@ -399,12 +399,11 @@ async fn hosts(
     identity: Option<(Identity, Secret)>,
 ) -> Result<(Option<(HostSocket, u64)>, mpsc::Receiver<ReceivedDatagram>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
-    let mut incarnation = [0; 8];
-    secret::random(&mut incarnation).map_err(StartError::io(RANDOM))?;
+    let incarnation = secret::random_number().map_err(StartError::io(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = HostSocket::open(at.port(), identity, secret).await;
     let (hosts, datagrams) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
-    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), datagrams))
+    Ok((Some((hosts, incarnation)), datagrams))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be

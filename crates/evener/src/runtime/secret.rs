@@ -65,6 +65,14 @@ pub(crate) fn mark_key(secret: &Secret) -> Seed {
     Seed::from_bytes(secret.derive_short(MARK_LABEL))
 }
 
+/// The label by which the key of hash tables is derived.
+const RING_LABEL: &str = "evener ring";
+
+/// The key of hash tables, likewise.
+pub(crate) fn ring_key(secret: &Secret) -> Seed {
+    Seed::from_bytes(secret.derive_short(RING_LABEL))
+}
+
 /// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree,
 /// come to the same ones.
 pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
@@ -100,6 +108,16 @@ pub fn write_new(path: &Path) -> io::Result<()> {
 /// Without /dev/urandom.
 pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes))
+}
+
+/// A number that nobody can guess, as each start of a node has one of its own.
+///
+/// # Errors
+/// Without /dev/urandom.
+pub(crate) fn random_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    random(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]

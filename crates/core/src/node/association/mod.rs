@@ -150,6 +150,8 @@ pub(super) struct Association {
     /// Another one that said hello.
     caller: Option<Life>,
     received_ms: Option<u64>,
+    /// When the node was answered last.
+    answered_ms: Option<u64>,
     alive: bool,
     alive_until_ms: u64,
     /// Why nothing of it is understood.
@@ -172,6 +174,7 @@ impl Association {
             life: None,
             caller: None,
             received_ms: None,
+            answered_ms: None,
             alive: false,
             alive_until_ms: 0,
             trouble: None,
@@ -306,6 +309,15 @@ impl Association {
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
         self.caller.filter(later).or(self.life).map(|life| life.numbers()).unwrap_or_default()
+    }
+
+    /// Whether an answer may be sent now; if so, the next may be in `pause_ms`.
+    pub(super) fn may_answer(&mut self, now_ms: u64, pause_ms: u64) -> bool {
+        let may = self.answered_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= pause_ms);
+        if may {
+            self.answered_ms = Some(now_ms);
+        }
+        may
     }
 
     /// The incarnation that is believed.

@@ -23,11 +23,11 @@ use core::fmt;
 use core::net::IpAddr;
 
 use super::association::{
-    Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
-    SenderCounts,
+    Association, Delivery, Handshake, MessageVerdict, Numbers, ReceivedMessage, Refusal, SenderCounts,
 };
 use super::envelope::{Envelope, ReadError, digest};
 use super::secret::Key;
+use super::sending::{SendTimes, pause_ms};
 
 /// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener directors";
@@ -137,7 +137,6 @@ pub struct DirectorEffect {
 struct Link {
     address: IpAddr,
     association: Association,
-    answered_ms: Option<u64>,
     since_ms: u64,
     report: Option<DirectorReport>,
 }
@@ -154,8 +153,7 @@ pub struct Directors {
     links: BTreeMap<u64, Link>,
     /// Of datagrams that are from no director that is known for certain.
     others: SenderCounts,
-    sent_ms: Option<u64>,
-    send_at_ms: u64,
+    sending: SendTimes,
 }
 
 impl Directors {
@@ -168,8 +166,7 @@ impl Directors {
             own: DirectorReport::default(),
             links: BTreeMap::new(),
             others: SenderCounts::default(),
-            sent_ms: None,
-            send_at_ms: now_ms,
+            sending: SendTimes::new(now_ms),
         };
         directors.arrange(now_ms);
         directors
@@ -179,7 +176,7 @@ impl Directors {
     pub fn reconfigure(&mut self, settings: DirectorSettings, now_ms: u64) {
         self.settings = settings;
         self.arrange(now_ms);
-        self.hurry();
+        self.sending.hurry(self.settings.interval_ms);
     }
 
     fn arrange(&mut self, now_ms: u64) {
@@ -196,7 +193,6 @@ impl Directors {
             let link = self.links.entry(name).or_insert_with(|| Link {
                 address,
                 association: Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at),
-                answered_ms: None,
                 since_ms: now_ms,
                 report: None,
             });
@@ -208,13 +204,8 @@ impl Directors {
     pub fn set_own(&mut self, own: DirectorReport) {
         if self.own != own {
             self.own = own;
-            self.hurry();
+            self.sending.hurry(self.settings.interval_ms);
         }
-    }
-
-    fn hurry(&mut self) {
-        let soon = self.sent_ms.map_or(0, |at_ms| at_ms.saturating_add(self.settings.interval_ms / 4));
-        self.send_at_ms = self.send_at_ms.min(soon);
     }
 
     /// Takes in a datagram, from whomever it came.
@@ -273,9 +264,8 @@ impl Directors {
                 effect.events.push(DirectorEvent::Silent(link.address));
             }
         }
-        if now_ms >= self.send_at_ms {
-            self.sent_ms = Some(now_ms);
-            self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
+        if now_ms >= self.sending.due_ms() {
+            self.sending.sent(now_ms, self.settings.interval_ms);
             let to: Vec<(u64, Numbers)> =
                 self.links.iter().map(|(name, link)| (*name, link.association.echo())).collect();
             effect.datagrams =
@@ -287,7 +277,7 @@ impl Directors {
     /// When [`Directors::tick`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
-        expiries.fold(self.send_at_ms, u64::min)
+        expiries.fold(self.sending.due_ms(), u64::min)
     }
 
     /// The other directors, in order of address. An address at which another one doesn't speak is
@@ -327,7 +317,8 @@ impl Directors {
     }
 
     /// The counts of datagrams since the start.
-    pub fn counters(&self) -> MessageCounters {
+    #[cfg(test)]
+    fn counters(&self) -> super::association::MessageCounters {
         let mut all = self.others.counters;
         self.links.values().for_each(|link| all.add(link.association.counters()));
         all
@@ -347,13 +338,9 @@ impl Directors {
 
     /// An answer that echoes what was heard; not many a second, and to the address in the file.
     fn answer(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
-        let pause_ms = self.settings.interval_ms / 4;
-        let link = self.links.get_mut(&to)?;
-        if link.answered_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < pause_ms) {
-            return None;
-        }
-        link.answered_ms = Some(now_ms);
-        self.datagram(now_ms, to, echo)
+        let pause_ms = pause_ms(self.settings.interval_ms);
+        let may = self.links.get_mut(&to).is_some_and(|link| link.association.may_answer(now_ms, pause_ms));
+        may.then(|| self.datagram(now_ms, to, echo))?
     }
 
     fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {

@@ -24,7 +24,6 @@ pub(super) struct PeerState {
     pub(super) name: String,
     pub(super) address: IpAddr,
     pub(super) association: Association,
-    answered_ms: Option<u64>,
     /// When it began to be alive, or ended.
     pub(super) since_ms: u64,
     /// Since when it is present: see [`PeerState::is_present`].
@@ -46,7 +45,6 @@ impl PeerState {
             name: name.into(),
             address,
             association,
-            answered_ms: None,
             since_ms: now_ms,
             present_since_ms: None,
             content: None,
@@ -56,15 +54,6 @@ impl PeerState {
             reported_difference: false,
             left: false,
         }
-    }
-
-    /// Whether an answer may be sent now; if so, the next may be in `pause_ms`.
-    pub(super) fn may_answer(&mut self, now_ms: u64, pause_ms: u64) -> bool {
-        let may = self.answered_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= pause_ms);
-        if may {
-            self.answered_ms = Some(now_ms);
-        }
-        may
     }
 
     /// Whether it may be the rightful owner of an address. A host that runs another configuration

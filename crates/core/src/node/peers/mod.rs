@@ -75,6 +75,7 @@ use super::association::{
     SenderCounts,
 };
 use super::envelope::digest;
+use super::sending::{SendTimes, pause_ms};
 use link::{LastReport, PeerState};
 use owner::{AddressOwnership, ConflictOutcome, HostCandidate};
 use wire::{Body, Datagram, HostReport, ReadError, VERSION};
@@ -103,8 +104,7 @@ pub struct Peers {
     others: SenderCounts,
     claims: u64,
     claimed_twice: u64,
-    sent_ms: Option<u64>,
-    send_at_ms: u64,
+    sending: SendTimes,
     started_ms: u64,
     /// When time or a datagram was last looked at.
     looked_ms: u64,
@@ -129,8 +129,7 @@ impl Peers {
             others: SenderCounts::default(),
             claims: 0,
             claimed_twice: 0,
-            sent_ms: None,
-            send_at_ms: now_ms,
+            sending: SendTimes::new(now_ms),
             started_ms: now_ms,
             looked_ms: now_ms,
         };
@@ -274,7 +273,7 @@ impl Peers {
         tick.changed |= self.settle_ready(now_ms);
         self.release(now_ms, &mut tick.notices, &mut tick.changed);
         self.claim(now_ms, &mut tick);
-        if now_ms >= self.send_at_ms {
+        if now_ms >= self.sending.due_ms() {
             tick.datagrams = self.datagrams(now_ms);
         }
         tick
@@ -298,7 +297,7 @@ impl Peers {
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
         let ready = (!self.ready && !self.waits && !self.left).then_some(self.ready_at_ms);
-        expiries.chain(ready).chain(self.owner.next_at()).fold(self.send_at_ms, u64::min)
+        expiries.chain(ready).chain(self.owner.next_at()).fold(self.sending.due_ms(), u64::min)
     }
 
     /// Somebody else answers ARP or neighbour discovery for a service address.
@@ -405,8 +404,7 @@ impl Peers {
 
     /// Sends the next datagrams soon: what changed is news, but not many a second.
     fn hurry(&mut self) {
-        let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms + self.settings.interval_ms / 4);
-        self.send_at_ms = self.send_at_ms.min(soonest);
+        self.sending.hurry(self.settings.interval_ms);
     }
 
     /// Takes part an interval after every other host was heard, or once it would have been: until
@@ -559,8 +557,7 @@ impl Peers {
 
     /// Datagrams to all others, and when the next are due.
     fn datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
-        self.sent_ms = Some(now_ms);
-        self.send_at_ms = now_ms.saturating_add(self.settings.interval_ms.max(1));
+        self.sending.sent(now_ms, self.settings.interval_ms);
         let to: Vec<(u64, Numbers)> =
             self.links.iter().map(|(digest, link)| (*digest, link.association.echo())).collect();
         to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
@@ -568,8 +565,9 @@ impl Peers {
 
     /// An answer that echoes what was heard; not many a second.
     fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
-        let pause_ms = self.settings.interval_ms / 4;
-        let may = self.links.get_mut(&datagram.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
+        let pause_ms = pause_ms(self.settings.interval_ms);
+        let link = self.links.get_mut(&datagram.sender);
+        let may = link.is_some_and(|link| link.association.may_answer(now_ms, pause_ms));
         may.then(|| self.datagram(now_ms, datagram.sender, datagram.numbers))?
     }
 

@@ -90,9 +90,9 @@ fn host_report_arrives_and_changes_are_sent_early() {
     let (mut a, mut b) = acquainted(0);
     let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
     tick(&mut a, 500);
-    assert_eq!(a.send_at_ms, 1_000);
+    assert_eq!(a.sending.due_ms(), 1_000);
     a.set_own(OwnStatus { load: 5, up: 1, draining: 2, macs: macs.clone() });
-    assert_eq!(a.send_at_ms, 625);
+    assert_eq!(a.sending.due_ms(), 625);
     pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
     let seen = other(&b);
@@ -101,7 +101,7 @@ fn host_report_arrives_and_changes_are_sent_early() {
         (5, 1, 2, &macs, Some(625))
     );
     a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs });
-    assert_eq!(a.send_at_ms, 1_125);
+    assert_eq!(a.sending.due_ms(), 1_125);
     assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
     assert_eq!(other(&b).load, 6);
 }

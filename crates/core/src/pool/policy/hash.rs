@@ -149,13 +149,14 @@ fn is_prime(n: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::path::tables::HASH_SLOTS;
     use proptest::prelude::*;
     use std::println;
 
-    fn members(weights: &[u16], seed: u64) -> Vec<Weighted> {
+    /// Members with these weights, whose slots count from 1.
+    pub(in super::super) fn members(weights: &[u16], seed: u64) -> Vec<Weighted> {
         (1u16..)
             .zip(weights)
             .map(|(slot, &weight)| Weighted { slot, weight, seed: seed.wrapping_add(u64::from(slot)) })

@@ -62,18 +62,12 @@ fn parts(configured: &[Weighted], serving: &[Weighted]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hash::tests::members;
     use super::super::{maglev, second_candidates};
     use super::*;
     use crate::path::tables::HASH_SLOTS;
     use alloc::sync::Arc;
     use proptest::prelude::*;
-
-    fn members(weights: &[u16], seed: u64) -> Vec<Weighted> {
-        (1u16..)
-            .zip(weights)
-            .map(|(slot, &weight)| Weighted { slot, weight, seed: seed.wrapping_add(u64::from(slot)) })
-            .collect()
-    }
 
     fn share(table: &[u16], slot: u16) -> f64 {
         table.iter().filter(|one| **one == slot).count() as f64 / HASH_SLOTS as f64

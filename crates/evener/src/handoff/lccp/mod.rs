@@ -138,8 +138,7 @@ impl LccpNode {
         network: &Network,
         control: Option<ControlLink>,
     ) -> io::Result<LccpNode> {
-        let mut incarnation = [0; 8];
-        crate::runtime::secret::random(&mut incarnation)?;
+        let incarnation = crate::runtime::secret::random_number()?;
         let taker = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|taker| {
             let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
             taker.map_err(cannot).ok()
@@ -165,7 +164,7 @@ impl LccpNode {
         let shared = Arc::new(LccpState {
             part,
             secret,
-            incarnation: u64::from_ne_bytes(incarnation),
+            incarnation,
             components,
             talk: Mutex::new(talk),
             taker,

@@ -1,0 +1,38 @@
+//! When a node is to send its datagrams: each interval, and sooner with news, but not many a
+//! second.
+
+/// The times of sending, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendTimes {
+    sent_ms: Option<u64>,
+    due_ms: u64,
+}
+
+impl SendTimes {
+    /// Nothing was sent yet: at once.
+    pub(super) fn new(now_ms: u64) -> SendTimes {
+        SendTimes { sent_ms: None, due_ms: now_ms }
+    }
+
+    /// When the next datagrams are due.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.due_ms
+    }
+
+    /// They are sent now.
+    pub(super) fn sent(&mut self, now_ms: u64, interval_ms: u64) {
+        self.sent_ms = Some(now_ms);
+        self.due_ms = now_ms.saturating_add(interval_ms.max(1));
+    }
+
+    /// There is news: they are due soon.
+    pub(super) fn hurry(&mut self, interval_ms: u64) {
+        let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms.saturating_add(pause_ms(interval_ms)));
+        self.due_ms = self.due_ms.min(soonest);
+    }
+}
+
+/// The least time between datagrams with news to a node, or answers to it.
+pub(super) const fn pause_ms(interval_ms: u64) -> u64 {
+    interval_ms / 4
+}
