@@ -15,13 +15,13 @@ const NAMED_MAX: usize = 3;
 /// Whether a service serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReadiness {
-    /// Its name.
+    /// The service's name.
     pub service: String,
-    /// Its addresses.
+    /// The service's addresses.
     pub addresses: Vec<SocketAddr>,
     /// Whether the daemon itself answers its clients, so that a data plane alone doesn't do.
     pub needs_daemon: bool,
-    /// Why it doesn't serve, in words; none where it does.
+    /// The reason in words, where the service doesn't serve.
     pub obstacle: Option<String>,
 }
 

@@ -34,18 +34,21 @@ async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiErr
     let unavailable = |message: String| ApiError(StatusCode::SERVICE_UNAVAILABLE, message);
     let directory = paths::directory().map_err(|error| unavailable(error.to_string()))?;
     let mut last = api.ready.0.lock().await;
-    if last.as_ref().is_none_or(|(at, _)| at.elapsed() > KEPT) {
-        *last = Some((Instant::now(), Looked::at(&directory).await));
-    }
-    let looked = last.as_ref().map(|(_, looked)| looked);
-    if subject.zip(looked).is_some_and(|(subject, looked)| looked.lacks(subject)) {
+    let fresh = last.take().filter(|(at, _)| at.elapsed() <= KEPT);
+    let fresh = match fresh {
+        Some(fresh) => fresh,
+        None => (Instant::now(), Looked::at(&directory).await),
+    };
+    let (_, looked) = last.insert(fresh);
+    if subject.is_some_and(|subject| looked.lacks(subject)) {
         let message = "There is no such service.".to_owned();
         return Err(ApiError(StatusCode::NOT_FOUND, message));
     }
-    match looked.map(|looked| looked.judge(subject)) {
-        Some(view) if view.ready => Ok("ready\n"),
+    let view = looked.judge(subject);
+    match view.ready {
+        true => Ok("ready\n"),
         // Reasons name servers, which are nobody's business who has no token.
-        Some(view) if api.may_change => Err(unavailable(view.reason)),
-        _ => Err(unavailable("Not ready: `evener ready` on this host says why.".to_owned())),
+        false if api.may_change => Err(unavailable(view.reason)),
+        false => Err(unavailable("Not ready: `evener ready` on this host says why.".to_owned())),
     }
 }

@@ -11,7 +11,7 @@ use std::thread::available_parallelism;
 
 use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
 use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
-use evener_core::net::http::Url;
+use evener_core::net::http::{Response, Url};
 use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
@@ -22,8 +22,8 @@ use crate::config::{Config, GroupService};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
-    Frontend, Frontends, GroupContext, GroupSockets, ListenError, MemberMessage, MemberQuery, MessageSender,
-    Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load,
+    Frontend, Frontends, GroupContext, GroupSockets, JSON, ListenError, MemberMessage, MemberQuery,
+    MessageSender, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load,
 };
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::files;
@@ -184,11 +184,7 @@ impl GroupControl {
             certificate: certificate.as_ref(),
         };
         let reply = self.at_desk(director, now, &group, |mut desk| desk.answer(sender, &verb, &body));
-        let reply = reply.unwrap_or_else(|| Reply {
-            status: 503,
-            kind: "text/plain",
-            body: "this group is no longer served\n".to_owned(),
-        });
+        let reply = reply.unwrap_or_else(|| Response::sentence(503, "this group is no longer served"));
         if reply.status >= 400 {
             tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
         }
@@ -215,8 +211,8 @@ impl GroupControl {
         };
         let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(message_sender, message));
         match reply {
-            Some(Reply { status, kind, body }) => {
-                GroupReply { status, body, is_json: kind == "application/json" }
+            Some(Response { status, kind, body, .. }) => {
+                GroupReply { status, body, is_json: kind == Some(JSON) }
             }
             None => {
                 let (status, body) = match sender {
@@ -240,8 +236,8 @@ impl GroupControl {
         director: &mut Director,
         now: Moment,
         group: &str,
-        answer: impl FnOnce(GroupContext<'_>) -> Result<Reply, Reply>,
-    ) -> Option<Reply> {
+        answer: impl FnOnce(GroupContext<'_>) -> Result<Response, Response>,
+    ) -> Option<Response> {
         let (tokens, throttle) = (self.tokens.get(group).map(Arc::as_ref), &mut self.throttle);
         let certifies = self.client_cas.contains_key(group);
         director.message(now, group, |now, group, members| {

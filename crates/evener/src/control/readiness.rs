@@ -57,12 +57,7 @@ impl ReadinessRecord {
 /// This host as the daemon knows it, which keeps programs attached.
 pub(super) fn seen_by(executor: &Executor) -> Seen {
     let director = &executor.director;
-    let interfaces = director.network().interfaces.iter();
-    Seen {
-        now_ms: now_ms(),
-        carriers: interfaces.map(|(at, one)| (*at, one.up && one.carrier)).collect(),
-        attached: director.links().keys().copied().collect(),
-    }
+    Seen::of(director.network(), director.links().keys().copied().collect())
 }
 
 /// The record of now.

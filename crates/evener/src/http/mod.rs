@@ -15,8 +15,9 @@ pub(crate) fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
     let Response { status, kind, fields, body } = response;
     let mut builder = hyper::Response::builder().status(status).header(SERVER_FIELD, SERVER);
     if let Some(kind) = kind {
-        builder = builder.header(CONTENT_TYPE, kind).header(CACHE_CONTROL_FIELD, CACHE_CONTROL);
+        builder = builder.header(CONTENT_TYPE, kind);
     }
+    builder = builder.header(CACHE_CONTROL_FIELD, CACHE_CONTROL);
     for (name, value) in fields {
         builder = builder.header(name, value);
     }

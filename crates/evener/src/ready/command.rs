@@ -57,10 +57,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
     let (mut before, mut due) = (None, None);
     loop {
         tokio::select! {
-            action = signals.next() => match action {
-                SignalAction::Stop | SignalAction::Dismantle => return Ok(true),
-                SignalAction::Reload | SignalAction::Reopen => continue,
-            },
+            () = end(&mut signals) => return Ok(true),
             _ = ticks.tick() => {}
         }
         let view = Looked::at(directory).await.judge(args.subject.as_deref());
@@ -71,7 +68,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
         before = Some(view.ready);
         if let Some(command) = due {
             let done = tokio::select! {
-                _ = signals.next() => return Ok(true),
+                () = end(&mut signals) => return Ok(true),
                 done = carry_out(command, &view) => done,
             };
             match done {
@@ -82,6 +79,11 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
             }
         }
     }
+}
+
+/// Waits until it is to end. Other signals are for daemons.
+async fn end(signals: &mut ProcessSignals) {
+    while matches!(signals.next().await, SignalAction::Reload | SignalAction::Reopen) {}
 }
 
 async fn carry_out(command: &str, view: &ReadinessView) -> io::Result<ExitStatus> {

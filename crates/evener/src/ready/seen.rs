@@ -6,7 +6,7 @@ use evener_dataplane::xdp::pins;
 use nix::unistd::geteuid;
 
 use super::Record;
-use crate::io::network;
+use crate::io::network::{self, Network};
 
 /// A host at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,10 +20,15 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// One with these interfaces, and programs attached to those.
+    pub(crate) fn of(network: &Network, attached: BTreeSet<u32>) -> Seen {
+        let carriers = network.interfaces.iter().map(|(at, one)| (*at, one.up && one.carrier));
+        Seen { now_ms: evener_dataplane::now_ns() / 1_000_000, carriers: carriers.collect(), attached }
+    }
+
     /// Looks at what a record speaks of; a sentence where it can't be seen.
     pub(super) async fn now(record: &Record) -> Result<Seen, String> {
         let network = network::read().await.map_err(|error| format!("the network can't be read: {error}"))?;
-        let carriers = network.interfaces.iter().map(|(at, one)| (*at, one.up && one.carrier)).collect();
         let attached = match record.is_in_kernel {
             true => {
                 pins::attached().map_err(|error| format!("attached programs can't be looked at: {error}"))?
@@ -33,6 +38,6 @@ impl Seen {
         if record.is_in_kernel && attached.is_empty() && !geteuid().is_root() {
             return Err("attached programs can be looked at by root alone".to_owned());
         }
-        Ok(Seen { now_ms: evener_dataplane::now_ns() / 1_000_000, carriers, attached })
+        Ok(Seen::of(&network, attached))
     }
 }

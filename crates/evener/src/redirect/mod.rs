@@ -37,10 +37,10 @@ use crate::runtime::tls::{self, TlsError};
 pub(crate) use frontend::{Frontend, Rules};
 pub(crate) use frontends::{Frontends, ShownGroup};
 pub(crate) use member_query::{MemberQuery, fetch_report, query_load};
-pub(crate) use protocol::{GroupContext, MessageSender};
+pub(crate) use protocol::{GroupContext, JSON, MessageSender};
 pub(crate) use request_log::RequestLog;
 use responder::{Delegate, ORDERS, Responder, ResponderOrder};
-pub(crate) use slow_path::{MemberMessage, Reply, SlowPathServer};
+pub(crate) use slow_path::{MemberMessage, SlowPathServer};
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;

@@ -7,13 +7,15 @@ use std::net::IpAddr;
 use evener_core::farm::group::{
     ClockReading, Group, Joiner, MemberRefusal, MemberSnapshot, Members, MessageOrigin, TokenThrottle,
 };
-use evener_core::net::http::Url;
+use evener_core::net::http::{Response, Url};
 use evener_core::node::group::{GroupMessage, MessageError, Verb};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
-use super::slow_path::Reply;
 use crate::runtime::group_tokens::{Grant, GrantedMembers, GroupTokens, TokenScope};
+
+/// The kind of a listing.
+pub(crate) const JSON: &str = "application/json";
 
 /// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +167,7 @@ impl GroupContext<'_> {
         sender: MessageSender<'_>,
         verb: &str,
         body: &[u8],
-    ) -> Result<Reply, Reply> {
+    ) -> Result<Response, Response> {
         let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
             let speaks = self.judge(sender, verb)?;
@@ -182,7 +184,7 @@ impl GroupContext<'_> {
         &mut self,
         sender: MessageSender<'_>,
         message: GroupMessage,
-    ) -> Result<Reply, Reply> {
+    ) -> Result<Response, Response> {
         let verb = match &message {
             GroupMessage::Add(_) => Verb::Add,
             GroupMessage::Exit(_) => Verb::Exit,
@@ -240,7 +242,7 @@ impl GroupContext<'_> {
         from: Option<IpAddr>,
         speaks: &TokenScope,
         message: GroupMessage,
-    ) -> Result<Reply, DenialReason> {
+    ) -> Result<Response, DenialReason> {
         match message {
             GroupMessage::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
@@ -249,14 +251,14 @@ impl GroupContext<'_> {
                 let origin = MessageOrigin { from, hosts, is_operator: *speaks == TokenScope::Operator };
                 let joined = self.members.join(self.now, &origin, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
-                Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
+                Ok(Response::sentence(status, &format!("joined: {}, known: {}", joined.new, joined.known)))
             }
             GroupMessage::Exit(urls) => {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
                     return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.remove_members(self.now, &urls)?;
-                Ok(text(200, format!("left: {}", urls.len())))
+                Ok(Response::sentence(200, &format!("left: {}", urls.len())))
             }
             GroupMessage::Inform(report) => {
                 let url = self.members.reporter_url(from, report.url.as_ref())?;
@@ -264,14 +266,14 @@ impl GroupContext<'_> {
                     return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.inform(self.now, from, &report)?;
-                Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
+                Ok(Response::empty(204))
             }
             GroupMessage::Query => Ok(self.list(speaks)),
             GroupMessage::LoadQuery => Err(DenialReason::Director),
         }
     }
 
-    fn list(&self, speaks: &TokenScope) -> Reply {
+    fn list(&self, speaks: &TokenScope) -> Response {
         // A client with a credential is a member, and members may know each other.
         let knows_all = self.tokens.is_some() || self.certifies || speaks.is_for_all();
         let members = self.members.snapshot(self.now).into_iter();
@@ -279,8 +281,8 @@ impl GroupContext<'_> {
             members.filter(|member| knows_all || !member.joiner.anonymous).map(MemberEntry::of).collect();
         let listing = Listing { group: &self.group.name, policy: self.group.policy.name, members };
         match serde_json::to_string(&listing) {
-            Ok(body) => Reply { status: 200, kind: "application/json", body: body + "\n" },
-            Err(error) => text(500, format!("the members can't be written: {error}")),
+            Ok(body) => Response::of(200, JSON, body + "\n"),
+            Err(error) => Response::sentence(500, &format!("the members can't be written: {error}")),
         }
     }
 }
@@ -302,11 +304,6 @@ fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     }
 }
 
-fn denial(denied: &DenialReason) -> Reply {
-    text(denied.status(), denied.to_string())
-}
-
-fn text(status: u16, mut sentence: String) -> Reply {
-    sentence.push('\n');
-    Reply { status, kind: "text/plain", body: sentence }
+fn denial(denied: &DenialReason) -> Response {
+    Response::sentence(denied.status(), &denied.to_string())
 }

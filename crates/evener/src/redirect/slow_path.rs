@@ -67,16 +67,7 @@ pub(crate) struct MemberMessage {
     /// Its body.
     pub(crate) body: Vec<u8>,
     /// Where the answer goes.
-    pub(crate) answer: oneshot::Sender<Reply>,
-}
-
-/// The answer to a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub(crate) status: u16,
-    /// Of what kind the body is.
-    pub(crate) kind: &'static str,
-    pub(crate) body: String,
+    pub(crate) answer: oneshot::Sender<http::Response>,
 }
 
 /// The taker of connections that responders give away.
@@ -221,7 +212,7 @@ impl SlowConnection {
             answered.await.ok()
         };
         match tokio::time::timeout(MESSAGE, reply).await {
-            Ok(Some(reply)) => replied(&reply),
+            Ok(Some(reply)) => replied(reply),
             _ => refuse(503, "The control loop does not answer."),
         }
     }
@@ -267,16 +258,11 @@ impl SlowConnection {
     }
 }
 
-fn replied(reply: &Reply) -> Response<ResponseBody> {
-    let body = reply.body.clone();
-    let response = match reply.status {
-        204 => http::Response::empty(204).with("Cache-Control", http::CACHE_CONTROL.to_owned()),
-        status => http::Response::of(status, reply.kind, body),
-    };
+fn replied(reply: http::Response) -> Response<ResponseBody> {
     boxed(match reply.status {
-        401 => response.with("WWW-Authenticate", "Bearer".to_owned()),
-        429 => response.with("Retry-After", RETRY_AFTER_S.to_string()),
-        _ => response,
+        401 => reply.with("WWW-Authenticate", "Bearer".to_owned()),
+        429 => reply.with("Retry-After", RETRY_AFTER_S.to_string()),
+        _ => reply,
     })
 }
 

@@ -95,9 +95,12 @@ pub(crate) fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // One that a crash has left may be anybody's to read.
     let _ = fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // A part of it would only fill the disk.
+        let _ = fs::remove_file(&new);
+    }
+    written
 }
 
 fn draft_of(path: &Path) -> PathBuf {

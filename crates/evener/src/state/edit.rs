@@ -134,6 +134,11 @@ pub(crate) fn places(edits: &[Edit]) -> String {
     places.join(", ")
 }
 
+/// The operator's word on a director.
+pub(super) fn director_state(is_drained: bool) -> OperatorState {
+    if is_drained { OperatorState::Drain } else { OperatorState::Ready }
+}
+
 /// The operator's word as an edit's value: a server that is ready has none.
 pub fn operator_value(state: OperatorState) -> Option<Value> {
     (state != OperatorState::Ready).then(|| Value::String(state.name().to_owned()))

@@ -7,7 +7,7 @@ use evener_core::pool::OperatorState;
 use toml::{Table, Value};
 
 use super::document::FarmDocument;
-use super::edit::{Place, operator_state, operator_value};
+use super::edit::{Place, director_state, operator_state, operator_value};
 use super::record::OperatorStates;
 use crate::runtime::spelling::meant;
 
@@ -196,10 +196,7 @@ pub(super) fn meaning(
             edits.extend(of.map(|name| state_edit(name, OperatorState::Ready)));
             edits
         }
-        StateOrder::DrainDirector(drain) => {
-            let state = if *drain { OperatorState::Drain } else { OperatorState::Ready };
-            vec![(Place::Director, operator_value(state))]
-        }
+        StateOrder::DrainDirector(drain) => vec![(Place::Director, operator_value(director_state(*drain)))],
         StateOrder::Undo => Vec::new(),
     };
     Ok(Meaning::Edits(edits))

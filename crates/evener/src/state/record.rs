@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::document::FarmDocument;
-use super::edit::{Edit, Place, operator_state, operator_value};
+use super::edit::{Edit, Place, director_state, operator_state, operator_value};
 
 /// Changes that can be undone. Older ones are made one with the oldest that is kept.
 const CHANGES_MAX: usize = 1_000;
@@ -31,9 +31,7 @@ impl OperatorStates {
                 let name = ServerName { service: service.clone(), server: server.clone() };
                 operator_value(self.servers.get(&name).copied().unwrap_or_default())
             }
-            Place::Director => {
-                self.is_director_drained.then(|| operator_value(OperatorState::Drain)).flatten()
-            }
+            Place::Director => operator_value(director_state(self.is_director_drained)),
             _ => None,
         }
     }

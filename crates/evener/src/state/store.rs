@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::record::{Author, Record};
+use crate::runtime::files;
 use crate::runtime::shown::json;
 
 /// The format of the file. Another one is not read.
@@ -120,13 +121,7 @@ impl Store {
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let text = serde_json::to_vec(&Stored { format: FORMAT, record: record.clone() })?;
-        let (path, new) = (self.path(), self.folder.join("changes.json.new"));
-        let written = write_durably(&new, &text).and_then(|()| fs::rename(&new, &path));
-        if written.is_err() {
-            // A part of it would only fill the disk.
-            let _ = fs::remove_file(&new);
-        }
-        written?;
+        files::replace_secret(&self.path(), &text)?;
         File::open(&self.folder)?.sync_all()
     }
 
@@ -171,12 +166,6 @@ impl Store {
         }
         fs::rename(self.folder.join("audit.log"), aside(1))
     }
-}
-
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_data()
 }
 
 /// A time as in RFC 3339, in UTC.

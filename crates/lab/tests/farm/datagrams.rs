@@ -28,9 +28,13 @@ fn dns_answers_and_questions_of_any_length(engine: &str, way: Way) -> Result<()>
         let file = plan.file_with_udp(&farm, dns::PORT);
         let stage = plan.start_with(farm, &file, 4)?;
         let service = SocketAddr::new(stage.service.ip(), dns::PORT);
+        // They are open at a time, so that none has the port of another, whose session it would
+        // meet.
+        let clients: Vec<_> = (0..6)
+            .map(|_| dns::Client::open(stage.client(), service, Duration::from_secs(1)))
+            .collect::<Result<_>>()?;
         let mut count = BTreeMap::new();
-        for _ in 0..6 {
-            let client = dns::Client::open(stage.client(), service, Duration::from_secs(1))?;
+        for client in clients {
             *count.entry(client.who().with_context(|| format!("{family}"))?).or_insert(0) += 1;
             client.big(0).with_context(|| format!("{family}, a long answer"))?;
             client.big(3000).with_context(|| format!("{family}, a long question"))?;

@@ -58,13 +58,13 @@ impl RedirectStatus {
 /// A response, before it is known how its connection goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status.
+    /// The status.
     pub status: u16,
-    /// The kind of its body; `None` where there is no body (RFC 9110, section 15.3.5).
+    /// The kind of the body; `None` where there is no body (RFC 9110, section 15.3.5).
     pub kind: Option<&'static str>,
-    /// Its header fields besides those of each.
+    /// Header fields besides those that each response has.
     pub fields: Vec<(&'static str, String)>,
-    /// Its body.
+    /// The body.
     pub body: String,
 }
 
@@ -82,28 +82,29 @@ pub struct ResponseFraming<'a> {
 }
 
 impl Response {
-    /// One with a body of this kind.
+    /// A response with a body of this kind.
     pub fn of(status: u16, kind: &'static str, body: String) -> Response {
         Response { status, kind: Some(kind), fields: Vec::new(), body }
     }
 
-    /// One that says a sentence.
+    /// A response whose body is a sentence.
     pub fn sentence(status: u16, sentence: &str) -> Response {
         Response::of(status, "text/plain", [sentence, "\n"].concat())
     }
 
-    /// One that has a status alone.
+    /// A response without a body.
     pub const fn empty(status: u16) -> Response {
         Response { status, kind: None, fields: Vec::new(), body: String::new() }
     }
 
-    /// One that refuses a request.
+    /// The response to a request that is refused.
     pub fn refusal(refusal: HttpRefusal) -> Response {
         Response::sentence(refusal.status(), refusal.sentence())
     }
 
-    /// One that sends a client to a location. Bytes of it that no URL has are written as percent
-    /// codes (RFC 3986, section 2.1), so that neither a line nor an attribute ends with them.
+    /// The response that sends a client to a location. Bytes of it that no URL has are written as
+    /// percent codes (RFC 3986, section 2.1), so that neither a line nor an attribute ends with
+    /// them.
     pub fn redirect(status: RedirectStatus, base: &str, path: &str) -> Response {
         let mut location = String::from(base);
         encode(&mut location, path);
@@ -118,7 +119,7 @@ impl Response {
         self
     }
 
-    /// Appends its bytes.
+    /// Appends the bytes of the response.
     pub fn write(&self, out: &mut Vec<u8>, frame: &ResponseFraming<'_>) {
         let mut out = ResponseWriter(out);
         let connection = match (frame.closes, frame.keep_alive_header) {
@@ -133,8 +134,9 @@ impl Response {
         ));
         out.push(format_args!("{connection}"));
         if let Some(kind) = self.kind {
-            out.push(format_args!("Content-Type: {kind}\r\nCache-Control: {CACHE_CONTROL}\r\n"));
+            out.push(format_args!("Content-Type: {kind}\r\n"));
         }
+        out.push(format_args!("Cache-Control: {CACHE_CONTROL}\r\n"));
         for (name, value) in &self.fields {
             out.push(format_args!("{name}: {value}\r\n"));
         }
@@ -146,9 +148,9 @@ impl Response {
     }
 }
 
-/// The values of fields of each response.
+/// The value of a field that each response has.
 pub const SERVER: &str = "evener";
-/// The same of each that has a body.
+/// The same of another.
 pub const CACHE_CONTROL: &str = "no-store";
 
 /// The end of what is written.

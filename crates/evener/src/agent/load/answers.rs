@@ -295,16 +295,19 @@ mod tests {
     use super::*;
     use crate::request_heads::{Expected, vectors};
 
+    fn requester() -> ReportClient {
+        ReportClient {
+            client: [127, 0, 0, 1].into(),
+            is_permitted: true,
+            queries: Arc::new(QueryAccess::new()),
+            findings: None,
+        }
+    }
+
     #[test]
     fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let requester = ReportClient {
-                client: [127, 0, 0, 1].into(),
-                is_permitted: true,
-                queries: Arc::new(QueryAccess::new()),
-                findings: None,
-            };
-            let answer = answer(&vector.bytes, &load(), &requester).unwrap();
+            let answer = answer(&vector.bytes, &load(), &requester()).unwrap();
             let answer = String::from_utf8(answer).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
@@ -424,5 +427,7 @@ mod tests {
     fn other_questions_have_other_answers() {
         assert_eq!(response("GET", "/", &load()).status, 404);
         assert_eq!(response("POST", "/orca", &load()).status, 405);
+        let head = answer(b"HEAD /orca HTTP/1.1\r\nHost: a\r\n\r\n", &load(), &requester()).unwrap();
+        assert!(head.ends_with(b"\r\n\r\n"));
     }
 }

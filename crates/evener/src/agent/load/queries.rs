@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use evener_core::net::http::{CACHE_CONTROL, HeadParse, HttpRefusal, Response, read_within};
+use evener_core::net::http::{HeadParse, HttpRefusal, Response, read_within};
 use evener_core::node::group::Verb;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -87,7 +87,7 @@ impl QueryAccess {
             return Some(Response::sentence(403, FORBIDDEN));
         }
         self.query_signal.send_replace(());
-        Some(Response::empty(204).with("Cache-Control", CACHE_CONTROL.to_owned()))
+        Some(Response::empty(204))
     }
 }
 
