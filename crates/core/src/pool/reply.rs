@@ -7,7 +7,6 @@ use core::net::SocketAddr;
 
 use super::HealthKind;
 use super::health::Failure;
-use crate::net::http::Chunks;
 
 /// The most of a reply that is read for a probe, head and body, in bytes.
 pub const REPLY_MAX: usize = 64 * 1024;
@@ -77,7 +76,7 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
         };
     };
     let head = &reply[..reply.len() - body.len()];
-    let (body, is_whole) = match is_chunked(head).then(|| Chunks::data_of(body)) {
+    let (body, is_whole) = match is_chunked(head).then(|| data_of_chunks(body)) {
         Some((data, is_whole)) => (Cow::Owned(data), is_whole),
         None => (Cow::Borrowed(body), false),
     };
@@ -109,6 +108,23 @@ fn is_chunked(head: &[u8]) -> bool {
         let last = value.rsplit(|byte| matches!(byte, b',' | b':')).next().unwrap_or_default();
         name.eq_ignore_ascii_case(b"transfer-encoding") && last.trim_ascii().eq_ignore_ascii_case(b"chunked")
     })
+}
+
+/// The data of a body in chunks (RFC 9112, section 7.1), as far as it is there and no size is
+/// malformed; and whether nothing more can come.
+fn data_of_chunks(mut body: &[u8]) -> (Vec<u8>, bool) {
+    let mut data = Vec::new();
+    while let Some(end) = body.iter().position(|byte| *byte == b'\n') {
+        let (line, rest) = body.split_at(end + 1);
+        let size = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let size = core::str::from_utf8(size).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
+        let Some(size) = size.filter(|size| *size > 0) else { return (data, true) };
+        data.extend_from_slice(rest.get(..size).unwrap_or(rest));
+        // Behind the data there is a line's end.
+        let Some(next) = rest.get(size.saturating_add(2)..) else { break };
+        body = next;
+    }
+    (data, false)
 }
 
 /// The status code of a status line (RFC 9112, section 4), once it is there.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::{encode, encode_registry};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
@@ -70,21 +70,29 @@ pub fn text(scrape: Scrape, format: Format) -> String {
     usual.register_collector(Box::new(scrape.process));
     let mut registry = Registry::with_prefix("evener");
     registry.register_collector(Box::new(scrape.farm));
+    write(&[registry, usual], format, bytes)
+}
+
+/// The text of registries, of nearly so many bytes.
+pub(crate) fn write(registries: &[Registry], format: Format, bytes: usize) -> String {
     // Writing to a String does not fail.
     match format {
         Format::Text => {
             let mut plain = PlainText::with_capacity(bytes);
-            let _ = encode_registry(&mut plain, &registry);
-            let _ = encode(&mut plain, &usual);
+            let _ = write_all(registries, &mut plain);
             plain.text
         }
         Format::OpenMetrics => {
             let mut text = String::with_capacity(bytes);
-            let _ = encode_registry(&mut text, &registry);
-            let _ = encode(&mut text, &usual);
+            let _ = write_all(registries, &mut text);
             text
         }
     }
+}
+
+fn write_all(registries: &[Registry], text: &mut impl fmt::Write) -> fmt::Result {
+    registries.iter().try_for_each(|registry| encode_registry(text, registry))?;
+    encode_eof(text)
 }
 
 /// OpenMetrics in the older format, which calls a family of counters as its samples are called, and

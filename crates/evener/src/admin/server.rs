@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use nix::sys::stat::{Mode, fchmod};
 use rustls::ServerConfig;
@@ -18,7 +17,6 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
-use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, OwnAddress, Peer, PeerNames, PeerUser};
@@ -28,6 +26,8 @@ use super::progress::{Progress, Stage};
 use super::tls::{AdminTlsError, AdminTlsServer};
 use crate::board::request::Handle;
 use crate::config;
+use crate::http::client_stream::ClientStream;
+use crate::http::server::{self, ConnectionBounds};
 use crate::runtime::accept::accept;
 use crate::runtime::certificate_names::names_of;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
@@ -49,8 +49,8 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that takes none of what is sent for this long is disconnected: a stream may have a
 /// frame as large as the farm on its way.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that hyper reads ahead of a request's end; also bounds its head.
-const READ_BUFFER: usize = 16 * 1024;
+/// A client that has gone ends its stream of events.
+const BOUNDS: ConnectionBounds = ConnectionBounds { head: HEADER_TIMEOUT, idle: None, half_close: false };
 const EVICTED: &str = "an admin connection ended to make room for another";
 
 /// Why the daemon can't be reached.
@@ -147,7 +147,7 @@ impl AdminSockets {
         let live = LiveFeed::new(Arc::clone(&farm));
         let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
         // The output of a command of this host may be paused for any time.
-        let (unix_limits, tcp_limits) = (SocketLimits::new(None), SocketLimits::new(Some(WRITE_TIMEOUT)));
+        let (unix_limits, tcp_limits) = (SocketLimits::new(), SocketLimits::new());
         let by_unix = || async {
             let (stream, _) = unix.accept().await?;
             let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
@@ -181,7 +181,6 @@ struct SocketLimits {
     streams: ConnectionLimit,
     /// As many again, of those that have lost their place while they are answered.
     finishing: Semaphore,
-    write_timeout: Option<Duration>,
 }
 
 /// A connection with its place.
@@ -192,12 +191,11 @@ struct Visitor {
 }
 
 impl SocketLimits {
-    fn new(write_timeout: Option<Duration>) -> Arc<SocketLimits> {
+    fn new() -> Arc<SocketLimits> {
         Arc::new(SocketLimits {
             connections: ConnectionLimit::new(CONNECTIONS),
             streams: ConnectionLimit::new(STREAMS),
             finishing: Semaphore::new(CONNECTIONS),
-            write_timeout,
         })
     }
 
@@ -249,6 +247,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves one that comes by TCP, and by TLS where it has to.
 async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>, mut visitor: Visitor) {
+    let stream = ClientStream::new(stream, WRITE_TIMEOUT);
     let Some(tls) = tls else {
         return serve(stream, routes.layer(Extension(PeerNames::default())), visitor).await;
     };
@@ -273,18 +272,13 @@ async fn serve(
     visitor: Visitor,
 ) {
     let Visitor { client, mut slot, limits } = visitor;
-    let mut stream = TimeoutWriter::new(stream);
-    stream.set_timeout(limits.write_timeout);
     let (progress, mut stage) = Progress::new();
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .keep_alive(false)
-        .max_buf_size(READ_BUFFER)
-        .serve_connection(
-            TokioIo::new(Box::pin(stream)),
-            TowerToHyperService::new(routes.layer(Extension(progress.clone()))),
-        );
+    let routes = TowerToHyperService::new(routes.layer(Extension(progress.clone())));
+    let answer = |request| {
+        let answered = routes.call(request);
+        async move { answered.await.unwrap_or_else(|never| match never {}) }
+    };
+    let connection = server::serve(stream, &BOUNDS, answer, |_, _| {});
     tokio::pin!(connection);
     let at_first = async {
         tokio::select! {
@@ -293,7 +287,7 @@ async fn serve(
             Ok(_) = stage.wait_for(|stage| *stage == Stage::Waiting) => None,
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
                 tracing::debug!("an admin connection took too long");
-                Some(Ok(()))
+                Some(())
             }
         }
     };
@@ -315,9 +309,7 @@ async fn serve(
         },
         None => None,
     };
-    match done {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
-        None => tracing::debug!("{EVICTED}"),
+    if done.is_none() {
+        tracing::debug!("{EVICTED}");
     }
 }

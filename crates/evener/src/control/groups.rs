@@ -22,8 +22,8 @@ use crate::config::{Config, GroupService};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
-    Frontend, Frontends, GroupContext, GroupSockets, JSON, ListenError, MemberMessage, MemberQuery,
-    MessageSender, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load,
+    Clients, Frontend, Frontends, GroupContext, GroupSockets, JSON, ListenError, MemberMessage, MemberQuery,
+    MessageSender, RequestLog, Responders, Rules, fetch_report, query_load,
 };
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::files;
@@ -47,7 +47,7 @@ pub(super) struct GroupControl {
     throttle: TokenThrottle,
     /// None while there was never a group.
     responders: Option<Responders>,
-    attendant: SlowPathServer,
+    messages: mpsc::Sender<MemberMessage>,
     request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
@@ -71,7 +71,7 @@ impl GroupControl {
             next_tokens: BTreeMap::new(),
             throttle: TokenThrottle::default(),
             responders: None,
-            attendant: SlowPathServer::start(request_log.clone(), messages),
+            messages,
             request_log,
             directory: directory.to_owned(),
             facts,
@@ -100,9 +100,9 @@ impl GroupControl {
                 return Ok(None);
             }
             let threads = available_parallelism().map_or(1, NonZero::get);
-            let taker = self.attendant.taker();
-            self.responders =
-                Some(Responders::start(threads, ClientLimits::make().redirected, &taker, &self.request_log)?);
+            let places = ClientLimits::make().redirected;
+            let clients = Clients::new(places, self.messages.clone(), self.request_log.clone());
+            self.responders = Some(Responders::start(threads, clients)?);
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;

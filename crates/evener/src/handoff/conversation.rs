@@ -18,7 +18,7 @@ use super::head::{HEAD_MAX, HeadClass, HeadRefusal, NormalizedRequest, classify}
 use super::lccp::{PeerExchange, now_ms, state};
 use super::rehandoff::{Rehandoff, taken_up};
 use super::{ChosenTarget, ControlQuery, ConversationContext, FourTuple, proxy, reset, restore};
-use crate::http::last_bytes;
+use crate::http::{end, last_bytes};
 use crate::record::{HandoffRecord, Mechanism};
 use crate::runtime::connection_limit::ConnectionSlot;
 
@@ -419,18 +419,20 @@ impl<'r> HandoffTask<'r> {
     async fn answer(&mut self, word: FinalResponse) -> TransferInput {
         let speaks_text = self.speaks_text();
         let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Done };
-        match word {
-            FinalResponse::Refused(refusal) => answer(stream, &Response::refusal(refusal)).await,
-            FinalResponse::Status(502) => answer(stream, &Response::sentence(502, UNREACHED)).await,
-            FinalResponse::Status(status) => answer(stream, &Response::sentence(status, UNSERVED)).await,
+        let last = match word {
+            FinalResponse::Refused(refusal) => last_bytes(&Response::refusal(refusal)),
+            FinalResponse::Status(502) => last_bytes(&Response::sentence(502, UNREACHED)),
+            FinalResponse::Status(status) => last_bytes(&Response::sentence(status, UNSERVED)),
             // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of
             // TLS none can be sent.
-            FinalResponse::TimedOut if speaks_text => {
-                answer(stream, &Response::refusal(HttpRefusal::Timeout)).await;
+            FinalResponse::TimedOut if speaks_text => last_bytes(&Response::refusal(HttpRefusal::Timeout)),
+            FinalResponse::Http1Required => HTTP_1_REQUIRED.to_vec(),
+            FinalResponse::TimedOut | FinalResponse::Reset => {
+                reset(stream);
+                return TransferInput::Done;
             }
-            FinalResponse::Http1Required => end(stream, HTTP_1_REQUIRED).await,
-            FinalResponse::TimedOut | FinalResponse::Reset => reset(stream),
-        }
+        };
+        end(stream, &last, true, GOODBYE).await;
         TransferInput::Done
     }
 
@@ -465,23 +467,6 @@ impl HeadRefusal {
             HeadRefusal::Unreadable => FinalResponse::Reset,
         }
     }
-}
-
-/// Answers, and hangs up.
-async fn answer(stream: &mut TcpStream, response: &Response) {
-    end(stream, &last_bytes(response, false)).await;
-}
-
-/// Says the last word, and waits a moment for the client to hear it: unread bytes would make a
-/// reset of the end (RFC 9112, section 9.6).
-async fn end(stream: &mut TcpStream, word: &[u8]) {
-    let mut rest = [0; 4096];
-    let write_answer = async {
-        if stream.write_all(word).await.is_ok() && stream.shutdown().await.is_ok() {
-            while matches!(stream.read(&mut rest).await, Ok(1..)) {}
-        }
-    };
-    let _ = timeout(GOODBYE, write_answer).await;
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One request to a web server, and its answer. The caller has found the address, and says how long
-//! all of it may take.
+//! Requests to web servers. Of one request and its answer the caller has found the address, and
+//! says how long all of it may take.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,12 +12,17 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+
+/// Connections to many servers, without TLS.
+pub(crate) type Pool<B> = legacy::Client<HttpConnector, B>;
 
 /// A web server.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +175,23 @@ where
     // It moves the bytes while the answer is waited for; what ails it shows in the answer.
     tokio::spawn(connection);
     sender.send_request(request).await
+}
+
+/// A client for many requests, which keeps connections for later: of each server so many, for so
+/// long.
+pub(crate) fn pooled<B>(connect: Duration, kept: usize, kept_for: Duration) -> Pool<B>
+where
+    B: Body + Send,
+    B::Data: Send,
+{
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(connect));
+    connector.set_nodelay(true);
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(kept)
+        .pool_idle_timeout(kept_for)
+        .pool_timer(TokioTimer::new())
+        .build(connector)
 }
 
 #[cfg(test)]

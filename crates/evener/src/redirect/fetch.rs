@@ -20,11 +20,8 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Uri, Version};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::slow_path::ResponseBody;
+use crate::http::client::{Pool, pooled};
 use crate::io::locating::locate;
 
 /// How long a member may take to open a connection, and to begin its answer.
@@ -52,10 +49,13 @@ const OF_ONE_HOP: [&str; 8] = [
     "upgrade",
 ];
 
+/// A body that is passed on as it comes.
+pub(super) type FetchedBody = BoxBody<Bytes, hyper::Error>;
+
 /// The client that fetches.
 #[derive(Clone)]
 pub(super) struct MemberClient {
-    client: legacy::Client<HttpConnector, BoxBody<Bytes, hyper::Error>>,
+    client: Pool<FetchedBody>,
     /// By which groups of this director have pseudonyms that those of others haven't.
     pseudonyms: RandomState,
 }
@@ -77,22 +77,14 @@ pub(super) struct Destination<'a> {
 
 /// The result.
 pub(super) enum Fetch {
-    Answer(Response<ResponseBody>),
+    Answer(Response<FetchedBody>),
     /// Nothing: a status and a sentence for the client, in which the member has no name.
     Failed(u16, &'static str),
 }
 
 impl MemberClient {
     pub(super) fn new() -> MemberClient {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(KEPT)
-            .pool_idle_timeout(KEPT_FOR)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
-        MemberClient { client, pseudonyms: RandomState::new() }
+        MemberClient { client: pooled(CONNECT, KEPT, KEPT_FOR), pseudonyms: RandomState::new() }
     }
 
     /// Asks a member what its client asked, where it may be.

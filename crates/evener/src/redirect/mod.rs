@@ -1,21 +1,15 @@
 //! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
 //!
-//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop
-//! publishes ([`Frontend`]); what is said on a connection is [`http_connection`]'s. Requests that
-//! they don't answer go with their connection to the [`slow_path`]: messages of members, and those
-//! fetched for clients.
+//! Threads with sockets of their own serve them ([`Connection`]), by rules that the control loop
+//! publishes ([`Frontend`]).
 
-mod client_stream;
+mod connection;
 mod fetch;
 mod frontend;
 mod frontends;
-mod http_connection;
 mod member_query;
 mod protocol;
 mod request_log;
-mod request_stream;
-mod responder;
-mod slow_path;
 #[cfg(test)]
 mod tests;
 
@@ -24,23 +18,26 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use mio::{Poll, Waker};
 use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 
+use crate::runtime::accept::accept_each;
 use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
+use connection::Connection;
+pub(crate) use connection::{Clients, MemberMessage};
 pub(crate) use frontend::{Frontend, Rules};
 pub(crate) use frontends::{Frontends, ShownGroup};
 pub(crate) use member_query::{MemberQuery, fetch_report, query_load};
 pub(crate) use protocol::{GroupContext, JSON, MessageSender};
 pub(crate) use request_log::RequestLog;
-use responder::{Delegate, ORDERS, Responder, ResponderOrder};
-pub(crate) use slow_path::{MemberMessage, SlowPathServer};
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -97,19 +94,31 @@ impl ListenError {
     }
 }
 
-/// One thread, and the way to it.
+/// An order to a thread.
+enum ResponderOrder {
+    /// Serve a group's clients here.
+    Listen { listener: TcpListener, address: SocketAddr, front: Arc<Frontend> },
+    /// No more.
+    Silence { address: SocketAddr },
+}
+
+/// One thread, which ends with the way to it.
 struct Thread {
-    orders: Sender<ResponderOrder>,
-    waker: Waker,
-    handle: Option<JoinHandle<()>>,
+    orders: UnboundedSender<ResponderOrder>,
+    handle: JoinHandle<()>,
 }
 
 impl Thread {
+    fn start(number: usize, clients: Arc<Clients>) -> io::Result<Thread> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (orders, receiver) = unbounded_channel();
+        let thread = thread::Builder::new().name(format!("redirect-{number}"));
+        Ok(Thread { orders, handle: thread.spawn(move || run(runtime, receiver, &clients))? })
+    }
+
     fn order(&self, order: ResponderOrder) {
         // One that has ended has said why.
-        if self.orders.send(order).is_ok() {
-            let _ = self.waker.wake();
-        }
+        let _ = self.orders.send(order);
     }
 }
 
@@ -144,27 +153,14 @@ pub(crate) fn read_tls(
 }
 
 impl Responders {
-    /// Starts so many threads, with so many places for clients together.
+    /// Starts so many threads.
     ///
     /// # Errors
     /// When the system refuses.
-    pub(crate) fn start(
-        threads: usize,
-        places: usize,
-        taker: &Delegate,
-        request_log: &RequestLog,
-    ) -> Result<Responders, ListenError> {
-        let threads = threads.max(1);
-        let one = |number: usize| -> io::Result<Thread> {
-            let poll = Poll::new()?;
-            let waker = Waker::new(poll.registry(), ORDERS)?;
-            let (orders, receiver) = channel();
-            let (taker, request_log) = (Arc::clone(taker), request_log.clone());
-            let responder = Responder::new(poll, receiver, taker, request_log, places / threads);
-            let thread = thread::Builder::new().name(format!("redirect-{number}"));
-            Ok(Thread { orders, waker, handle: Some(thread.spawn(move || responder.run())?) })
-        };
-        let threads = (0..threads).map(one).collect::<io::Result<_>>().map_err(ListenError::Threads)?;
+    pub(crate) fn start(threads: usize, clients: Clients) -> Result<Responders, ListenError> {
+        let clients = Arc::new(clients);
+        let threads = (0..threads.max(1)).map(|number| Thread::start(number, Arc::clone(&clients)));
+        let threads = threads.collect::<io::Result<_>>().map_err(ListenError::Threads)?;
         Ok(Responders { threads, fronts: BTreeMap::new() })
     }
 
@@ -215,14 +211,59 @@ impl Responders {
 
 impl Drop for Responders {
     fn drop(&mut self) {
-        self.threads.iter().for_each(|thread| thread.order(ResponderOrder::Stop));
-        for thread in &mut self.threads {
-            if let Some(handle) = thread.handle.take() {
-                // A thread that panicked has said so.
-                let _ = handle.join();
-            }
+        let threads = self.threads.drain(..).map(|Thread { handle, .. }| handle);
+        for handle in threads.collect::<Vec<_>>() {
+            // A thread that panicked has said so.
+            let _ = handle.join();
         }
     }
+}
+
+/// A timer that is always near: the runtime writes to an eventfd for each one that is due before
+/// all others, as that of the only connection is.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Follows orders until there are no more.
+fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients: &Arc<Clients>) {
+    runtime.block_on(async {
+        tokio::spawn(async {
+            loop {
+                tokio::time::sleep(TICK).await;
+            }
+        });
+        let mut listeners: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
+        while let Some(order) = orders.recv().await {
+            let gone = match order {
+                ResponderOrder::Listen { listener, address, front } => {
+                    let listening = tokio::spawn(listen(listener, front, Arc::clone(clients)));
+                    listeners.insert(address, listening.abort_handle())
+                }
+                ResponderOrder::Silence { address } => listeners.remove(&address),
+            };
+            if let Some(gone) = gone {
+                gone.abort();
+            }
+        }
+    });
+    // Names that are being resolved aren't waited for.
+    runtime.shutdown_background();
+}
+
+/// Serves whoever comes to an address. Connections outlive that.
+async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Clients>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, service = front.name, "a thread can't hear clients"),
+    };
+    let next = || async {
+        let (stream, client) = listener.accept().await?;
+        Ok((stream, client, clients.admit(client, &front).await))
+    };
+    accept_each(next, |(stream, client, place)| {
+        let connection = Connection::new(client, Arc::clone(&front), Arc::clone(&clients), place);
+        tokio::spawn(connection.serve(stream));
+    })
+    .await;
 }
 
 /// One of several sockets that share an address: the kernel spreads connections over them by their

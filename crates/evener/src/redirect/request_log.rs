@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::frontend::{Frontend, RequestOutcome, Rules};
-use super::http_connection::AnsweredRequest;
+use super::frontend::{Frontend, RequestOutcome};
 use crate::record::{Recorder, RedirectRecord};
 
 /// The way to the recorder.
@@ -14,48 +13,41 @@ pub(crate) struct RequestLog {
     recorder: Arc<Recorder>,
 }
 
+/// A request that was answered.
+pub(super) struct AnsweredRequest<'a> {
+    pub(super) client: SocketAddr,
+    /// The head, as it came.
+    pub(super) head: &'a [u8],
+    /// The member's number, if one was chosen.
+    pub(super) member: Option<usize>,
+    pub(super) status: u16,
+    pub(super) outcome: RequestOutcome,
+    /// When it was seen.
+    pub(super) began: Instant,
+}
+
 impl RequestLog {
     pub(crate) fn new(recorder: Arc<Recorder>) -> RequestLog {
         RequestLog { recorder }
     }
 
-    /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
-    pub(super) fn record(
-        &mut self,
-        front: &Frontend,
-        rules: &Rules,
-        client: SocketAddr,
-        began: Instant,
-        answered: &AnsweredRequest<'_>,
-    ) {
-        if !self.recorder.is_wanted() {
-            return;
-        }
-        let server = answered.member.and_then(|id| rules.names.get(&id)).map(String::as_str);
-        let (head, status, outcome) = (answered.head, answered.status, answered.outcome);
-        self.log_request(front, server, client, began, head, status, outcome);
+    /// Whether anybody wants to know of requests.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.recorder.is_wanted()
     }
 
-    /// The same of one that was answered by somebody who waits.
-    #[allow(clippy::too_many_arguments, reason = "a line of the log has so many parts")]
-    pub(super) fn log_request(
-        &self,
-        front: &Frontend,
-        server: Option<&str>,
-        client: SocketAddr,
-        began: Instant,
-        head: &[u8],
-        status: u16,
-        outcome: RequestOutcome,
-    ) {
-        if !self.recorder.is_wanted() {
+    /// Tells of a request, if anybody wants to know.
+    pub(super) fn record(&self, front: &Frontend, answered: &AnsweredRequest<'_>) {
+        if !self.is_wanted() {
             return;
         }
+        let AnsweredRequest { client, head, member, status, outcome, began } = *answered;
+        let rules = front.rules();
         self.recorder.redirected(&RedirectRecord {
             client,
             service: &front.name,
             head,
-            server,
+            server: member.and_then(|id| rules.names.get(&id)).map(String::as_str),
             status,
             mechanism: match outcome {
                 RequestOutcome::Redirected => "redirected",

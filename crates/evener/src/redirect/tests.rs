@@ -1,8 +1,8 @@
-//! Talks, and a responder on a loopback socket.
+//! Connections, and a responder on a loopback socket.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use evener_core::farm::group::{self, Dispatch, MemberCandidate};
@@ -10,17 +10,14 @@ use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::path::seed::Seed;
 use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
+use tokio::sync::mpsc;
 
-use super::http_connection::{AnswerContext, ConnectionAction, HttpConnection};
 use super::*;
 use crate::record::Recorder;
 use crate::request_heads::{Expected, vectors};
 
-pub(super) fn rules(members: &[&str]) -> Rules {
-    rules_of(Choice::Turn, members)
-}
-
-fn rules_of(choice: Choice, members: &[&str]) -> Rules {
+pub(super) fn rules_of(choice: Choice, members: &[&str]) -> Rules {
     let candidates = members.iter().enumerate().map(|(id, url)| MemberCandidate {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
@@ -41,166 +38,129 @@ fn rules_of(choice: Choice, members: &[&str]) -> Rules {
     Rules::new(by, &Arc::from([]))
 }
 
-/// The answers to bytes that come in these pieces, and the next action.
-fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, ConnectionAction) {
-    let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), ConnectionAction::Read);
-    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let setting = AnswerContext { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
-    for piece in pieces {
-        assert!(matches!(next, ConnectionAction::Read), "{next:?} before {piece:?}");
-        next = talk.receive(piece, &setting, &mut out, &mut |_| {});
-    }
-    (String::from_utf8(out).unwrap(), next)
+/// Clients of groups, with so many places.
+pub(super) fn clients(places: usize) -> Clients {
+    Clients::new(places, mpsc::channel(1).0, RequestLog::new(Arc::new(Recorder::default())))
+}
+
+/// The answers to bytes that come in these pieces; `ends`: whether the client ends its side then,
+/// as it must where the connection is kept.
+async fn answers(front: &Arc<Frontend>, pieces: &[&[u8]], ends: bool) -> String {
+    let address = ([127, 0, 0, 1], 1).into();
+    let clients = Arc::new(clients(1));
+    let place = clients.admit(address, front).await;
+    let connection = Connection::new(address, Arc::clone(front), clients, place);
+    let (client, server) = duplex(1024 * 1024);
+    let (mut reader, mut writer) = split(client);
+    let write = async move {
+        for piece in pieces {
+            writer.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        if ends {
+            writer.shutdown().await.unwrap();
+        }
+    };
+    let read = async move {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    let ((), text, ()) = tokio::join!(write, read, connection.converse(server));
+    text
+}
+
+pub(super) fn front(members: &[&str]) -> Arc<Frontend> {
+    Arc::new(Frontend::new("shop", rules_of(Choice::Turn, members)))
 }
 
 fn statuses(text: &str) -> Vec<&str> {
-    text.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 ")).map(|rest| &rest[..3]).collect()
+    let lines = text.lines().filter_map(|line| line.strip_prefix("HTTP/1."));
+    lines.map(|rest| &rest[2..5]).filter(|status| status.bytes().all(|byte| byte.is_ascii_digit())).collect()
 }
 
 fn locations(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.strip_prefix("Location: ")).collect()
 }
 
-#[test]
-fn requests_are_judged_as_at_every_door() {
-    let rules = rules(&["http://m1"]);
+const GET: &str = "GET /a HTTP/1.1\r\nHost: shop\r\n\r\n";
+
+#[tokio::test]
+async fn requests_are_judged_as_at_every_door_also_later_ones() {
+    let post = "POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n\n\0G";
     for vector in vectors() {
-        let (answer, next) = answers(&rules, &[&vector.bytes], false);
-        let expected = match vector.expected {
-            Expected::Accepted { method: "GET", .. } => "302".to_owned(),
-            Expected::Accepted { .. } => "307".to_owned(),
-            Expected::Refused { status, .. } => {
-                assert_eq!(next, ConnectionAction::End { lingers: true }, "{}", vector.text);
-                status.to_string()
-            }
-        };
-        assert_eq!(statuses(&answer), [expected], "{}", vector.text);
+        for (first, answered) in [("", None), (GET, Some("302")), (post, Some("307"))] {
+            let answer = answers(&front(&["http://m1"]), &[first.as_bytes(), &vector.bytes], true).await;
+            let expected = match vector.expected {
+                Expected::Accepted { method: "GET", .. } => "302".to_owned(),
+                Expected::Accepted { .. } => "307".to_owned(),
+                Expected::Refused { status, .. } => status.to_string(),
+            };
+            let expected: Vec<&str> = answered.into_iter().chain([expected.as_str()]).collect();
+            assert_eq!(statuses(&answer), expected, "{}", vector.text);
+        }
     }
 }
 
-const GET: &str = "GET /a HTTP/1.1\r\nHost: shop\r\n\r\n";
-
-#[test]
-fn however_a_pipeline_is_cut_its_answers_are_the_same() {
-    let rules = rules(&["http://m1", "http://m2"]);
+#[tokio::test]
+async fn however_a_pipeline_is_cut_its_answers_are_the_same() {
     let text = format!(
         "{GET}HEAD /b HTTP/1.1\r\nHost: shop\r\n\r\nPOST /c HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nhello{GET}"
     );
-    let (whole, next) = answers(&rules, &[text.as_bytes()], false);
-    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], ConnectionAction::Read));
-    assert_eq!(locations(&whole), ["http://m1/a", "http://m2/b", "http://m1/c", "http://m2/a"]);
-    for at in 1..text.len() {
+    let check = async |pieces: &[&[u8]]| {
+        let answer = answers(&front(&["http://m1", "http://m2"]), pieces, true).await;
+        assert_eq!(statuses(&answer), ["302", "302", "307", "302"], "{pieces:?}");
+        let expected = ["http://m1/a", "http://m2/b", "http://m1/c", "http://m2/a"];
+        assert_eq!(locations(&answer), expected, "{pieces:?}");
+    };
+    for at in 0..text.len() {
         let (first, second) = text.as_bytes().split_at(at);
-        assert_eq!(
-            answers(&rules, &[first, second], false),
-            (whole.clone(), ConnectionAction::Read),
-            "cut at {at}"
-        );
+        check(&[first, second]).await;
     }
-    let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-    assert_eq!(answers(&rules, &bytes, false), (whole, ConnectionAction::Read));
+    check(&text.as_bytes().chunks(1).collect::<Vec<_>>()).await;
 }
 
-#[test]
-fn connections_end_where_the_next_request_could_not_be_found() {
-    let rules = rules(&["http://m1"]);
+#[tokio::test]
+async fn connections_end_where_the_next_request_could_not_be_found() {
     let post = |lines: &str, body: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n{body}");
-    let cases = [
-        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "302", false),
-        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "302", false),
-        (format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{GET}"), "302", true),
-        (post("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"), "307", true),
-        (post("Content-Length: 70000\r\n", ""), "307", true),
-        (post("Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "307", true),
-        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400", true),
-    ];
-    for (text, status, lingers) in cases {
-        let (answer, next) = answers(&rules, &[text.as_bytes()], false);
-        assert_eq!((statuses(&answer), next), (vec![status], ConnectionAction::End { lingers }), "{text:?}");
-        assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
-    }
-    assert_eq!(answers(&rules, &[GET.as_bytes()], true).1, ConnectionAction::End { lingers: false });
-}
-
-#[test]
-fn http_1_0_answer_has_keep_alive() {
-    let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
-    let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
-    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Read, "{answer}");
-}
-
-#[test]
-fn no_live_member_gives_503_with_retry_after() {
-    let (answer, next) = answers(&rules(&[]), &[GET.as_bytes()], false);
-    assert_eq!((statuses(&answer), next), (vec!["503"], ConnectionAction::Read));
-    assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
-}
-
-#[test]
-fn request_for_slow_path_is_left_unread() {
-    for (members, text) in [
-        (["http://m1"], "GROUP-QUERY * HTTP/1.1\r\nHost: a\r\n\r\n"),
-        (["http://hidden"], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    for (text, status) in [
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "302"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "302"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{GET}"), "302"),
+        (post("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"), "307"),
+        (post("Content-Length: 70000\r\n", ""), "307"),
+        (post("Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "307"),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400"),
     ] {
-        let rules = rules(&members);
-        let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
-        let setting =
-            AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-        let next = talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {});
-        assert_eq!((next, out.len()), (ConnectionAction::GiveAway, 0));
-        let (unread, chosen) = talk.into_unread();
-        assert_eq!(unread, text.as_bytes());
-        assert_eq!(chosen.map(|member| member.id), members[0].contains("hidden").then_some(0));
+        let answer = answers(&front(&["http://m1"]), &[text.as_bytes()], false).await;
+        assert_eq!(statuses(&answer), [status], "{text:?}");
+        let says_so = answer.contains("\r\nConnection: close\r\n");
+        assert!(says_so || answer.starts_with("HTTP/1.0"), "{answer}");
     }
+    let over = front(&["http://m1"]);
+    over.end();
+    assert_eq!(statuses(&answers(&over, &[GET.as_bytes()], false).await), ["302"]);
 }
 
-#[test]
-fn anonymous_members_beside_plain_ones_have_their_share_by_each_policy() {
-    const CLIENTS: u8 = 40;
-    for choice in [Choice::Turn, Choice::Hash, Choice::Random, Choice::Head, Choice::Two] {
-        let rules = rules_of(choice, &["http://m1", "http://hidden"]);
-        let mut out = Vec::new();
-        let fetched = (0..CLIENTS).filter(|client| {
-            let client = Ipv4Addr::new(192, 0, 2, *client).into();
-            let setting = AnswerContext { client, rules: &rules, date: "", ends: false };
-            let next = HttpConnection::default().receive(GET.as_bytes(), &setting, &mut out, &mut |_| {});
-            next == ConnectionAction::GiveAway
-        });
-        let fetched = fetched.count();
-        let dispatched = rules.dispatch.given().map(|(_, given)| given);
-        assert_eq!(dispatched.sum::<u64>(), u64::from(CLIENTS), "{choice:?}");
-        assert!((8..=32).contains(&fetched), "{choice:?}: {fetched} of {CLIENTS} are fetched");
-    }
+#[tokio::test]
+async fn http_1_0_answer_has_keep_alive() {
+    let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n".repeat(2);
+    let answer = answers(&front(&["http://m1"]), &[text.as_bytes()], true).await;
+    assert_eq!(statuses(&answer), ["302"; 2], "{answer}");
+    assert_eq!(answer.matches("\r\nConnection: keep-alive\r\n").count(), 2, "{answer}");
 }
 
-#[test]
-fn many_answers_are_sent_before_more_are_made() {
-    let rules = rules(&["http://m1"]);
-    let text = GET.repeat(1_000);
-    let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
-    let setting =
-        AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-    let (mut next, mut turns) = (talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
-    let mut count = 0;
-    loop {
-        assert!(out.len() < 70_000);
-        count += statuses(&String::from_utf8(std::mem::take(&mut out)).unwrap()).len();
-        if next != ConnectionAction::GoOn {
-            break;
-        }
-        next = talk.receive(&[], &setting, &mut out, &mut |_| {});
-        turns += 1;
-    }
-    assert_eq!((count, next, talk.is_in_request()), (1_000, ConnectionAction::Read, false));
-    assert!(turns > 2);
+#[tokio::test]
+async fn no_live_member_gives_503_with_retry_after() {
+    let answer = answers(&front(&[]), &[GET.as_bytes(), GET.as_bytes()], true).await;
+    assert_eq!(statuses(&answer), ["503"; 2]);
+    assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
 }
 
 /// A responder with so many places, and where it answers.
 fn responders(places: usize) -> (Responders, Arc<Frontend>, SocketAddr) {
-    let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
-    let taker: Delegate = Arc::new(|_| false);
-    let request_log = RequestLog::new(Arc::new(Recorder::default()));
-    let mut responders = Responders::start(1, places, &taker, &request_log).unwrap();
+    let front = front(&["http://m1"]);
+    let mut responders = Responders::start(1, clients(places)).unwrap();
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let wanted = [(address, "shop")];
@@ -232,7 +192,7 @@ fn a_responder_answers_and_falls_silent() {
     let (mut responders, front, address) = responders(16);
     let mut client = connect(address);
     assert_eq!(locations(&read_answer(&mut client)), ["http://m1/a"]);
-    front.publish(rules(&["http://m2"]));
+    front.publish(rules_of(Choice::Turn, &["http://m2"]));
     assert_eq!(locations(&read_answer(&mut client)), ["http://m2/a"]);
     assert!(front.counted().any(|counted| counted == ("redirected", 2)));
     let opened = responders.open(&[]).unwrap();
@@ -250,9 +210,9 @@ fn a_responder_answers_and_falls_silent() {
 fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
-    read_answer(&mut busy);
     // One after the other, so that the order in which they come is known.
     let mut idle: Vec<TcpStream> = (0..7).map(|_| connect(address)).collect();
+    read_answer(&mut busy);
     let mut late = connect(address);
     read_answer(&mut late);
     read_answer(&mut busy);

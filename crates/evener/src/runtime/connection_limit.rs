@@ -2,8 +2,11 @@
 //!
 //! The slots of each source are counted by [`slots_by_source`](crate::runtime::slots_by_source).
 
+use std::future::poll_fn;
 use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -100,14 +103,22 @@ impl Drop for WaitGuard<'_> {
 impl ConnectionSlot {
     /// Does something; `None` as soon as somebody else needs the place more.
     pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let Some(needed) = &mut self.needed else { return Some(work.await) };
-        let done = tokio::select! {
-            biased;
-            done = work => return Some(done),
-            _ = needed => None,
-        };
-        self.needed = None;
-        done
+        let mut work = pin!(work);
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.poll_needed(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// Waits until somebody else needs the place more.
+    pub(crate) fn poll_needed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(needed) = &mut self.needed else { return Poll::Pending };
+        let wait = Pin::new(needed).poll(context).map(drop);
+        if wait.is_ready() {
+            self.needed = None;
+        }
+        wait
     }
 
     /// Has the place for oneself, for a while that is bounded. If it was to be given up just now,
@@ -122,8 +133,12 @@ impl ConnectionSlot {
         self.needed = None;
     }
 
-    /// Was of use just now: of a source's places those that were not go first.
+    /// Was of use just now: of a source's places those that were not go first. While places are
+    /// free nobody has to go.
     pub(crate) fn renew(&mut self) {
+        if self.shared.places.available_permits() > 0 {
+            return;
+        }
         let mut table = self.shared.table();
         // The connection that is to go already goes.
         if let Some(gone) = table.slots.give_back(self.source, self.ticket) {

@@ -122,7 +122,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
         let answer = query(PORT, "GET /v1/load HTTP/1.1\r\nHost: web1\r\n\r\n")?;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let load: serde_json::Value = serde_json::from_str(body)?;
-        ensure!(head.contains("endpoint-load-metrics: TEXT cpu_utilization="), "{answer}");
+        ensure!(head.contains("Endpoint-Load-Metrics: TEXT cpu_utilization="), "{answer}");
         ensure!(load["bytes_source"] == "exact" && load["memory"].is_f64(), "{answer}");
         Ok(load["connections"] == shares[0])
     })?;

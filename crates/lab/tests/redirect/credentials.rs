@@ -217,7 +217,7 @@ fn guesses_of_a_token_are_braked_and_members_that_have_shown_theirs_are_not() ->
         ["--header", "Content-Type: application/json", "--data-binary", "{\"url\": \"http://m1\"}", at];
     wait::until("guesses are refused there, too", || {
         let text = stage.farm.director().run(&[&words[..], &body].concat())?;
-        anyhow::ensure!(statuses(&text) == ["401"] || text.contains("retry-after: 1"), "{text}");
+        anyhow::ensure!(statuses(&text) == ["401"] || text.contains("Retry-After: 1"), "{text}");
         Ok(statuses(&text) == ["429"])
     })?;
     Ok(fs::remove_file(path)?)

@@ -92,5 +92,6 @@ pub(crate) fn member(farm: &Farm, number: usize, keys: &str) -> String {
 }
 
 pub(crate) fn statuses(text: &str) -> Vec<&str> {
-    text.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 ")?.get(..3)).collect()
+    let lines = text.lines().filter_map(|line| line.strip_prefix("HTTP/1.")?.get(2..5));
+    lines.filter(|status| status.bytes().all(|byte| byte.is_ascii_digit())).collect()
 }

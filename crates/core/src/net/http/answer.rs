@@ -2,7 +2,6 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
 
 use super::HttpRefusal;
 
@@ -68,19 +67,6 @@ pub struct Response {
     pub body: String,
 }
 
-/// The framing of a response.
-#[derive(Clone, Copy, Debug)]
-pub struct ResponseFraming<'a> {
-    /// The time, as HTTP writes it (RFC 9110, section 5.6.7).
-    pub date: &'a str,
-    /// Whether the body is left out, as HEAD wants it.
-    pub is_head: bool,
-    /// Whether the connection ends with this response.
-    pub closes: bool,
-    /// Whether the client must be told that it doesn't, as HTTP/1.0 wants it.
-    pub keep_alive_header: bool,
-}
-
 impl Response {
     /// A response with a body of this kind.
     pub fn of(status: u16, kind: &'static str, body: String) -> Response {
@@ -118,87 +104,12 @@ impl Response {
         self.fields.push((name, value));
         self
     }
-
-    /// Appends the bytes of the response.
-    pub fn write(&self, out: &mut Vec<u8>, frame: &ResponseFraming<'_>) {
-        let mut out = ResponseWriter(out);
-        let connection = match (frame.closes, frame.keep_alive_header) {
-            (true, _) => "Connection: close\r\n",
-            (false, true) => "Connection: keep-alive\r\n",
-            (false, false) => "",
-        };
-        let (status, date) = (self.status, frame.date);
-        out.push(format_args!(
-            "HTTP/1.1 {status} {}\r\nServer: {SERVER}\r\nDate: {date}\r\n",
-            phrase(status)
-        ));
-        out.push(format_args!("{connection}"));
-        if let Some(kind) = self.kind {
-            out.push(format_args!("Content-Type: {kind}\r\n"));
-        }
-        out.push(format_args!("Cache-Control: {CACHE_CONTROL}\r\n"));
-        for (name, value) in &self.fields {
-            out.push(format_args!("{name}: {value}\r\n"));
-        }
-        if self.kind.is_some() {
-            out.push(format_args!("Content-Length: {}\r\n", self.body.len()));
-        }
-        let body = if frame.is_head { "" } else { &self.body };
-        out.push(format_args!("\r\n{body}"));
-    }
 }
 
 /// The value of a field that each response has.
 pub const SERVER: &str = "evener";
 /// The same of another.
 pub const CACHE_CONTROL: &str = "no-store";
-
-/// The end of what is written.
-struct ResponseWriter<'o>(&'o mut Vec<u8>);
-
-impl ResponseWriter<'_> {
-    fn push(&mut self, text: fmt::Arguments<'_>) {
-        // Writing into memory does not fail.
-        let _ = self.write_fmt(text);
-    }
-}
-
-impl Write for ResponseWriter<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
-    }
-}
-
-/// The reason phrase of a status.
-pub(super) fn phrase(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        201 => "Created",
-        204 => "No Content",
-        302 => "Found",
-        303 => "See Other",
-        307 => "Temporary Redirect",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        409 => "Conflict",
-        413 => "Content Too Large",
-        422 => "Unprocessable Content",
-        421 => "Misdirected Request",
-        431 => "Request Header Fields Too Large",
-        501 => "Not Implemented",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        505 => "HTTP Version Not Supported",
-        _ => "Answer",
-    }
-}
 
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
 const BODY_END: &str = "\">another address</a>.\n";

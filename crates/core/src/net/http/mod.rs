@@ -1,8 +1,7 @@
 //! HTTP/1 as a front needs it (RFC 9110, RFC 9112): heads of requests are read, and answers that
-//! the front gives by itself are written. Bytes in, bytes out.
+//! the front gives by itself are made.
 
 mod answer;
-mod chunks;
 mod host;
 mod refusal;
 mod request;
@@ -12,8 +11,7 @@ mod send_timeout;
 mod tests;
 mod url;
 
-pub use answer::{CACHE_CONTROL, RedirectStatus, Response, ResponseFraming, SERVER};
-pub(crate) use chunks::Chunks;
+pub use answer::{CACHE_CONTROL, RedirectStatus, Response, SERVER};
 pub use host::{has_hidden_dots, host_of, normal_path};
 pub use refusal::HttpRefusal;
 pub use request::{BodyFraming, HEAD_MAX, HEADERS_MAX, HeadParse, Request, read, read_within};

@@ -1,20 +1,22 @@
-//! The requests of one connection, one after another: each head is read, each body followed to its
-//! end.
+//! The requests of one connection, one after another: each head is read, each body of a known
+//! length followed to its end.
 
-use super::chunks::{ChunkSpan, Chunks};
 use super::{BodyFraming, HeadParse, HttpRefusal, read};
 
-/// Where the next byte of a connection belongs.
+/// The part of a connection that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPosition {
-    /// To a head.
+    /// A head.
     Head,
-    /// To a body of which so many bytes are left,
+    /// A body of which so many bytes are left.
     Length(u64),
-    /// or one in chunks.
-    Chunked(Chunks),
-    /// Nobody knows: the connection can't go on.
-    Lost(Option<HttpRefusal>),
+    /// A body in chunks. The reader of the body finds its end, and the connection has no request
+    /// behind it.
+    Chunked,
+    /// Bytes behind the last request.
+    Rest,
+    /// Bytes from a refused head on.
+    Lost(HttpRefusal),
 }
 
 /// The result of bytes that came.
@@ -24,65 +26,67 @@ pub enum RequestProgress {
     Bytes(usize),
     /// More has to come before any may be.
     Incomplete,
-    /// None of them ever, nor what follows: the next request is refused for this, or the last one's
-    /// body is malformed.
-    End(Option<HttpRefusal>),
+    /// None of them ever, nor what follows: the next request is refused for this.
+    End(HttpRefusal),
 }
 
 /// Follows the requests of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    place: StreamPosition,
-}
-
-impl Default for Requests {
-    fn default() -> Requests {
-        Requests { place: StreamPosition::Head }
-    }
+    position: StreamPosition,
+    is_single: bool,
 }
 
 impl Requests {
+    /// The beginning of a connection, which carries one request or any number.
+    pub const fn new(is_single: bool) -> Requests {
+        Requests { position: StreamPosition::Head, is_single }
+    }
+
+    /// Whether the next byte belongs to a head, or is the first of one.
+    pub fn is_in_head(&self) -> bool {
+        self.position == StreamPosition::Head
+    }
+
+    /// Whether the client may send more of a request that has begun.
+    pub fn is_in_request(&self) -> bool {
+        matches!(self.position, StreamPosition::Length(_) | StreamPosition::Chunked | StreamPosition::Lost(_))
+    }
+
     /// Says how many of the next bytes may be acted on; these are then taken for passed.
     pub fn pass(&mut self, bytes: &[u8]) -> RequestProgress {
-        match &mut self.place {
+        match &mut self.position {
             StreamPosition::Lost(refusal) => RequestProgress::End(*refusal),
             _ if bytes.is_empty() => RequestProgress::Incomplete,
             StreamPosition::Head => match read(bytes) {
                 HeadParse::Request(request) => {
-                    self.place = match request.body {
-                        BodyFraming::Length(0) => StreamPosition::Head,
+                    self.position = match request.body {
+                        BodyFraming::Length(0) => self.behind_request(),
                         BodyFraming::Length(length) => StreamPosition::Length(length),
-                        BodyFraming::Chunked => StreamPosition::Chunked(Chunks::new()),
+                        BodyFraming::Chunked => StreamPosition::Chunked,
                     };
                     RequestProgress::Bytes(request.len)
                 }
                 HeadParse::Incomplete => RequestProgress::Incomplete,
                 HeadParse::Refused(refusal) => {
-                    self.place = StreamPosition::Lost(Some(refusal));
-                    RequestProgress::End(Some(refusal))
+                    self.position = StreamPosition::Lost(refusal);
+                    RequestProgress::End(refusal)
                 }
             },
             StreamPosition::Length(left) => {
                 let len = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= len as u64;
                 if *left == 0 {
-                    self.place = StreamPosition::Head;
+                    self.position = self.behind_request();
                 }
                 RequestProgress::Bytes(len)
             }
-            StreamPosition::Chunked(chunks) => match chunks.follow(bytes) {
-                ChunkSpan::All => RequestProgress::Bytes(bytes.len()),
-                ChunkSpan::Ends(len) => {
-                    self.place = StreamPosition::Head;
-                    RequestProgress::Bytes(len)
-                }
-                // The reader of the body finds the fault in its last byte.
-                ChunkSpan::Malformed(at) => {
-                    self.place = StreamPosition::Lost(None);
-                    RequestProgress::Bytes(at + 1)
-                }
-            },
+            StreamPosition::Chunked | StreamPosition::Rest => RequestProgress::Bytes(bytes.len()),
         }
+    }
+
+    fn behind_request(&self) -> StreamPosition {
+        if self.is_single { StreamPosition::Rest } else { StreamPosition::Head }
     }
 }
 
@@ -96,11 +100,11 @@ mod tests {
     use super::*;
 
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-    const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const BAD: &str = "GET / HTTP/1.1\nHost: a\r\n\r\n";
 
-    /// The bytes of a body passed, where they come in pieces of so many, and how it ends.
-    fn passed(text: &str, piece: usize) -> (String, RequestProgress) {
-        let (mut requests, mut bytes, mut out) = (Requests::default(), Vec::new(), Vec::new());
+    /// The bytes that passed, where they come in pieces of so many, and how it ends.
+    fn passed(text: &str, piece: usize, is_single: bool) -> (String, RequestProgress) {
+        let (mut requests, mut bytes, mut out) = (Requests::new(is_single), Vec::new(), Vec::new());
         let mut last = RequestProgress::Incomplete;
         for piece in text.as_bytes().chunks(piece) {
             bytes.extend_from_slice(piece);
@@ -116,39 +120,21 @@ mod tests {
     #[test]
     fn requests_parse_the_same_for_any_segmentation() {
         let length = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nGET / \n\n\n\n";
-        let chunks = "5\r\nGET /\r\n0A ;x=y\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\nA: b\r\n\r\n";
-        let good = format!("{GET}{length}{CHUNKED}{chunks}{CHUNKED}0\r\n\r\n{GET}");
+        let good = format!("{GET}{length}{GET}");
         for piece in [1, 2, 3, 7, good.len()] {
-            assert_eq!(passed(&good, piece), (good.clone(), RequestProgress::Incomplete), "{piece}");
-            let bad = format!("{good}GET / HTTP/1.1\nHost: a\r\n\r\n");
-            assert_eq!(
-                passed(&bad, piece),
-                (good.clone(), RequestProgress::End(Some(HttpRefusal::Malformed))),
-                "{piece}"
-            );
+            let whole = (good.clone(), RequestProgress::Incomplete);
+            assert_eq!(passed(&good, piece, false), whole, "{piece}");
+            let refused = (good.clone(), RequestProgress::End(HttpRefusal::Malformed));
+            assert_eq!(passed(&format!("{good}{BAD}"), piece, false), refused, "{piece}");
         }
     }
 
     #[test]
-    fn malformed_body_ends_request_parsing() {
-        for body in [
-            "x\r\n",
-            "\r\n",
-            ";a\r\n",
-            "1\na\r\n",
-            "1\r\nab\r\n",
-            "1\r\na\n0\r\n\r\n",
-            "0\r\n\n",
-            "0\r\nA: b\n\r\n",
-            "0\r\n A: b\r\n\r\n",
-            "10000000000000000\r\n",
-        ] {
-            let text = format!("{CHUNKED}{body}{GET}");
-            let (out, end) = passed(&text, text.len());
-            assert_eq!(end, RequestProgress::End(None), "{body:?}");
-            assert!(out.starts_with(CHUNKED) && !out.contains("GET"), "{out:?}");
+    fn last_request_of_connection_is_followed_by_no_head() {
+        let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
+        for (text, is_single) in [(format!("{chunked}{BAD}"), false), (format!("{GET}{BAD}"), true)] {
+            let whole = (text.clone(), RequestProgress::Incomplete);
+            assert_eq!(passed(&text, 5, is_single), whole);
         }
-        let long = format!("{CHUNKED}1;{}", "x".repeat(9_000));
-        assert_eq!(passed(&long, 1_000).1, RequestProgress::End(None));
     }
 }

@@ -2,17 +2,24 @@
 //! HAProxy's agent-check.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, HttpRefusal, Response, read_within};
+use evener_core::net::http::Response;
 use evener_core::net::prefix::Prefix;
+use hyper::Request;
+use hyper::body::Incoming;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use socket2::Type;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -20,9 +27,11 @@ use super::RetryDelay;
 use super::findings::{self, FindingsAccess};
 use super::measure::Load;
 use super::queries::QueryAccess;
+use crate::admin::metrics::{self, Format};
 use crate::agent::listening::bind;
 use crate::config::AgentListen;
-use crate::http::last_bytes;
+use crate::http::server::{self, ConnectionBounds};
+use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
@@ -33,8 +42,9 @@ const AT_ONCE: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer waits for what there is to send at this moment.
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
-/// The most that is read of a question, in bytes.
-pub(super) const QUESTION_MAX: usize = 8 * 1024;
+/// A connection's bounds.
+pub(super) const ONE_REQUEST: ConnectionBounds =
+    ConnectionBounds { head: TIMEOUT, idle: None, half_close: true };
 /// Said to whom the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
     "Nothing is said to this address: see [farm] directors, and `allow` in [agent].";
@@ -171,43 +181,30 @@ pub(super) async fn agent_check(
 }
 
 /// Others ask by HTTP.
-pub(super) async fn http(mut stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
-    let mut question = Vec::new();
-    let mut buffer = [0; 2048];
-    let answer = loop {
-        let len = stream.read(&mut buffer).await?;
-        question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if let (Some(target), Some(findings)) = (findings::target(&question), &requester.findings)
-            && requester.is_permitted
-        {
-            break last_bytes(&findings.answer(&target, requester.client).await, false);
-        }
-        if let Some(answer) = answer(&question, &load, &requester) {
-            break answer;
-        }
-        if len == 0 {
-            break last_bytes(&Response::refusal(HttpRefusal::Malformed), false);
-        }
-    };
-    stream.write_all(&answer).await?;
-    stream.shutdown().await
+pub(super) async fn http(stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
+    let (requester, load) = (&requester, &load);
+    let answer = |request: Request<Incoming>| async move { to_hyper(requester.answer(&request, load).await) };
+    server::serve(stream, &ONE_REQUEST, answer, |_, _| {}).await;
+    Ok(())
 }
 
-/// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load, requester: &ReportClient) -> Option<Vec<u8>> {
-    let (response, is_head) = match read_within(question, QUESTION_MAX) {
-        HeadParse::Request(request) => {
-            let other = || match requester.is_permitted {
-                true => response(request.method, request.target, load),
+impl ReportClient {
+    async fn answer(&self, request: &Request<Incoming>, load: &Load) -> Response {
+        let (method, target) = (request.method().as_str(), target_of(request));
+        match &self.findings {
+            Some(findings) if self.is_permitted && findings::is_for(method, target) => {
+                findings.answer(target, self.client).await
+            }
+            _ => self.queries.answer(method, self.client).unwrap_or_else(|| match self.is_permitted {
+                true => response(method, target, load),
                 false => Response::sentence(403, FORBIDDEN),
-            };
-            let response = requester.queries.answer(request.method, requester.client).unwrap_or_else(other);
-            (response, request.method == "HEAD")
+            }),
         }
-        HeadParse::Refused(why) => (Response::refusal(why), false),
-        HeadParse::Incomplete => return None,
-    };
-    Some(last_bytes(&response, is_head))
+    }
+}
+
+fn target_of(request: &Request<Incoming>) -> &str {
+    request.uri().path_and_query().map_or("/", |target| target.as_str())
 }
 
 fn response(method: &str, target: &str, load: &Load) -> Response {
@@ -216,7 +213,7 @@ fn response(method: &str, target: &str, load: &Load) -> Response {
         "/v1/load" => Response::of(200, json, json!(load).to_string() + "\n")
             .with("endpoint-load-metrics", orca_text(load)),
         "/orca" => Response::of(200, json, orca(load).to_string() + "\n"),
-        "/metrics" => Response::of(200, "text/plain; version=0.0.4; charset=utf-8", metrics(load)),
+        "/metrics" => Response::of(200, Format::Text.content_type(), load_metrics(load)),
         _ => return Response::sentence(404, "There is /v1/load, /orca and /metrics."),
     };
     match method {
@@ -247,42 +244,52 @@ fn orca_text(load: &Load) -> String {
     format!("TEXT {}", fields.join(","))
 }
 
-fn metrics(load: &Load) -> String {
-    let whole = |number: Option<u64>| number.map(|number| number as f64);
-    let gauges = [
-        ("run_queue", "Processes that run or wait to.", load.run_queue),
-        ("cpu_ratio", "Of all processors' time, what is spent.", load.cpu),
-        ("memory_ratio", "Of all memory, what is used.", load.memory),
-        ("connections", "Open connections of services.", whole(load.connections)),
-        ("requests_per_second", "Requests that are answered.", load.requests_per_second),
-        ("load", "The server groups' load, 10 (r + m).", load.load),
-        (
-            "bytes_to_send",
-            "Of answers, what clients lack; at least that, where the end of some isn't known.",
-            whole(load.bytes_to_send),
-        ),
-        ("bytes_queued", "What of that the kernel holds.", whole(load.lower_bound)),
-        (
-            "bytes_exact",
-            "Whether the end of each answer is known.",
-            load.bytes_source.map(|source| f64::from(u8::from(source == "exact"))),
-        ),
-        ("delay_seconds", "How long that will take.", load.delay_seconds),
-        ("available_bps", "Bits a second that one client is sent, in the middle.", whole(load.available_bps)),
-        ("bottleneck_bps", "Bits a second that the fastest client is sent.", whole(load.bottleneck_bps)),
-    ];
-    let unfollowed = whole(load.requests_unfollowed);
-    let counters =
-        [("requests_unfollowed_total", "Requests that weren't followed, for want of memory.", unfollowed)];
-    let gauges = gauges.into_iter().map(|(name, help, value)| (name, help, value, "gauge"));
-    let counters = counters.into_iter().map(|(name, help, value)| (name, help, value, "counter"));
-    let known =
-        gauges.chain(counters).filter_map(|(name, help, value, kind)| Some((name, help, value?, kind)));
-    known
-        .map(|(name, help, value, kind)| {
-            format!("# HELP evener_agent_{name} {help}\n# TYPE evener_agent_{name} {kind}\nevener_agent_{name} {value}\n")
-        })
-        .collect()
+fn load_metrics(load: &Load) -> String {
+    let mut registry = Registry::with_prefix("evener_agent");
+    registry.register_collector(Box::new(load.clone()));
+    metrics::write(&[registry], Format::Text, 0)
+}
+
+impl Collector for Load {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let whole = |number: Option<u64>| number.map(|number| number as f64);
+        let gauges = [
+            ("run_queue", "Processes that run or wait to.", self.run_queue),
+            ("cpu_ratio", "Of all processors' time, what is spent.", self.cpu),
+            ("memory_ratio", "Of all memory, what is used.", self.memory),
+            ("connections", "Open connections of services.", whole(self.connections)),
+            ("requests_per_second", "Requests that are answered.", self.requests_per_second),
+            ("load", "The server groups' load, 10 (r + m).", self.load),
+            (
+                "bytes_to_send",
+                "Of answers, what clients lack; at least that, where the end of some isn't known.",
+                whole(self.bytes_to_send),
+            ),
+            ("bytes_queued", "What of that the kernel holds.", whole(self.lower_bound)),
+            (
+                "bytes_exact",
+                "Whether the end of each answer is known.",
+                self.bytes_source.map(|source| f64::from(u8::from(source == "exact"))),
+            ),
+            ("delay_seconds", "How long that will take.", self.delay_seconds),
+            (
+                "available_bps",
+                "Bits a second that one client is sent, in the middle.",
+                whole(self.available_bps),
+            ),
+            ("bottleneck_bps", "Bits a second that the fastest client is sent.", whole(self.bottleneck_bps)),
+        ];
+        for (name, help, value) in gauges {
+            if let Some(value) = value {
+                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+            }
+        }
+        let Some(unfollowed) = self.requests_unfollowed else { return Ok(()) };
+        let help = "Requests that weren't followed, for want of memory.";
+        encoder
+            .encode_descriptor("requests_unfollowed", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, f64>(&unfollowed, None)
+    }
 }
 
 #[cfg(test)]
@@ -290,6 +297,7 @@ fn metrics(load: &Load) -> String {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpSocket;
 
     use super::*;
@@ -304,11 +312,24 @@ mod tests {
         }
     }
 
-    #[test]
-    fn questions_are_judged_as_at_every_door() {
+    /// The answer to a question, which is sent in one piece.
+    async fn answer_to(question: &[u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        client.write_all(question).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        let (served, read) =
+            tokio::join!(http(server, load(), requester()), client.read_to_string(&mut answer));
+        served.and(read).unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let answer = answer(&vector.bytes, &load(), &requester()).unwrap();
-            let answer = String::from_utf8(answer).unwrap();
+            let answer = answer_to(&vector.bytes).await;
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
                 Expected::Accepted { .. } => {
@@ -408,9 +429,9 @@ mod tests {
         assert_eq!(answer.fields, [orca_field]);
         assert!(answer.body.contains("\"memory\":null"), "{answer:?}");
         assert_eq!(response("GET", "/orca", &load()).body, "{\"cpu_utilization\":0.25}\n");
-        let metrics = metrics(&load());
+        let metrics = load_metrics(&load());
         assert!(
-            metrics.contains("evener_agent_bytes_to_send 10\n") && !metrics.contains("memory"),
+            metrics.contains("evener_agent_bytes_to_send 10.0\n") && !metrics.contains("memory"),
             "{metrics}"
         );
     }
@@ -423,11 +444,11 @@ mod tests {
         assert_eq!((report.available_bps, report.bottleneck_bps), (Some(4_000_000), None));
     }
 
-    #[test]
-    fn other_questions_have_other_answers() {
+    #[tokio::test]
+    async fn other_questions_have_other_answers() {
         assert_eq!(response("GET", "/", &load()).status, 404);
         assert_eq!(response("POST", "/orca", &load()).status, 405);
-        let head = answer(b"HEAD /orca HTTP/1.1\r\nHost: a\r\n\r\n", &load(), &requester()).unwrap();
-        assert!(head.ends_with(b"\r\n\r\n"));
+        let head = answer_to(b"HEAD /orca HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(head.ends_with("\r\n\r\n"), "{head}");
     }
 }

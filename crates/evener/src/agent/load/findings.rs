@@ -8,10 +8,9 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, Response, read_within};
+use evener_core::net::http::Response;
 use evener_core::node::secret::{KEY_LEN, Key};
 
-use super::answers::QUESTION_MAX;
 use super::host::monotonic_ns;
 use crate::agent::doctor;
 use crate::config;
@@ -38,15 +37,9 @@ pub(super) struct FindingsAccess {
     own: Key,
 }
 
-/// The target of a request for findings, once it has come whole.
-pub(super) fn target(question: &[u8]) -> Option<String> {
-    match read_within(question, QUESTION_MAX) {
-        HeadParse::Request(request) if request.method == "GET" => {
-            let path = request.target.split('?').next();
-            (path == Some(PATH)).then(|| request.target.to_owned())
-        }
-        _ => None,
-    }
+/// Whether a request is for findings.
+pub(super) fn is_for(method: &str, target: &str) -> bool {
+    method == "GET" && target.split('?').next() == Some(PATH)
 }
 
 impl FindingsAccess {
@@ -182,11 +175,11 @@ mod tests {
 
     #[test]
     fn only_requests_for_findings_are_taken() {
-        let of = |head: &str| target(format!("{head} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        assert_eq!(of("GET /v1/findings?proof=00").as_deref(), Some("/v1/findings?proof=00"));
-        for head in ["POST /v1/findings", "GET /v1/findings/", "GET /v1/load", "GET /V1/findings"] {
-            assert_eq!(of(head), None, "{head}");
+        assert!(is_for("GET", "/v1/findings?proof=00"));
+        for (method, target) in
+            [("POST", "/v1/findings"), ("GET", "/v1/findings/"), ("GET", "/v1/load"), ("GET", "/V1/findings")]
+        {
+            assert!(!is_for(method, target), "{method} {target}");
         }
-        assert_eq!(target(b"GET /v1/findings HTTP/1.1\r\n"), None);
     }
 }

@@ -8,16 +8,19 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use evener_core::net::http::{HeadParse, HttpRefusal, Response, read_within};
+use evener_core::net::http::Response;
 use evener_core::node::group::Verb;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use hyper::Request;
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::RetryDelay;
-use super::answers::{FORBIDDEN, QUESTION_MAX};
-use crate::http::last_bytes;
+use super::answers::{FORBIDDEN, ONE_REQUEST};
+use crate::http::server;
+use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::ConnectionLimit;
 
@@ -122,6 +125,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
                 Some(tls) => talk(tls.accept(stream).await?, client, &queries).await,
                 None => talk(stream, client, &queries).await,
             }
+            io::Result::Ok(())
         });
         // A bad or slow query has no answer.
         async move { drop(slot.unless_needed(answering).await) }
@@ -129,37 +133,21 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
     .await;
 }
 
-async fn talk(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    client: IpAddr,
-    queries: &QueryAccess,
-) -> io::Result<()> {
-    let mut question = Vec::new();
-    let mut buffer = [0; 2048];
-    let answer = loop {
-        let len = stream.read(&mut buffer).await?;
-        question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        match read_within(&question, QUESTION_MAX) {
-            HeadParse::Request(request) => {
-                let other = || {
-                    let response = Response::sentence(405, "Only LOAD-QUERY is answered here.");
-                    response.with("Allow", Verb::LoadQuery.name().to_owned())
-                };
-                break queries.answer(request.method, client).unwrap_or_else(other);
-            }
-            HeadParse::Refused(why) => break Response::refusal(why),
-            HeadParse::Incomplete if len == 0 => break Response::refusal(HttpRefusal::Malformed),
-            HeadParse::Incomplete => {}
-        }
+async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, client: IpAddr, queries: &QueryAccess) {
+    let answer = |request: Request<Incoming>| async move {
+        let other = || {
+            let response = Response::sentence(405, "Only LOAD-QUERY is answered here.");
+            response.with("Allow", Verb::LoadQuery.name().to_owned())
+        };
+        to_hyper(queries.answer(request.method().as_str(), client).unwrap_or_else(other))
     };
-    stream.write_all(&last_bytes(&answer, false)).await?;
-    stream.shutdown().await
+    server::serve(stream, &ONE_REQUEST, answer, |_, _| {}).await;
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use tokio::io::duplex;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
     use crate::request_heads::{Expected, vectors};
@@ -176,7 +164,7 @@ mod tests {
         let (mut client, server) = duplex(64 * 1024);
         client.write_all(question).await.unwrap();
         client.shutdown().await.unwrap();
-        talk(server, from.into(), queries).await.unwrap();
+        talk(server, from.into(), queries).await;
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
         answer[9..12].parse().unwrap()

@@ -97,7 +97,7 @@ fn a_browser_gets_server_sent_events() {
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
     assert!(
-        head[0].contains(" 200 ") && head.contains(&"content-type: text/event-stream".to_owned()),
+        head[0].contains(" 200 ") && head.contains(&"Content-Type: text/event-stream".to_owned()),
         "{head:?}"
     );
     assert_eq!(lines.next().unwrap(), ": listening");

@@ -117,8 +117,8 @@ fn metrics_format_follows_accept_header() {
         let (head, text) = scrape(&daemon, accept);
         let kind =
             if open { "application/openmetrics-text; version=1.0.0" } else { "text/plain; version=0.0.4" };
-        assert!(head.contains(&format!("content-type: {kind}; charset=utf-8")), "{accept}: {head}");
-        assert!(head.contains("vary: accept"), "{accept}: {head}");
+        assert!(head.contains(&format!("Content-Type: {kind}; charset=utf-8")), "{accept}: {head}");
+        assert!(head.contains("Vary: accept"), "{accept}: {head}");
         assert_eq!(text.ends_with("# EOF\n"), open, "{accept}");
     }
 }

@@ -1,16 +1,18 @@
-//! A client's connection: what was read of it before comes first, and a client that takes no byte
-//! of an answer for too long ([`SendTimeout`]) is reset, so that neither its place nor the kernel's
-//! buffers stay taken.
+//! A client's connection. A client that takes no byte of an answer for too long ([`SendTimeout`])
+//! is reset, so that neither its place nor the kernel's buffers stay taken.
+//!
+//! tokio takes a new socket for not ready until epoll(7) has named it. Mostly its request is there
+//! already, and the answer has room: both are tried at once, which spares a round of the runtime.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use evener_core::net::http::SendTimeout;
 use evener_dataplane::repair::unacked_len;
-use hyper::body::Bytes;
+use nix::sys::socket::{MsgFlags, recv, send};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -19,16 +21,25 @@ use tokio::time::{Instant, Sleep, sleep};
 /// How often a client that an answer waits for is looked at until it is closed.
 const LOOKS: u32 = 20;
 
+/// The most that is read of a new connection at once, in bytes.
+const FIRST: usize = 2 * 1024;
+
 /// A connection whose other end acknowledges what it takes.
-pub(super) trait UnacknowledgedBytes {
+pub(crate) trait ClientSocket {
     /// Bytes that were written and not acknowledged.
     fn unacknowledged(&self) -> io::Result<usize>;
 
     /// Has the connection reset once it is closed, so that nothing of it stays in the kernel.
     fn reset_on_close(&self);
+
+    /// Reads what is there.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends what there is room for.
+    fn send(&self, bytes: &[u8]) -> io::Result<usize>;
 }
 
-impl UnacknowledgedBytes for TcpStream {
+impl ClientSocket for TcpStream {
     fn unacknowledged(&self) -> io::Result<usize> {
         unacked_len(self.as_fd()).map_err(io::Error::other)
     }
@@ -37,13 +48,23 @@ impl UnacknowledgedBytes for TcpStream {
         // An option that can't be set leaves the rest to the kernel's own timers.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(self.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?)
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?)
+    }
 }
 
 /// See the module.
-pub(super) struct ClientStream<S> {
-    /// The bytes that were read already.
-    unread: Bytes,
+pub(crate) struct ClientStream<S> {
     stream: S,
+    /// Whether nothing was read yet.
+    is_new: bool,
+    /// Whether nothing more is written: close(2) tells the client so, unless it is read from yet.
+    is_ending: bool,
     /// A client that takes no byte for so long is closed.
     timeout: Duration,
     /// While the socket takes no more.
@@ -56,9 +77,9 @@ struct BlockedWrite {
     look: Pin<Box<Sleep>>,
 }
 
-impl<S: UnacknowledgedBytes> ClientStream<S> {
-    pub(super) fn new(unread: Vec<u8>, stream: S, timeout: Duration) -> ClientStream<S> {
-        ClientStream { unread: Bytes::from(unread), stream, timeout, blocked: None }
+impl<S: ClientSocket> ClientStream<S> {
+    pub(crate) fn new(stream: S, timeout: Duration) -> ClientStream<S> {
+        ClientStream { stream, is_new: true, is_ending: false, timeout, blocked: None }
     }
 
     /// The socket takes no more: waits for its client, and fails once that has taken nothing for
@@ -89,28 +110,38 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
+impl<S: AsyncRead + AsyncWrite + ClientSocket + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.unread.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.is_ending {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            self.is_ending = false;
         }
-        let len = self.unread.len().min(buffer.remaining());
-        buffer.put_slice(&self.unread.split_to(len));
-        Poll::Ready(Ok(()))
+        if std::mem::take(&mut self.is_new)
+            && let Ok(len) = self.stream.receive(buffer.initialize_unfilled_to(FIRST.min(buffer.remaining())))
+        {
+            buffer.advance(len);
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl<S: AsyncWrite + UnacknowledgedBytes + Unpin> AsyncWrite for ClientStream<S> {
+impl<S: AsyncWrite + ClientSocket + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
+        let sent = match self.stream.send(bytes) {
+            Ok(len) => Poll::Ready(Ok(len)),
+            // The cause shows here.
+            Err(_) => Pin::new(&mut self.stream).poll_write(context, bytes),
+        };
+        match sent {
             Poll::Pending => self.poll_client(context).map(Err),
             written => {
                 self.blocked = None;
@@ -124,7 +155,9 @@ impl<S: AsyncWrite + UnacknowledgedBytes + Unpin> AsyncWrite for ClientStream<S>
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        ready!(self.as_mut().poll_flush(context))?;
+        self.is_ending = true;
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -143,7 +176,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        let mut stream = ClientStream::new(Vec::new(), stream, Duration::from_millis(200));
+        let mut stream = ClientStream::new(stream, Duration::from_millis(200));
         let error = loop {
             if let Err(error) = stream.write_all(&[0; 65_536]).await {
                 break error;
@@ -159,13 +192,21 @@ mod tests {
     /// long as there are any.
     struct Slow(Cell<usize>);
 
-    impl UnacknowledgedBytes for Slow {
+    impl ClientSocket for Slow {
         fn unacknowledged(&self) -> io::Result<usize> {
             self.0.set(self.0.get().saturating_sub(1));
             Ok(self.0.get())
         }
 
         fn reset_on_close(&self) {}
+
+        fn receive(&self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn send(&self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
     }
 
     impl AsyncWrite for Slow {
@@ -186,7 +227,7 @@ mod tests {
     async fn slow_reading_client_is_waited_for() {
         // Three times as many looks as there are until a client that takes nothing is closed.
         let slow = Slow(Cell::new(3 * LOOKS as usize));
-        let mut stream = ClientStream::new(Vec::new(), slow, Duration::from_millis(100));
+        let mut stream = ClientStream::new(slow, Duration::from_millis(100));
         let error = stream.write_all(&[0]).await.unwrap_err();
         assert_eq!((error.kind(), stream.stream.0.get()), (io::ErrorKind::TimedOut, 0));
     }

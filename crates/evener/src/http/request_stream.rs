@@ -1,0 +1,167 @@
+//! A client's bytes, of which whole requests come through that core's reader lets through
+//! ([`Requests`]), and nothing behind them. To hyper each request is the last one of its
+//! connection, so that a connection that waits for the next has none of its buffers.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use evener_core::net::http::{HttpRefusal, RequestProgress, Requests};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, timeout_at};
+
+use super::server::ConnectionBounds;
+
+/// The most that is read at once, in bytes.
+const READ: usize = 16 * 1024;
+
+/// See the module.
+pub(super) struct RequestStream<S> {
+    stream: S,
+    bounds: ConnectionBounds,
+    requests: Requests,
+    /// The bytes that were read and not passed on, of which there may be so many.
+    unread: Vec<u8>,
+    passed: usize,
+    /// Whether the connection goes on with another request.
+    goes_on: bool,
+    is_first: bool,
+    /// Why nothing more is passed on.
+    refusal: Option<HttpRefusal>,
+}
+
+/// A stream on which nothing more is served.
+pub(super) struct StreamRest<S> {
+    pub(super) stream: S,
+    /// Why the last request was refused, and its first bytes.
+    pub(super) refusal: Option<(HttpRefusal, Vec<u8>)>,
+    /// Whether the client may be sending yet.
+    pub(super) lingers: bool,
+}
+
+impl<S> RequestStream<S> {
+    pub(super) fn new(stream: S, bounds: ConnectionBounds) -> RequestStream<S> {
+        RequestStream {
+            stream,
+            bounds,
+            requests: Requests::new(bounds.idle.is_none()),
+            unread: Vec::new(),
+            passed: 0,
+            goes_on: true,
+            is_first: true,
+            refusal: None,
+        }
+    }
+
+    /// The stream, with what is left to do on it.
+    pub(super) fn into_rest(self) -> StreamRest<S> {
+        let RequestStream { stream, requests, unread, refusal, .. } = self;
+        let lingers = refusal.is_some() || requests.is_in_request();
+        StreamRest { stream, refusal: refusal.map(|refusal| (refusal, unread)), lingers }
+    }
+
+    /// Lets so many of the unread bytes through, or some of them.
+    fn pass(&mut self, buffer: &mut ReadBuf<'_>) {
+        let len = self.passed.min(buffer.remaining());
+        buffer.put_slice(self.unread.get(..len).unwrap_or_default());
+        self.unread.drain(..len);
+        self.passed -= len;
+        if self.unread.is_empty() {
+            // An idle connection holds no memory.
+            self.unread = Vec::new();
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> RequestStream<S> {
+    /// Waits for the next head; false if none comes that may be acted on.
+    pub(super) async fn next_request(&mut self) -> bool {
+        if !std::mem::take(&mut self.goes_on) {
+            return false;
+        }
+        let ConnectionBounds { head, idle, .. } = self.bounds;
+        let (mut is_started, is_first) = (!self.unread.is_empty(), std::mem::take(&mut self.is_first));
+        let wait = if is_started || is_first { head } else { idle.unwrap_or(head) };
+        let mut deadline = Instant::now() + wait;
+        loop {
+            match self.requests.pass(&self.unread) {
+                RequestProgress::Incomplete => {}
+                RequestProgress::Bytes(len) => {
+                    self.passed = len;
+                    return true;
+                }
+                RequestProgress::End(refusal) => {
+                    self.refusal = Some(refusal);
+                    return false;
+                }
+            }
+            match timeout_at(deadline, poll_fn(|context| self.poll_more(context))).await {
+                Ok(Ok(0) | Err(_)) => return false,
+                Ok(Ok(_)) if is_started => {}
+                Ok(Ok(_)) => {
+                    // A head's time counts from its first byte: who sends it byte by byte gains
+                    // nothing.
+                    (is_started, deadline) = (true, Instant::now() + head);
+                }
+                Err(_) => {
+                    self.refusal = is_started.then_some(HttpRefusal::Timeout);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut read = [const { MaybeUninit::uninit() }; READ];
+        let mut read = ReadBuf::uninit(&mut read);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
+        self.unread.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.passed == 0 {
+            if self.requests.is_in_head() {
+                self.goes_on = true;
+                return Poll::Ready(Ok(()));
+            }
+            if self.unread.is_empty() {
+                ready!(self.poll_more(context))?;
+            }
+            let this = &mut *self;
+            // No byte of a body is refused.
+            if let RequestProgress::Bytes(len) = this.requests.pass(&this.unread) {
+                this.passed = len;
+            }
+        }
+        self.pass(buffer);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for RequestStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    /// The connection goes on, or has another end.
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(context)
+    }
+}
