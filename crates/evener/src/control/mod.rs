@@ -47,7 +47,6 @@ use crate::handoff::{ControlQuery, HeldSegment};
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
-use crate::ready;
 use crate::redirect::MemberMessage;
 use crate::runtime::Exit;
 use crate::runtime::day::second_of_day;
@@ -357,7 +356,7 @@ impl Daemon {
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(totals::path(&self.directory));
-            ready::forget(&self.directory);
+            self.readiness.forget().await;
         }
         self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {

@@ -1,14 +1,20 @@
 //! The record of this director's readiness, written each second for whoever asks without a daemon.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 
 use super::executor::{Executor, KERNEL_ENGINE};
 use super::now_ms;
 use crate::ready::{self, NeededInterface, Record, Seen};
+
+/// How long the last write may take.
+const WRITE: Duration = Duration::from_secs(1);
 
 /// Where the record goes.
 #[derive(Debug)]
@@ -16,8 +22,8 @@ pub(super) struct ReadinessRecord {
     path: PathBuf,
     /// Whether it is known how servers are. Until then the record of the daemon before holds.
     is_known: bool,
-    /// Whether one is being written: a file system may not answer.
-    is_busy: Arc<AtomicBool>,
+    /// The write that is under way: a file system may not answer.
+    writing: Option<JoinHandle<()>>,
     /// Whether the last one was not written, which is told once.
     has_failed: Arc<AtomicBool>,
 }
@@ -25,7 +31,7 @@ pub(super) struct ReadinessRecord {
 impl ReadinessRecord {
     pub(super) fn in_folder(directory: &Path) -> ReadinessRecord {
         let path = ready::path(directory);
-        ReadinessRecord { path, is_known: false, is_busy: Arc::default(), has_failed: Arc::default() }
+        ReadinessRecord { path, is_known: false, writing: None, has_failed: Arc::default() }
     }
 
     /// From now on it is known how servers are.
@@ -34,13 +40,12 @@ impl ReadinessRecord {
     }
 
     /// Notes what is known now. The record says when, so it is the daemon's heartbeat as well.
-    pub(super) fn write(&self, record: Record) {
-        if !self.is_known || self.is_busy.swap(true, Relaxed) {
+    pub(super) fn write(&mut self, record: Record) {
+        if !self.is_known || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return;
         }
-        let (path, is_busy) = (self.path.clone(), Arc::clone(&self.is_busy));
-        let has_failed = Arc::clone(&self.has_failed);
-        spawn_blocking(move || {
+        let (path, has_failed) = (self.path.clone(), Arc::clone(&self.has_failed));
+        self.writing = Some(spawn_blocking(move || {
             let written = record.write(&path);
             let failed_before = has_failed.swap(written.is_err(), Relaxed);
             if let Err(error) = written
@@ -49,8 +54,16 @@ impl ReadinessRecord {
                 let path = path.display();
                 tracing::error!("this director will count as dead: {path} can't be written: {error}");
             }
-            is_busy.store(false, Relaxed);
-        });
+        }));
+    }
+
+    /// Nobody is ready any more: the data plane goes.
+    pub(super) async fn forget(self) {
+        // A write under way would come after that.
+        if let Some(writing) = self.writing {
+            let _ = timeout(WRITE, writing).await;
+        }
+        let _ = fs::remove_file(self.path);
     }
 }
 

@@ -11,7 +11,6 @@ mod tests;
 
 pub(crate) use seen::Seen;
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -262,9 +261,4 @@ impl Looked {
             Err(reason) => ReadinessView { ready: false, reason: reason.clone(), services: Vec::new() },
         }
     }
-}
-
-/// Nobody is ready any more: the data plane is gone.
-pub(crate) fn forget(directory: &Path) {
-    let _ = fs::remove_file(path(directory));
 }

@@ -46,6 +46,8 @@ const DRAINED: Duration = Duration::from_secs(10);
 /// How long a message may take, and how long it may be, in bytes.
 const MESSAGE: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: usize = 64 * 1024;
+/// A connection's place is renewed as often as this.
+const RENEWAL: Duration = Duration::from_secs(1);
 
 type ResponseBody = Either<Full<Bytes>, FetchedBody>;
 
@@ -98,7 +100,7 @@ impl Clients {
     pub(super) async fn admit(&self, client: SocketAddr, front: &Frontend) -> Place {
         let is_waiting = front.is_secure();
         let limit = if is_waiting { &self.waiting } else { &self.places };
-        Place { slot: limit.acquire(client.ip()).await, is_waiting }
+        Place { slot: limit.acquire(client.ip()).await, is_waiting, renewed: None }
     }
 }
 
@@ -107,6 +109,17 @@ pub(super) struct Place {
     slot: ConnectionSlot,
     /// Whether it is one of the few.
     is_waiting: bool,
+    renewed: Option<Instant>,
+}
+
+impl Place {
+    /// The connection has a request.
+    fn renew(&mut self, now: Instant) {
+        if self.renewed.is_none_or(|renewed| now.duration_since(renewed) >= RENEWAL) {
+            self.renewed = Some(now);
+            self.slot.renew();
+        }
+    }
 }
 
 /// One connection.
@@ -207,7 +220,7 @@ impl Connection {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
-        self.place().slot.renew();
+        self.place().renew(began);
         // A head that nobody reads isn't written again.
         let is_logged = self.clients.request_log.is_wanted();
         let head = if is_logged { head_of(&request) } else { Vec::new() };

@@ -133,12 +133,8 @@ impl ConnectionSlot {
         self.needed = None;
     }
 
-    /// Was of use just now: of a source's places those that were not go first. While places are
-    /// free nobody has to go.
+    /// Was of use just now: of a source's places those that were not go first.
     pub(crate) fn renew(&mut self) {
-        if self.shared.places.available_permits() > 0 {
-            return;
-        }
         let mut table = self.shared.table();
         // The connection that is to go already goes.
         if let Some(gone) = table.slots.give_back(self.source, self.ticket) {

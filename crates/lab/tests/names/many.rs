@@ -8,6 +8,8 @@ use crate::stage::{NAME, PORT, Stage, file};
 
 /// The memory that a name with two servers may take, in bytes.
 const NAME_BYTES: u64 = 2_048;
+/// So often the daemon's memory is looked at.
+const LOOKS: usize = 10;
 const MANY: usize = 10_000;
 
 #[test]
@@ -90,7 +92,13 @@ fn a_name_with_two_servers_takes_no_more_than_2_kb() -> Result<()> {
             );
         }
         let mut evener = Evener::start(director, &text)?;
-        evener.daemon().memory()
+        let mut least = u64::MAX;
+        // Memory of the start is given back a while after that.
+        for _ in 0..LOOKS {
+            least = least.min(evener.daemon().memory()?);
+            evener.status()?;
+        }
+        Ok(least)
     };
     let each = taken(MANY)?.saturating_sub(taken(1)?) / MANY as u64;
     assert!(each <= NAME_BYTES, "a name takes {each} bytes");
