@@ -1,5 +1,6 @@
 //! `evener-lab`: see a farm at work, measure one, or put load on any web server.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,6 +83,10 @@ enum Command {
         /// How many, one after the other
         #[arg(long, default_value_t = 1)]
         seeds: u64,
+        /// Print what they met, by kind of farm: promises that had something to decide, what
+        /// directors were told and ordered, and for what false datagrams were found
+        #[arg(long)]
+        coverage: bool,
     },
     /// Put small wrong changes into a copy of this tree, one at a time, and print what finds each;
     /// goes on where it stopped
@@ -188,7 +193,7 @@ fn main() -> ExitCode {
             measure(effort, plots.as_deref(), katran.as_deref(), json)
         }
         Command::Load(options) => load(options),
-        Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
+        Command::Simulate { seed, seeds, coverage } => Ok(simulate(seed, seeds, coverage)),
         Command::Mutants { drawn, seed, farms, directory } => {
             mutants::run(&Wanted { drawn, seed, farms, directory }).map(|()| ExitCode::SUCCESS)
         }
@@ -209,8 +214,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn simulate(first: u64, seeds: u64) -> ExitCode {
-    let mut facts = 0;
+fn simulate(first: u64, seeds: u64, shows_coverage: bool) -> ExitCode {
+    let (mut facts, mut covered) = (0, BTreeMap::<_, BTreeMap<_, u64>>::new());
     for seed in first..first.saturating_add(seeds) {
         let outcome = sim::run(seed);
         if outcome.broken.is_some() {
@@ -221,8 +226,17 @@ fn simulate(first: u64, seeds: u64) -> ExitCode {
             return ExitCode::FAILURE;
         }
         facts += outcome.facts;
+        for (what, count) in &outcome.coverage {
+            *covered.entry(*what).or_default().entry(outcome.kind).or_default() += count;
+        }
         if seeds == 1 {
             println!("{outcome}");
+        }
+    }
+    if shows_coverage {
+        for ((topic, name), counts) in covered {
+            let counts = counts.iter().map(|(kind, count)| format!("{kind} {count}"));
+            println!("{:<10} {name:<16} {}", format!("{topic:?}"), counts.collect::<Vec<_>>().join(", "));
         }
     }
     println!("{seeds} farms kept every promise; {facts} facts");

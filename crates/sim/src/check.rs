@@ -27,103 +27,105 @@ const RETRY_MS: u64 = 6_000;
 /// After this time a server that fails gets nothing new, in milliseconds: two probes, and some.
 const NOTICE_MS: u64 = 10_000;
 
+/// The enum of promises, each with a word, and a sentence about how it was broken.
+macro_rules! promises {
+    ($($(#[$about:meta])* $name:ident: $word:literal, $sentence:literal;)*) => {
+        /// A promise of every farm.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Promise {
+            $($(#[$about])* $name,)*
+        }
+
+        impl Promise {
+            /// All of them.
+            pub const ALL: &[Promise] = &[$(Promise::$name),*];
+
+            /// Its name, in a word or two.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Promise::$name => $word,)*
+                }
+            }
+
+            /// A break of it, in words.
+            fn sentence(self) -> &'static str {
+                match self {
+                    $(Promise::$name => $sentence,)*
+                }
+            }
+        }
+    };
+}
+
+promises! {
+    /// A host gives new connections to no host that should get none.
+    Unfit: "unfit", "a host that should get nothing new is in a ring";
+    /// A host that works gets new connections from all that hear it.
+    Left: "left out", "a host that works is in no ring";
+    /// Each address has an owner, which clients send to.
+    Ownerless: "ownerless", "an address is without an owner";
+    /// A packet meets few hosts.
+    Circles: "circles", "a packet met too many hosts";
+    /// The shown state is the one in force.
+    Told: "told", "what is told is not in force";
+    /// While tables are on their way what was before is shown.
+    Half: "half", "half of a change was shown";
+    /// A refused change is tried again.
+    NotTried: "not tried", "what was refused was not tried again";
+    /// A datagram that nobody should believe is not heeded.
+    Believed: "believed", "what nobody should have believed was heeded";
+    /// If all servers fail at once, the last are kept.
+    Emptied: "emptied", "what was last good did not stay";
+    /// A drained server gets no new connection.
+    Drained: "drained", "a drained server got a new connection";
+    /// A server that has failed for long gets no new connection while others work.
+    Failed: "failed", "a server that fails got a new connection";
+    /// A connection stays with its server while that is there.
+    Moved: "moved", "a connection moved";
+    /// Two hosts that hear each other don't own an address for long.
+    Twice: "twice", "an address was owned twice";
+    /// A data plane doesn't answer for an address of every host, long after its daemon has died.
+    Outlived: "outlived", "an address was answered for by the dead";
+    /// A director doesn't want to know a time that it was just told.
+    Spins: "spins", "no end of waking";
+    /// A server gets only what its routes give it.
+    Forbidden: "forbidden", "a server got what its routes don't give it";
+    /// A server takes connections that are handed to it, while all clocks are right.
+    Refused: "refused", "a server took no connection";
+    /// A restart forgets no member of a group.
+    Forgotten: "forgotten", "a restart forgot a member";
+    /// A server that comes back is given its whole share later, and not at once.
+    Hurried: "hurried", "a server did not start slowly";
+    /// A server in maintenance is left alone.
+    Disturbed: "disturbed", "a server in maintenance was probed";
+    /// After the last fault, and some time, a farm serves as it should.
+    Unhealed: "unhealed", "all faults are over, but not what they did";
+}
+
+impl Promise {
+    /// It was broken, by this.
+    pub(crate) fn broken(self, what: String) -> Broken {
+        Broken { promise: self, what }
+    }
+}
+
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// A host gives new connections to one that should get none.
-    Unfit(String),
-    /// A host that works gets no new connections from one that hears it.
-    Left(String),
-    /// Nobody has an address, or nobody of those that clients send to.
-    Ownerless(String),
-    /// A packet goes from host to host without an end.
-    Circles(String),
-    /// The shown state isn't the one in force.
-    Told(String),
-    /// While tables were on their way more was shown than before.
-    Half(String),
-    /// A refused change was not tried again.
-    NotTried(String),
-    /// A datagram was heeded that nobody should have believed.
-    Believed(String),
-    /// All servers failed at once, and not even the last are kept.
-    Emptied(String),
-    /// A drained server got a new connection.
-    Drained(String),
-    /// A server got a new connection that has failed for long, though others work.
-    Failed(String),
-    /// A connection went to another server than before, while its own was there.
-    Moved(String),
-    /// Two hosts that hear each other have owned an address for long.
-    Twice(String),
-    /// A data plane answers for an address of every host, long after its daemon has died.
-    Outlived(String),
-    /// A director wants to know a time that it was just told.
-    Spins(String),
-    /// A server got what its routes don't give it.
-    Forbidden(String),
-    /// A server took no connection that was handed to it, though all clocks are right.
-    Refused(String),
-    /// A restart forgot a member of a group.
-    Forgotten(String),
-    /// A server that came back was given its whole share at once, or not later either.
-    Hurried(String),
-    /// After the last fault, and some time, a farm doesn't serve as it should.
-    Unhealed(String),
+pub struct Broken {
+    promise: Promise,
+    what: String,
 }
 
 impl Broken {
     /// The kind of promise, in a word.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Broken::Unfit(_) => "unfit",
-            Broken::Left(_) => "left out",
-            Broken::Ownerless(_) => "ownerless",
-            Broken::Circles(_) => "circles",
-            Broken::Told(_) => "told",
-            Broken::Half(_) => "half",
-            Broken::NotTried(_) => "not tried",
-            Broken::Believed(_) => "believed",
-            Broken::Emptied(_) => "emptied",
-            Broken::Drained(_) => "drained",
-            Broken::Failed(_) => "failed",
-            Broken::Moved(_) => "moved",
-            Broken::Twice(_) => "twice",
-            Broken::Outlived(_) => "outlived",
-            Broken::Spins(_) => "spins",
-            Broken::Forbidden(_) => "forbidden",
-            Broken::Refused(_) => "refused",
-            Broken::Forgotten(_) => "forgotten",
-            Broken::Hurried(_) => "hurried",
-            Broken::Unhealed(_) => "unhealed",
-        }
+        self.promise.name()
     }
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Broken::Unfit(what) => write!(f, "a host that should get nothing new is in a ring: {what}"),
-            Broken::Left(what) => write!(f, "a host that works is in no ring: {what}"),
-            Broken::Ownerless(what) => write!(f, "an address is without an owner: {what}"),
-            Broken::Circles(what) => write!(f, "a packet met too many hosts: {what}"),
-            Broken::Told(what) => write!(f, "what is told is not in force: {what}"),
-            Broken::Half(what) => write!(f, "half of a change was shown: {what}"),
-            Broken::NotTried(what) => write!(f, "what was refused was not tried again: {what}"),
-            Broken::Believed(what) => write!(f, "what nobody should have believed was heeded: {what}"),
-            Broken::Emptied(what) => write!(f, "what was last good did not stay: {what}"),
-            Broken::Drained(what) => write!(f, "a drained server got a new connection: {what}"),
-            Broken::Failed(what) => write!(f, "a server that fails got a new connection: {what}"),
-            Broken::Moved(what) => write!(f, "a connection moved: {what}"),
-            Broken::Outlived(what) => write!(f, "an address was answered for by the dead: {what}"),
-            Broken::Twice(what) => write!(f, "an address was owned twice: {what}"),
-            Broken::Spins(what) => write!(f, "no end of waking: {what}"),
-            Broken::Forbidden(what) => write!(f, "a server got what its routes don't give it: {what}"),
-            Broken::Refused(what) => write!(f, "a server took no connection: {what}"),
-            Broken::Forgotten(what) => write!(f, "a restart forgot a member: {what}"),
-            Broken::Hurried(what) => write!(f, "a server did not start slowly: {what}"),
-            Broken::Unhealed(what) => write!(f, "all faults are over, but not what they did: {what}"),
-        }
+        write!(f, "{}: {}", self.promise.sentence(), self.what)
     }
 }
 
@@ -132,6 +134,8 @@ impl fmt::Display for Broken {
 pub(crate) struct Watched {
     /// Since when two nodes that hear each other own an address.
     twice_since: BTreeMap<(usize, usize, IpAddr), u64>,
+    /// A server in maintenance that was probed, and by whom.
+    pub(crate) disturbed: Option<String>,
 }
 
 /// The nodes that answer for a service address, by bits.
@@ -155,19 +159,29 @@ impl Owners {
 
 /// All that holds at every moment.
 pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
+    if let Some(what) = world.watched.disturbed.take() {
+        return Err(Promise::Disturbed.broken(what));
+    }
+    let coverage = world.coverage.clone();
     for (number, node) in world.nodes.iter_mut().enumerate() {
         if let Some(what) = node.half_shown {
-            return Err(Broken::Half(format!("{what} by node {number}")));
+            return Err(Promise::Half.broken(format!("{what} by node {number}")));
         }
         let waits = node.director.is_some() && node.shown.wanted != node.shown.generation;
+        if waits && node.refused {
+            coverage.checked(Promise::NotTried);
+        }
         if waits && node.works_at().is_none() && world.now_ms - node.asked_ms > RETRY_MS {
-            return Err(Broken::NotTried(format!("by node {number}")));
+            return Err(Promise::NotTried.broken(format!("by node {number}")));
         }
         if !node.news {
             continue;
         }
         node.news = false;
         if world.kind != Kind::EveryHost && node.is_settled() && !node.refused {
+            if node.last_good & node.listed() != 0 && keeps_any(node) {
+                coverage.checked(Promise::Emptied);
+            }
             keeps_last(node)?;
         }
         // A server that has left the file, even for a while, loses its connections.
@@ -179,7 +193,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             one.lost |= node.names.get(&one.slot) != Some(&one.server) || !is_listed;
             let server = farms::number(&one.server.server).unwrap_or_default();
             if one.lost && !was_lost && is_kept && is_listed && world.answers[server] {
-                return Err(Broken::Moved(format!(
+                return Err(Promise::Moved.broken(format!(
                     "{} is in the file, and has no connections any more",
                     one.server.server
                 )));
@@ -189,8 +203,11 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
         // An engine that failed half-way holds tables of no plan, for a short time.
         let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();
+        if !node.refused && !begins {
+            coverage.checked(Promise::Told);
+        }
         if !node.refused && !begins && node.engine.tables != director.plan().tables {
-            return Err(Broken::Told(format!("the tables of node {number}")));
+            return Err(Promise::Told.broken(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
         if begins {
@@ -198,7 +215,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         }
         let has_farm = ptr::eq(director.farm(), &*shown.farm) || *director.farm() == *shown.farm;
         if !node.refused && (node.engine.tables != shown.plan.tables || !has_farm) {
-            return Err(Broken::Told(format!("the snapshot of node {number}")));
+            return Err(Promise::Told.broken(format!("the snapshot of node {number}")));
         }
     }
     if world.kind == Kind::Web {
@@ -213,6 +230,12 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     hosts::all(world)
 }
 
+/// Whether a node keeps servers that all fail.
+fn keeps_any(node: &Node) -> bool {
+    let services = node.director.iter().flat_map(|director| director.plan().services.values());
+    services.filter(|service| service.degraded).count() > 0
+}
+
 /// Where the file wants it, whoever was in a ring, and may still be, keeps it from being empty.
 fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
@@ -220,7 +243,7 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
         let is_drained = |server: &String| node.drained.iter().any(|name| name.server == *server);
         let were_good = (0..SERVERS_MAX).filter(|server| (node.listed() & node.last_good) >> server & 1 == 1);
         if let Some(server) = were_good.map(farms::name).find(|server| !is_drained(server)) {
-            return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
+            return Err(Promise::Emptied.broken(format!("{server} was the last, and nobody is")));
         }
     }
     // Servers that the file takes out are no more to be kept, though the engine may have refused
@@ -234,8 +257,11 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
 fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
+        if is_dead {
+            world.coverage.checked(Promise::Outlived);
+        }
         if is_dead && let Some((vip, _)) = VIPS.iter().zip(owners).find(|(_, owners)| owners.has(number)) {
-            return Err(Broken::Outlived(format!("{vip} by node {number}")));
+            return Err(Promise::Outlived.broken(format!("{vip} by node {number}")));
         }
     }
     Ok(())
@@ -261,7 +287,10 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
     }
     let long = twice.iter().find(|(_, since)| world.now_ms - **since > 2 * SILENCE_MS);
     if let Some(((a, b, vip), _)) = long {
-        return Err(Broken::Twice(format!("nodes {a} and {b} answer for {vip}")));
+        return Err(Promise::Twice.broken(format!("nodes {a} and {b} answer for {vip}")));
+    }
+    if !twice.is_empty() {
+        world.coverage.checked(Promise::Twice);
     }
     world.watched.twice_since = twice;
     Ok(())
@@ -269,9 +298,10 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
 
 /// A director that was given the time waits for a later one.
 pub(crate) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
+    world.coverage.checked(Promise::Spins);
     match world.nodes[node].next_at() {
         Some(at) if at <= world.now_ms => {
-            Err(Broken::Spins(format!("node {node} waits for {at} at {}", world.now_ms)))
+            Err(Promise::Spins.broken(format!("node {node} waits for {at} at {}", world.now_ms)))
         }
         _ => Ok(()),
     }
@@ -307,12 +337,18 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let is_drained = node.takes_part() && node.is_settled() && node.drained.contains(server);
+    if !node.drained.is_empty() && world.kind != Kind::EveryHost {
+        world.coverage.checked(Promise::Drained);
+    }
     // Where every host decides, one that has nobody else serves what it gets.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
-        return Err(Broken::Drained(format!("{} at node {number}", server.server)));
+        return Err(Promise::Drained.broken(format!("{} at node {number}", server.server)));
+    }
+    if world.works.contains(&false) && world.kind != Kind::EveryHost {
+        world.coverage.checked(Promise::Failed);
     }
     if has_failed(world, node, server) {
-        return Err(Broken::Failed(format!("{} at node {number}", server.server)));
+        return Err(Promise::Failed.broken(format!("{} at node {number}", server.server)));
     }
     Ok(())
 }
@@ -345,14 +381,21 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
     if let Some(other) = strayed(world, node, client, port).filter(|other| *other != server) {
-        return Err(Broken::Moved(format!("client {client}, from {} to {}", server.server, other.server)));
+        return Err(
+            Promise::Moved.broken(format!("client {client}, from {} to {}", server.server, other.server))
+        );
     }
     // New sessions don't live long.
     let is_old = world.now_ms - last_ms > IDLE_MS;
     if lost || decision.new_session || is_old {
         world.connections.remove(&client);
-    } else if served(decision.verdict) && decision.server != slot && world.kind != Kind::EveryHost {
-        return Err(Broken::Moved(format!("client {client}, from {} at node {number}", server.server)));
+    } else if world.kind != Kind::EveryHost {
+        world.coverage.checked(Promise::Moved);
+        if served(decision.verdict) && decision.server != slot {
+            return Err(
+                Promise::Moved.broken(format!("client {client}, from {} at node {number}", server.server))
+            );
+        }
     }
     if let Some(connection) = world.connections.get_mut(&client) {
         connection.last_ms = world.now_ms;
@@ -374,7 +417,7 @@ fn served(verdict: Verdict) -> bool {
 
 /// A while after the last fault everybody serves, and each address has one owner.
 pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
-    let unhealed = |what: String| Err(Broken::Unhealed(what));
+    let unhealed = |what: String| Err(Promise::Unhealed.broken(what));
     for (number, node) in world.nodes.iter().enumerate() {
         let Some(director) = &node.director else { return unhealed(format!("node {number} is dead")) };
         if node.refused {

@@ -64,6 +64,18 @@ impl Kind {
         }
     }
 
+    /// Its name, in a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Link => "link",
+            Kind::Large => "large",
+            Kind::Nat => "nat",
+            Kind::EveryHost => "every-host",
+            Kind::Handoff => "handoff",
+            Kind::Web => "web",
+        }
+    }
+
     /// Hosts of the farm, whether they decide or only serve.
     pub(crate) fn hosts(self) -> usize {
         if self == Kind::EveryHost { SERVERS } else { self.nodes() + self.servers() }

@@ -16,7 +16,7 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Arrived, Expectation, Host, Made, Offer, Outcome, Socket, Tables};
 
-use crate::check::{self, Broken};
+use crate::check::{self, Broken, Promise};
 use crate::farms::{self, LINK, VIPS};
 use crate::segment::Segment;
 use crate::world::{Connection, World};
@@ -135,7 +135,9 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
         };
         let (path, _, may) = WANTED[wanted];
         if !may.iter().all(is_drained) && !open(world, number, port, by, wanted)? {
-            return Err(Broken::Unhealed(format!("{path} is not served by nodes {} and {}", by.0, by.1)));
+            return Err(
+                Promise::Unhealed.broken(format!("{path} is not served by nodes {} and {}", by.0, by.1))
+            );
         }
     }
     Ok(())
@@ -170,16 +172,17 @@ fn open(
     let Verdict::Forward { .. } = decision.verdict else { return Ok(false) };
     let Some(server) = node.names.get(&decision.server).cloned() else { return Ok(false) };
     let at = farms::number(&server.server).unwrap_or_default();
+    world.coverage.checked(Promise::Forbidden);
     if !may.contains(&at) && !node.refused {
-        return Err(Broken::Forbidden(format!("{path} went to {} by node {reader}", server.server)));
+        return Err(Promise::Forbidden.broken(format!("{path} went to {} by node {reader}", server.server)));
     }
     check::may_begin(world, reader, &server)?;
     let keys = keys_of_server(world, at);
     let Some(arrived) = Arrived::read(&TABLES, &frame) else { return Ok(false) };
     match arrived.outcome(&keys, &Stack { works: world.works[at] }) {
-        Outcome::Connection(..) => {}
+        Outcome::Connection(..) => world.coverage.checked(Promise::Refused),
         Outcome::Nothing(reason) if world.works[at] && agree(world, [greeter, reader]) => {
-            return Err(Broken::Refused(format!("{} by node {reader}: {reason:?}", server.server)));
+            return Err(Promise::Refused.broken(format!("{} by node {reader}: {reason:?}", server.server)));
         }
         _ => return Ok(false),
     }

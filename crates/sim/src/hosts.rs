@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::check::Broken;
+use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::router;
 use crate::world::World;
@@ -175,7 +175,7 @@ fn leases(world: &mut World) -> Result<(), Broken> {
         let node = &world.nodes[a];
         let answers = VIPS.map(|vip| node.answers(vip, now_ms));
         if node.leaves_at().is_some() && answers.contains(&true) {
-            return Err(Broken::Outlived(format!("by node {a}, which has left")));
+            return Err(Promise::Outlived.broken(format!("by node {a}, which has left")));
         }
         if !node.takes_part() || !node.has_carrier {
             world.hosts.away_since.entry(a).or_insert(now_ms);
@@ -203,7 +203,7 @@ fn leases(world: &mut World) -> Result<(), Broken> {
     let unheard: BTreeSet<_> = world.hosts.unheard.iter().copied().filter(still).collect();
     let twice = unheard.iter().find(|(a, _, vip)| world.nodes[*a].answers(*vip, now_ms));
     if let Some((a, b, vip)) = twice {
-        return Err(Broken::Twice(format!(
+        return Err(Promise::Twice.broken(format!(
             "node {a} is back since {} ms and answers for {vip}, unheard of node {b}, which has it",
             now_ms - world.hosts.back_ms[a]
         )));
@@ -271,8 +271,11 @@ fn only_fit_are_chosen(world: &World) -> Result<(), Broken> {
             let has_fit = (0..SERVERS)
                 .any(|c| ring >> c & 1 == 1 && if c == *a { is_fit_itself(world, c) } else { is_fit(c) });
             let is_last = number == 0 && !has_fit;
+            if concerns && !is_last {
+                world.coverage.checked(Promise::Unfit);
+            }
             if concerns && !is_last && ring >> b & 1 == 1 {
-                return Err(Broken::Unfit(format!(
+                return Err(Promise::Unfit.broken(format!(
                     "{} gives {vip} to {}: {why:?}",
                     farms::name(*a),
                     farms::name(*b)
@@ -311,9 +314,10 @@ fn groups(world: &World) -> Vec<Vec<usize>> {
 
 /// Each address has an owner among hosts that have heard each other for long.
 fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
+    world.coverage.checked(Promise::Ownerless);
     let is_owned = |vip: &IpAddr| group.iter().any(|node| world.nodes[*node].answers(*vip, world.now_ms));
     match VIPS.iter().find(|vip| !is_owned(vip)) {
-        Some(vip) => Err(Broken::Ownerless(format!("{vip} among nodes {group:?}"))),
+        Some(vip) => Err(Promise::Ownerless.broken(format!("{vip} among nodes {group:?}"))),
         None => Ok(()),
     }
 }
@@ -330,9 +334,8 @@ fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broke
     for vip in VIPS {
         let known = world.router.known(vip);
         if let Some(known) = known.filter(|node| !world.nodes[*node].answers(vip, world.now_ms)) {
-            return Err(Broken::Ownerless(format!(
-                "clients send to node {known} for {vip}, which doesn't answer for it"
-            )));
+            return Err(Promise::Ownerless
+                .broken(format!("clients send to node {known} for {vip}, which doesn't answer for it")));
         }
     }
     Ok(())
@@ -347,9 +350,10 @@ fn all_fit_are_chosen(world: &World, group: &[usize]) -> Result<(), Broken> {
             && world.nodes[b].wanted_since_ms.is_some_and(|at| at < since_ms)
     };
     for a in group {
+        world.coverage.checked(Promise::Left);
         let ring = world.nodes[*a].rings[0];
         if let Some(b) = group.iter().find(|b| is_fit(**b) && ring >> **b & 1 == 0) {
-            return Err(Broken::Left(format!("{} by {}", farms::name(*b), farms::name(*a))));
+            return Err(Promise::Left.broken(format!("{} by {}", farms::name(*b), farms::name(*a))));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 //! step can be left out, and the others mean the same still.
 
 mod check;
+mod coverage;
 mod engine;
 mod farms;
 mod forgery;
@@ -25,7 +26,8 @@ mod world;
 
 use std::fmt;
 
-pub use check::Broken;
+pub use check::{Broken, Promise};
+pub use coverage::{Counts, INPUTS, OUTPUTS, Topic};
 pub use history::Line;
 pub use mutation::Mutation;
 pub use random::Random;
@@ -47,6 +49,10 @@ pub struct Outcome {
     pub refusals: usize,
     /// The promise that was broken, if one was.
     pub broken: Option<Broken>,
+    /// The parts of a farm's life that it met.
+    pub coverage: Counts,
+    /// The kind of its farm, in a word.
+    pub kind: &'static str,
     /// The events.
     pub history: Vec<Line>,
     steps: Vec<Step>,
@@ -99,8 +105,9 @@ fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
     let mut world = World::new(seed, mutation);
     let broken = steps.iter().try_for_each(|step| world.take(step)).and_then(|()| world.heal()).err();
     let (hosts, clients) = (world.kind.hosts(), step::clients(&steps));
-    let refusals = world.refusals();
-    Outcome { seed, facts: world.facts, hosts, clients, refusals, broken, history: world.history, steps }
+    let (refusals, coverage, kind) = (world.refusals(), world.coverage.counts(), world.kind.name());
+    let World { facts, history, .. } = world;
+    Outcome { seed, facts, hosts, clients, refusals, broken, coverage, kind, history, steps }
 }
 
 /// Has so many members join the group of a farm at once, from a host that serves nobody, while

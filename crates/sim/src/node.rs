@@ -21,6 +21,7 @@ use evener_core::path::tables::VipKey;
 use evener_core::pool::policy::Fills;
 use evener_core::server::{self, Offer};
 
+use crate::coverage::Coverage;
 use crate::engine::{Engine, MARK_KEY};
 use crate::farms::{self, Kind, LINK, SERVERS, VIPS};
 use crate::forgery;
@@ -59,6 +60,7 @@ pub(crate) struct Node {
     kind: Kind,
     number: usize,
     mutation: Option<Mutation>,
+    coverage: Coverage,
     /// How far its clock is ahead, in milliseconds.
     pub(crate) ahead_ms: u64,
     pub(crate) director: Option<Director>,
@@ -76,6 +78,8 @@ pub(crate) struct Node {
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
     pub(crate) drained: BTreeSet<ServerName>,
+    /// The servers that are left alone.
+    pub(crate) suspended: BTreeSet<ServerName>,
     /// The same of a group and of names, and the group's members: on disk, too.
     pub(crate) drained_of_consumers: BTreeSet<ServerName>,
     pub(crate) record: Option<String>,
@@ -110,7 +114,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(kind: Kind, number: usize, mutation: Option<Mutation>) -> Node {
+    pub(crate) fn new(kind: Kind, number: usize, mutation: Option<Mutation>, coverage: Coverage) -> Node {
         let mut engine = Engine::new();
         engine.forgets_ends = mutation == Some(Mutation::LeaseHoldsAgain);
         engine.ignores_routes = mutation == Some(Mutation::RoutesIgnored);
@@ -118,6 +122,7 @@ impl Node {
             kind,
             number,
             mutation,
+            coverage,
             ahead_ms: [0, 1 << 40, 12_345_678, 999][number % 4],
             director: None,
             engine,
@@ -129,6 +134,7 @@ impl Node {
             files: VecDeque::new(),
             work: None,
             drained: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             drained_of_consumers: BTreeSet::new(),
             record: None,
             wall_off_ms: 0,
@@ -244,11 +250,11 @@ impl Node {
             farm,
             network,
             links: BTreeMap::from([(LINK, mac)]),
-            drained: self.drained.clone(),
+            drained: self.drained.union(&self.drained_of_consumers).cloned().collect(),
+            suspended: self.suspended.clone(),
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
-            drained_of_names: self.drained_of_consumers.clone(),
             groups: self.kept_groups(),
         };
         let now = Moment { lease_holds, ..self.moment(now_ms) };
@@ -290,9 +296,12 @@ impl Node {
 
     /// The group's state on disk.
     fn kept_groups(&self) -> BTreeMap<String, KeptGroup> {
-        let drained = self.drained_of_consumers.iter().filter(|name| name.service == web::GROUP);
-        let drained = drained.map(|name| name.server.clone()).collect();
-        let kept = KeptGroup { record: self.record.clone(), drained };
+        let of_group = |servers: &BTreeSet<ServerName>| {
+            let found = servers.iter().filter(|name| name.service == web::GROUP);
+            found.map(|name| name.server.clone()).collect()
+        };
+        let (drained, suspended) = (of_group(&self.drained_of_consumers), of_group(&self.suspended));
+        let kept = KeptGroup { record: self.record.clone(), drained, suspended };
         BTreeMap::from([(web::GROUP.to_owned(), kept)])
     }
 
@@ -388,6 +397,7 @@ impl Node {
             now.ms -= 1;
         }
         let Some(director) = &mut self.director else { return Vec::new() };
+        self.coverage.told(&input);
         director.handle(now, input);
         self.collect(now_ms)
     }
@@ -401,7 +411,9 @@ impl Node {
                 return orders;
             }
             let Some(director) = &mut self.director else { return orders };
-            match director.poll_output() {
+            let output = director.poll_output();
+            output.iter().for_each(|output| self.coverage.ordered(output));
+            match output {
                 None => {
                     self.shown = Arc::clone(director.snapshot());
                     return orders;
@@ -416,7 +428,9 @@ impl Node {
                             || sweeps_nothing
                     });
                     for slot in retired {
-                        director.handle(now, Input::Released { slot });
+                        let released = Input::Released { slot };
+                        self.coverage.told(&released);
+                        director.handle(now, released);
                     }
                 }
                 Some(Output::Lease { ms }) => {
@@ -493,6 +507,7 @@ impl Node {
         (self.refused, self.work, self.leaves_at) = (false, None, None);
         // It reads what its operator has written last.
         self.file = self.files.drain(..).next_back().map_or(self.file, |(_, file)| file);
+        self.last_good &= self.listed();
         if self.director.take().is_some() {
             self.since_ms = now_ms;
         }

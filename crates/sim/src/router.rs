@@ -13,7 +13,7 @@ use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Verdict;
 use evener_core::server::open;
 
-use crate::check::{self, Broken};
+use crate::check::{self, Broken, Promise};
 use crate::farms::{self, LINK, VIPS};
 use crate::world::{Connection, World};
 
@@ -76,7 +76,7 @@ pub(crate) fn connect(world: &mut World, client: usize, port: u16) -> Result<(),
     host.sockets.insert((client, port));
     match carry(world, entry, client, port, TCP_ACK)? {
         End::Host(other) if other != server => {
-            return Err(Broken::Moved(format!("client {client}, from {server} to {other} at once")));
+            return Err(Promise::Moved.broken(format!("client {client}, from {server} to {other} at once")));
         }
         _ => {}
     }
@@ -109,10 +109,8 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     match end {
         End::Host(host) if has_socket(host) => {}
         _ if is_there && !lost && world.hosts.keeps(began_ms, world.now_ms) => {
-            return Err(Broken::Moved(format!(
-                "client {client}, from {} to {end:?} by node {entry}",
-                server.server
-            )));
+            return Err(Promise::Moved
+                .broken(format!("client {client}, from {} to {end:?} by node {entry}", server.server)));
         }
         _ => {
             world.connections.remove(&client);
@@ -142,8 +140,9 @@ fn carry(world: &World, entry: usize, client: usize, port: u16, flags: u8) -> Re
             return Ok(End::Nowhere);
         };
         met.push(to);
+        world.coverage.checked(Promise::Circles);
         if met.len() > MEETS_MAX {
-            return Err(Broken::Circles(format!("client {client} by nodes {met:?}")));
+            return Err(Promise::Circles.broken(format!("client {client} by nodes {met:?}")));
         }
         frame = arrived(world, to, &sent);
     }

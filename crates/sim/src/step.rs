@@ -12,6 +12,9 @@ const LONG: u64 = 50;
 /// Clients of a farm. Each opens a connection, at least.
 pub(crate) const CLIENTS: usize = 20;
 
+/// Datagrams that are recorded, of all.
+pub(crate) const RECORDED: usize = 500;
+
 /// One of them. Numbers of nodes and servers count round: any number is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -33,6 +36,10 @@ pub enum Step {
     Drain(usize, usize),
     /// And has it take sessions again.
     Undrain(usize, usize),
+    /// The operator has a node leave a server alone, which gets nothing new either.
+    Suspend(usize, usize),
+    /// And ends that.
+    Resume(usize, usize),
     /// The operator loads another file: which servers of the farm it has, by bits.
     Reload(usize, u8),
     /// A node's engine refuses the next tables, at the n-th write.
@@ -80,6 +87,10 @@ pub enum Step {
     DrainOf(usize, usize),
     /// And wants it again.
     UndrainOf(usize, usize),
+    /// The same of maintenance.
+    SuspendOf(usize, usize),
+    /// And its end.
+    ResumeOf(usize, usize),
     /// Somebody else ranks the servers of a name anew.
     Rank(usize),
     /// Somebody says something in a group that is not to be believed: what, and in whose name.
@@ -128,18 +139,20 @@ impl Step {
             Step::Agent(_, how) => how % 4 > 1,
             Step::Report(..) | Step::Rank(_) | Step::Message(..) | Step::Storm(_) => true,
             Step::Visit(_) | Step::DrainOf(..) | Step::UndrainOf(..) => false,
+            Step::SuspendOf(..) | Step::ResumeOf(..) => false,
             Step::Wait(_) | Step::Connect(_) | Step::Send(_) | Step::Work(_) | Step::Answer(_) => false,
-            Step::Drain(..) | Step::Undrain(..) | Step::Reload(..) | Step::Start(_) => false,
+            Step::Drain(..) | Step::Undrain(..) | Step::Suspend(..) | Step::Resume(..) => false,
+            Step::Reload(..) | Step::Start(_) => false,
             Step::Plug(_) | Step::Join => false,
         }
     }
 }
 
-/// Of a farm with a group and names, after so many steps nothing happens for so long, in
-/// milliseconds: then it is known what each consumer of servers should have learned of those that
-/// fail and refuse.
+/// After so many steps nothing happens for so long, in milliseconds: then it is known what each host
+/// and each consumer of servers should have learned of those that fail, refuse or left.
 const QUIET_STEPS: usize = 30;
 const QUIET_MS: u64 = 14_000;
+const SOON_MS: u64 = 1_000;
 
 /// The steps of a seed.
 pub(crate) fn make(seed: u64) -> Vec<Step> {
@@ -153,9 +166,8 @@ pub(crate) fn make(seed: u64) -> Vec<Step> {
             Kind::Web if random.below(2) == 0 => step_of_web(&mut random),
             _ => step(&mut random),
         });
-        if kind == Kind::Web && number % QUIET_STEPS == QUIET_STEPS - 1 {
-            steps.extend([Step::Lose(0), Step::Plug(0), Step::Start(0), Step::Wait(QUIET_MS)]);
-            steps.extend((0..2).map(Step::Visit));
+        if number % QUIET_STEPS == QUIET_STEPS - 1 {
+            steps.extend(quiet(&mut random, kind));
         }
         if number % (count / CLIENTS) == 0 {
             steps.push(Step::Connect(number / (count / CLIENTS)));
@@ -163,6 +175,26 @@ pub(crate) fn make(seed: u64) -> Vec<Step> {
         let pause = if random.below(4) == 0 { 3_000 } else { 300 };
         steps.push(Step::Wait(random.below(pause) as u64));
     }
+    steps
+}
+
+/// A quiet time: hosts hear each other, and servers are as they are. Clients come at its end.
+fn quiet(random: &mut Random, kind: Kind) -> Vec<Step> {
+    let mut steps = vec![Step::Lose(0), Step::Join];
+    steps.extend((0..kind.nodes()).flat_map(|node| [Step::Plug(node), Step::Start(node)]));
+    if kind == Kind::EveryHost {
+        // Hosts with different files don't heed each other.
+        let file = random.below(256) as u8;
+        steps.extend((0..kind.nodes()).map(|node| Step::Reload(node, file)));
+    }
+    // A daemon that was to die soon has done so, and is started once more.
+    steps.push(Step::Wait(SOON_MS));
+    steps.extend((0..kind.nodes()).map(Step::Start));
+    steps.push(Step::Wait(QUIET_MS));
+    steps.extend((0..2).flat_map(|client| match kind {
+        Kind::Web => [Step::Visit(client), Step::Wait(0)],
+        _ => [Step::Connect(client), Step::Send(client)],
+    }));
     steps
 }
 
@@ -207,7 +239,7 @@ pub(crate) fn storm(count: usize) -> Vec<Step> {
 
 fn step(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(53) {
+    match random.below(55) {
         0..=9 => Step::Connect(a),
         10..=16 => Step::Send(a),
         17 | 18 => Step::Fail(a),
@@ -227,27 +259,31 @@ fn step(random: &mut Random) -> Step {
         36 => Step::Join,
         37 => Step::Lose(random.below(60) as u8),
         38 => Step::Lose(0),
-        39 | 40 => Step::Replay(a, b),
-        41 => Step::Forge(a, b, random.below(256)),
+        39 | 40 => Step::Replay(random.below(RECORDED), b),
+        41 => Step::Forge(random.below(RECORDED), b, random.below(256)),
         42 => Step::Restart,
         43 => Step::Leap(a, [1, 30][b % 2]),
         44 | 45 => Step::Die(a, random.below(12)),
         46 => Step::Deafen(a, b),
         47 | 48 => Step::Clock(a, [-1, 0, 0, 1][b % 4]),
         49 => Step::Leave(a),
+        50 => Step::Suspend(a, b),
+        51 => Step::Resume(a, b),
         _ => Step::Forgery(a, random.below(256)),
     }
 }
 
 fn step_of_web(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(16) {
+    match random.below(19) {
         0..=5 => Step::Visit(a),
         6..=8 => Step::Agent(a, b),
         9..=11 => Step::Report(a, b),
         12 => Step::DrainOf(a, b),
         13 => Step::UndrainOf(a, b),
         14 => Step::Rank(a),
+        15 => Step::SuspendOf(a, b),
+        16 | 17 => Step::ResumeOf(a, b),
         _ => Step::Message(a, b),
     }
 }

@@ -10,7 +10,8 @@ use evener_core::farm::plan::ServerName;
 use evener_core::net::wire::Mac;
 use evener_core::pool::health::Failure;
 
-use crate::check::{self, Broken};
+use crate::check::{self, Broken, Promise};
+use crate::coverage::Coverage;
 use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, SERVERS_MAX, VIPS};
 use crate::forgery::Forgery;
 use crate::handoff::{self, Clocks};
@@ -20,7 +21,7 @@ use crate::mutation::Mutation;
 use crate::node::Node;
 use crate::random::Random;
 use crate::router::{self, Router};
-use crate::step::{CLIENTS, Step};
+use crate::step::{CLIENTS, RECORDED, Step};
 use crate::web::{self, Web};
 
 /// Something on its way to a node.
@@ -75,24 +76,27 @@ pub(crate) struct World {
     pub(crate) clocks: Clocks,
     parcels: Vec<Parcel>,
     sent: u64,
-    /// Datagrams that somebody has listened to.
+    /// Datagrams that somebody has listened to, of so many.
     recorded: Vec<Input>,
+    posted: usize,
     /// The last one that a director has heard: whose, and since when that lives.
     heard: Option<(usize, u64, Input)>,
     pub(crate) random: Random,
     ports: u16,
     incarnation: u64,
     pub(crate) web: Web,
+    pub(crate) coverage: Coverage,
 }
 
 impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> World {
-        let kind = Kind::of(seed);
+        let (kind, coverage) = (Kind::of(seed), Coverage::default());
+        let node = |number| Node::new(kind, number, mutation, coverage.clone());
         let mut world = World {
             kind,
             mutation,
             now_ms: 10_000,
-            nodes: (0..kind.nodes()).map(|number| Node::new(kind, number, mutation)).collect(),
+            nodes: (0..kind.nodes()).map(node).collect(),
             connections: BTreeMap::new(),
             history: Vec::new(),
             facts: 0,
@@ -109,11 +113,13 @@ impl World {
             parcels: Vec::new(),
             sent: 0,
             recorded: Vec::new(),
+            posted: 0,
             heard: None,
             random: Random::new(!seed),
             ports: 1_024,
             incarnation: 0,
             web: Web::default(),
+            coverage: coverage.clone(),
         };
         world.say(What::Begun(kind));
         (0..world.nodes.len()).for_each(|node| world.start(node));
@@ -143,6 +149,8 @@ impl World {
             Step::Answer(server) => self.answer(server % servers, true),
             Step::Drain(node, server) => self.drain(node % nodes, server, true),
             Step::Undrain(node, server) => self.drain(node % nodes, server, false),
+            Step::Suspend(node, server) => self.suspend(node % nodes, server, true),
+            Step::Resume(node, server) => self.suspend(node % nodes, server, false),
             Step::Reload(node, file) => {
                 let (node, now_ms) = (node % nodes, self.now_ms);
                 let orders = self.nodes[node].reload(now_ms, file);
@@ -172,6 +180,8 @@ impl World {
             Step::Report(server, how) => web::set_reports(self, server % servers, how),
             Step::DrainOf(consumer, server) => web::drain(self, consumer, server, true),
             Step::UndrainOf(consumer, server) => web::drain(self, consumer, server, false),
+            Step::SuspendOf(consumer, server) => web::suspend(self, consumer, server, true),
+            Step::ResumeOf(consumer, server) => web::suspend(self, consumer, server, false),
             Step::Rank(how) => web::set_ranks(self, how),
             Step::Message(how, server) => web::forge(self, how, server)?,
             Step::Storm(count) => web::storm(self, count),
@@ -179,15 +189,14 @@ impl World {
             Step::Lose(percent) => self.loss = percent,
             Step::Replay(what, to) => {
                 let len = self.recorded.len().max(1);
-                if let Some(recorded) = self.recorded.get(what * 7 % len).cloned() {
+                if let Some(recorded) = self.recorded.get(what % len).cloned() {
                     self.hosts.relay(to % nodes, self.now_ms);
                     self.send(to % nodes, None, 1, recorded);
                 }
             }
             Step::Forge(what, to, at) => {
                 let len = self.recorded.len().max(1);
-                if let Some(Input::Datagram { from, mut bytes }) = self.recorded.get(what * 7 % len).cloned()
-                {
+                if let Some(Input::Datagram { from, mut bytes }) = self.recorded.get(what % len).cloned() {
                     let at = at % bytes.len().max(1);
                     bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = byte.wrapping_add(1));
                     self.send(to % nodes, None, 1, Input::Datagram { from, bytes });
@@ -235,15 +244,34 @@ impl World {
     }
 
     fn drain(&mut self, node: usize, server: usize, drain: bool) {
-        // Hosts drain themselves.
-        let server = if self.kind == Kind::EveryHost { node } else { server % self.kind.servers() };
-        let name = ServerName { service: "service0".to_owned(), server: farms::name(server) };
+        let name = self.drainable(node, server);
+        if !drain && self.nodes[node].suspended.contains(&name) {
+            return;
+        }
         let drained = &mut self.nodes[node].drained;
         let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
         if changed {
             self.nodes[node].wanted_since_ms = self.nodes[node].drained.is_empty().then_some(self.now_ms);
             self.tell(node, Input::Drain { server: name, drain });
         }
+    }
+
+    /// The server that a node's operator means: hosts drain themselves.
+    fn drainable(&self, node: usize, server: usize) -> ServerName {
+        let server = if self.kind == Kind::EveryHost { node } else { server % self.kind.servers() };
+        ServerName { service: farms::service(0), server: farms::name(server) }
+    }
+
+    /// Maintenance begins, or ends.
+    fn suspend(&mut self, node: usize, server: usize, is_suspended: bool) {
+        let name = self.drainable(node, server);
+        let suspended = &mut self.nodes[node].suspended;
+        if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
+            let number = farms::number(&name.server).unwrap_or_default();
+            self.web.disturb_server(number, self.now_ms);
+            self.tell(node, Input::Suspend { server: name, is_suspended });
+        }
+        self.drain(node, server, is_suspended);
     }
 
     pub(crate) fn kill(&mut self, node: usize) {
@@ -254,11 +282,12 @@ impl World {
     }
 
     pub(crate) fn crash(&mut self, node: usize) {
-        let mut fresh = Node::new(self.kind, node, self.mutation);
+        let mut fresh = Node::new(self.kind, node, self.mutation, self.coverage.clone());
         let old = &mut self.nodes[node];
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
         (fresh.engine.refuse_at, fresh.engine.refusals) = (old.engine.refuse_at, old.engine.refusals);
         fresh.drained = std::mem::take(&mut old.drained);
+        fresh.suspended = std::mem::take(&mut old.suspended);
         (fresh.wanted_since_ms, fresh.since_ms) = (old.wanted_since_ms, self.now_ms);
         fresh.drained_of_consumers = std::mem::take(&mut old.drained_of_consumers);
         (fresh.record, fresh.wall_off_ms) = (old.record.take(), old.wall_off_ms);
@@ -334,7 +363,10 @@ impl World {
                         self.heard = Some((to, self.nodes[to].since_ms, what.clone()));
                         from.into_iter().for_each(|from| self.hosts.heard(to, from));
                     }
-                    self.tell(to, what);
+                    match what {
+                        Input::Datagram { .. } if from.is_none() => self.judge(to, what),
+                        what => self.tell(to, what),
+                    }
                 }
             } else if let Some(node) =
                 self.nodes.iter().position(|node| node.works_at().is_some_and(|at| at <= self.now_ms))
@@ -360,6 +392,9 @@ impl World {
         for node in 0..self.nodes.len() {
             if self.nodes[node].next_at().is_some_and(|at| at <= now_ms) {
                 self.facts += 1;
+                if !self.nodes[node].suspended.is_empty() {
+                    self.coverage.checked(Promise::Disturbed);
+                }
                 let orders = self.nodes[node].time(now_ms);
                 self.carry_out(node, orders);
                 check::moves_on(self, node)?;
@@ -387,6 +422,17 @@ impl World {
         }
         let orders = self.nodes[node].tell(self.now_ms, input);
         self.carry_out(node, orders);
+    }
+
+    /// The same of a datagram that isn't what it seems: for what it was found.
+    fn judge(&mut self, node: usize, input: Input) {
+        let before = self.nodes[node].shown.datagrams.clone();
+        self.tell(node, input);
+        for (name, count) in &*self.nodes[node].shown.datagrams {
+            if before.get(name) < Some(count) {
+                self.coverage.forged(name);
+            }
+        }
     }
 
     /// Whether two nodes hear each other.
@@ -417,10 +463,13 @@ impl World {
         // A refused change may be tried again with each input.
         let waits = self.nodes[to].refused;
         let before = Arc::clone(&self.nodes[to].engine.tables);
-        self.tell(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
+        self.judge(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
         self.finish(to);
+        if forgery.is_nothing() && !waits {
+            self.coverage.checked(Promise::Believed);
+        }
         if forgery.is_nothing() && !waits && self.nodes[to].engine.tables != before {
-            return Err(Broken::Believed(format!("{forgery:?} by node {to}")));
+            return Err(Promise::Believed.broken(format!("{forgery:?} by node {to}")));
         }
         Ok(())
     }
@@ -459,9 +508,6 @@ impl World {
                     is_at_once = delay_ms == 0;
                 }
                 Output::Announce(addresses) => {
-                    if std::env::var("DBG").is_ok() {
-                        eprintln!("{} announce {node} {addresses:?}", self.now_ms);
-                    }
                     if router::reaches(self, node) {
                         addresses.into_iter().for_each(|address| self.router.learn(address, node));
                     }
@@ -488,6 +534,7 @@ impl World {
     /// A node goes on with the change that is on its way.
     fn go_on(&mut self, node: usize) {
         let then_ms = self.now_ms + self.takes_ms();
+        self.coverage.checked(Promise::Half);
         let orders = self.nodes[node].go_on(self.now_ms, then_ms);
         self.carry_out(node, orders);
         if self.nodes[node].works_at().is_some_and(|at| at <= self.now_ms) {
@@ -508,8 +555,14 @@ impl World {
             return;
         };
         let what = Input::Datagram { from: (farms::node(self.kind, from).0, 7).into(), bytes: datagram };
-        if self.recorded.len() < 500 {
+        // Each of all has the same chance.
+        self.posted += 1;
+        let at =
+            if self.recorded.len() < RECORDED { self.recorded.len() } else { self.random.below(self.posted) };
+        if at == self.recorded.len() {
             self.recorded.push(what.clone());
+        } else if let Some(place) = self.recorded.get_mut(at) {
+            *place = what.clone();
         }
         let copies = if self.below(10) == 0 { 2 } else { 1 };
         for _ in 0..copies {
@@ -561,9 +614,17 @@ impl World {
     }
 
     fn probe(&mut self, node: usize, probe: &Probe) {
+        self.probes(node, &probe.server);
         let server = farms::number(&probe.server.server).unwrap_or_default();
         let (delay_ms, result) = self.probe_result(node, Some(server));
         self.send(node, None, delay_ms, Input::Probed { server: probe.server.clone(), result });
+    }
+
+    /// A node probes a server, which may be in maintenance.
+    pub(crate) fn probes(&mut self, node: usize, server: &ServerName) {
+        if self.nodes[node].suspended.contains(server) {
+            self.watched.disturbed = Some(format!("{} of {} by node {node}", server.server, server.service));
+        }
     }
 
     /// How long a node's probe takes, and what comes of it; `None` is an address without a server.

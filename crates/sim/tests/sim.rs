@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink, storm_of_joins};
+use evener_sim::{
+    Counts, INPUTS, Mutation, OUTPUTS, Outcome, Promise, Topic, refuse_every_write, run, run_with, shrink,
+    storm_of_joins,
+};
 
 /// Farms of a test run, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
 const SEEDS: u64 = 1_000;
@@ -42,22 +46,42 @@ fn is_small(outcome: &Outcome) -> bool {
     outcome.hosts < 4 || outcome.clients < 20 || outcome.facts < 500 || outcome.faults() < 3
 }
 
+/// Each promise had something to decide, and directors were told and ordered everything.
+fn all_is_met(covered: &Counts) {
+    let promises = Promise::ALL.iter().map(|promise| (Topic::Promise, promise.name()));
+    let inputs = INPUTS.iter().map(|name| (Topic::Input, *name));
+    let outputs = OUTPUTS.iter().map(|name| (Topic::Output, *name));
+    let missed: Vec<_> =
+        promises.chain(inputs).chain(outputs).filter(|what| !covered.contains_key(what)).collect();
+    assert!(missed.is_empty(), "no farm has met {missed:?}");
+    let known = |topic, name| match topic {
+        Topic::Input => INPUTS.contains(&name),
+        Topic::Output => OUTPUTS.contains(&name),
+        Topic::Promise | Topic::Forgery => true,
+    };
+    let unlisted: Vec<_> = covered.keys().filter(|(topic, name)| !known(*topic, name)).collect();
+    assert!(unlisted.is_empty(), "list them: {unlisted:?}");
+}
+
 fn volume() -> u64 {
     std::env::var("EVENER_VOLUME").map_or(1, |times| times.parse().expect("EVENER_VOLUME"))
 }
 
 #[test]
 fn simulated_farms_keep_every_promise() {
-    let large = AtomicU64::new(0);
+    let (large, covered) = (AtomicU64::new(0), Mutex::new(Counts::new()));
     let is_wrong = |seed| {
         let outcome = run(seed);
+        let mut all = covered.lock().unwrap();
+        outcome.coverage.iter().for_each(|(what, count)| *all.entry(*what).or_default() += count);
+        drop(all);
         large.fetch_add(u64::from(outcome.hosts > 30), Ordering::Relaxed);
         outcome.broken.is_some() || is_small(&outcome)
     };
     let seeds = SEEDS * volume();
     let Some(seed) = first(seeds, is_wrong) else {
         assert!(large.into_inner() >= seeds / 50, "too few farms have many servers");
-        return;
+        return all_is_met(&covered.into_inner().unwrap());
     };
     let Outcome { hosts, clients, facts, broken, .. } = run(seed);
     assert!(

@@ -46,7 +46,7 @@ impl Director {
     pub(super) fn without_consumers(&mut self) -> Director {
         let others = Groups::new(self.seed);
         let groups = core::mem::replace(&mut self.groups, others);
-        let others = Names::new(self.seed, BTreeSet::new());
+        let others = Names::new(self.seed, BTreeSet::new(), BTreeSet::new());
         let names = core::mem::replace(&mut self.names, others);
         let tried = self.clone();
         (self.groups, self.names) = (groups, names);

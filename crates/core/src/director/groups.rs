@@ -19,6 +19,8 @@ pub struct KeptGroup {
     pub record: Option<String>,
     /// Those whom the operator had drained, by name or URL.
     pub drained: BTreeSet<String>,
+    /// And those that are neither probed nor asked for their load.
+    pub suspended: BTreeSet<String>,
 }
 
 /// The result of an order of a group.
@@ -87,9 +89,12 @@ impl Groups {
                     running.members.reload(now.for_groups(), group);
                 }
                 None => {
-                    let KeptGroup { record, drained } = kept.get(&group.name).cloned().unwrap_or_default();
+                    let kept = kept.get(&group.name).cloned().unwrap_or_default();
+                    let KeptGroup { record, drained, suspended } = kept;
                     let mut members = Members::new(now.for_groups(), group, self.seed, record.as_deref());
                     members.keep_drained(now.for_groups(), drained);
+                    let suspended = suspended.iter();
+                    suspended.for_each(|name| members.suspend(now.for_groups(), name, true));
                     let running = GroupState { group: Arc::clone(group), members, due_ms: 0 };
                     self.running.insert(group.name.clone(), running);
                 }

@@ -42,7 +42,7 @@
 //!     host: None,
 //!     seed: Seed(1, 2),
 //!     running: None,
-//!     drained_of_names: BTreeSet::new(),
+//!     suspended: BTreeSet::new(),
 //!     groups: BTreeMap::new(),
 //! };
 //! let (now, mut tables) = (Moment::default(), Arc::default());
@@ -143,10 +143,10 @@ pub struct Start {
     pub network: Network,
     /// The interfaces that packets are taken from, with their MACs.
     pub links: BTreeMap<u32, Mac>,
-    /// Servers of services that packets are sent on for, which the operator had drained before.
+    /// Servers of services and of names that the operator had drained before.
     pub drained: BTreeSet<ServerName>,
-    /// The same of servers that are listed for a name alone.
-    pub drained_of_names: BTreeSet<ServerName>,
+    /// The same of those that are neither probed nor asked for their load.
+    pub suspended: BTreeSet<ServerName>,
     /// This host's identity, where every host decides; with the key of datagrams, and a number that
     /// is random for each start.
     pub host: Option<(Identity, Key, u64)>,
@@ -217,13 +217,13 @@ pub struct Director {
 impl Director {
     /// Begins with what runs already, if something does. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
-        let Start { farm, network, links, drained, host, seed, running, drained_of_names, groups } = start;
+        let Start { farm, network, links, drained, suspended, host, seed, running, groups } = start;
         let running = Arc::new(running.unwrap_or_default());
         let paths = Paths::default();
         let surroundings = paths.surroundings(&farm, &network, &links);
         let mut director = Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
-            pools: Pools::new(drained),
+            pools: Pools::new(drained.clone(), suspended.clone()),
             paths,
             hosts: host
                 .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
@@ -255,7 +255,7 @@ impl Director {
             handshakes: HandshakeWatch::default(),
             scores: Scores::default(),
             groups: Groups::new(seed),
-            names: Names::new(seed, drained_of_names),
+            names: Names::new(seed, drained, suspended),
             ready_at_ms: now.ms.saturating_add(READY_AFTER_MS),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),

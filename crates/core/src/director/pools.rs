@@ -35,9 +35,9 @@ pub(super) struct DesiredServer {
 }
 
 impl Pools {
-    /// None yet; the operator had these servers drained before.
-    pub(super) fn new(drained: BTreeSet<ServerName>) -> Pools {
-        Pools { drained, ..Pools::default() }
+    /// None yet; the operator had these servers drained and suspended before.
+    pub(super) fn new(drained: BTreeSet<ServerName>, suspended: BTreeSet<ServerName>) -> Pools {
+        Pools { drained, suspended, ..Pools::default() }
     }
 
     /// Goes on with the services of another farm; what is known of servers that stay is kept.

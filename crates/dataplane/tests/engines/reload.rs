@@ -146,7 +146,7 @@ fn refused_reload_shows_tables_in_force() {
             host: None,
             seed: Seed::default(),
             running: None,
-            drained_of_names: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: 1, lease_holds: true, ..Moment::default() });

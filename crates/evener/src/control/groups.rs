@@ -11,9 +11,10 @@ use std::thread::available_parallelism;
 
 use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
 use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
+use evener_core::farm::plan::ServerName;
 use evener_core::net::http::{Response, Url};
 use evener_core::node::group::GroupMessage;
-use evener_core::pool::Fact;
+use evener_core::pool::{Fact, OperatorState};
 use tokio::sync::mpsc;
 
 use super::group_files::GroupFiles;
@@ -168,9 +169,12 @@ impl GroupControl {
         let new = names.filter(|name| self.fronts.of(name).is_none());
         let kept = |name: &String| {
             let record = fs::read_to_string(self.record_path(name)).ok();
-            let of_group = states.servers.keys().filter(|server| server.service == *name);
-            let drained = of_group.map(|server| server.server.clone()).collect();
-            (name.clone(), KeptGroup { record, drained })
+            let of_group = states.servers.iter().filter(|(server, _)| server.service == *name);
+            let named = |(server, _): (&ServerName, _)| server.server.clone();
+            let drained = of_group.clone().map(named).collect();
+            let in_maintenance = of_group.filter(|(_, state)| **state == OperatorState::Maintenance);
+            let suspended = in_maintenance.map(named).collect();
+            (name.clone(), KeptGroup { record, drained, suspended })
         };
         new.map(kept).collect()
     }

@@ -205,7 +205,10 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let ring_seed = ring_key::read(&config, &folder)?;
     let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
     let adopted = engine.running().is_some();
-    let drained: BTreeSet<ServerName> = farm_state.states.servers.keys().cloned().collect();
+    let states = &farm_state.states.servers;
+    let drained: BTreeSet<ServerName> = states.keys().cloned().collect();
+    let in_maintenance = states.iter().filter(|(_, state)| **state == OperatorState::Maintenance);
+    let suspended = in_maintenance.map(|(server, _)| server.clone()).collect();
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (sender, questions) = mpsc::channel(REQUESTS);
@@ -234,8 +237,8 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained_of_names: drained.clone(),
         drained,
+        suspended,
         groups: groups.kept(&config, &farm_state.states),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
@@ -261,7 +264,6 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(fronts, queries);
-    suspend(&mut executor, &farm_state.states);
     let state = StateControl::new(store, farm_state, named);
     executor.show_state(Arc::clone(&state.state));
     executor.totals = ServiceTotals::open(&directory, adopted);
@@ -320,13 +322,6 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     daemon.directors.follow(&daemon.executor).await;
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
-}
-
-/// Leaves servers alone that were in maintenance before.
-fn suspend(executor: &mut Executor, states: &OperatorStates) {
-    for (server, _) in states.servers.iter().filter(|(_, state)| **state == OperatorState::Maintenance) {
-        executor.handle_fact(Input::Suspend { server: server.clone(), is_suspended: true });
-    }
 }
 
 /// When the director begins. A running data plane may have a lease to answer for addresses, if

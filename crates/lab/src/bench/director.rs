@@ -298,7 +298,7 @@ impl Daemon {
             host: None,
             seed: Seed(1, 2),
             running: None,
-            drained_of_names: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() });

@@ -4,7 +4,7 @@
 
 use super::model::{File, LISTED, NAMES};
 use super::{Consumer, DIRECTOR, Ranks, Reports, client};
-use crate::check::Broken;
+use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS, VIPS};
 use crate::world::World;
 
@@ -59,8 +59,11 @@ fn is_member(world: &World, file: File, server: usize) -> bool {
 /// A consumer gave a client this server.
 pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<(), Broken> {
     let has_fit = || (0..SERVERS).any(|other| fitness(world, consumer, other) == Fitness::Fit);
+    if (0..SERVERS).any(|other| fitness(world, consumer, other) == Fitness::Unfit) && has_fit() {
+        world.coverage.checked(Promise::Failed);
+    }
     if fitness(world, consumer, server) == Fitness::Unfit && has_fit() {
-        return Err(Broken::Failed(format!("{} by {consumer:?}", farms::name(server))));
+        return Err(Promise::Failed.broken(format!("{} by {consumer:?}", farms::name(server))));
     }
     Ok(())
 }
@@ -71,12 +74,17 @@ pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
         let Some(given) = servers_of(world, consumer) else { continue };
         let left_out = (0..SERVERS)
             .find(|server| fitness(world, consumer, *server) == Fitness::Fit && !given.contains(server));
+        if (0..SERVERS).any(|server| fitness(world, consumer, server) == Fitness::Fit) {
+            world.coverage.checked(Promise::Left);
+        }
         match consumer {
             // It has one address, which is the best.
             Consumer::Name(2) => ranked_first(world, &given)?,
             _ => {
                 if let Some(server) = left_out {
-                    return Err(Broken::Left(format!("{} by {consumer:?}: {given:?}", farms::name(server))));
+                    return Err(
+                        Promise::Left.broken(format!("{} by {consumer:?}: {given:?}", farms::name(server)))
+                    );
                 }
             }
         }
@@ -117,10 +125,8 @@ fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
     };
     if given != [first] {
         let name = NAMES[2];
-        return Err(Broken::Left(format!(
-            "{} is the best for {name}, and {given:?} are given",
-            farms::name(first)
-        )));
+        return Err(Promise::Left
+            .broken(format!("{} is the best for {name}, and {given:?} are given", farms::name(first))));
     }
     Ok(())
 }
@@ -128,7 +134,7 @@ fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
 /// Groups and names are those of the file that is in force.
 pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
     if let Some(url) = &world.web.forgotten {
-        return Err(Broken::Forgotten(format!("{url} by node {DIRECTOR}")));
+        return Err(Promise::Forgotten.broken(format!("{url} by node {DIRECTOR}")));
     }
     let node = &world.nodes[DIRECTOR];
     let (file, shown) = (File(node.file), &node.shown);
@@ -139,10 +145,14 @@ pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
     let names = 1 + if file.has_own() { 2 } else { 0 };
     if shown.groups.len() != usize::from(file.has_group()) || ![0, names].contains(&shown.names.len()) {
         let (groups, names) = (shown.groups.len(), shown.names.len());
-        return Err(Broken::Told(format!("{groups} groups and {names} names by file {:08b}", file.0)));
+        return Err(Promise::Told.broken(format!("{groups} groups and {names} names by file {:08b}", file.0)));
     }
     if shown.services.len() != VIPS.len() - usize::from(!file.has_second()) {
-        return Err(Broken::Told(format!("{} services by file {:08b}", shown.services.len(), file.0)));
+        return Err(Promise::Told.broken(format!(
+            "{} services by file {:08b}",
+            shown.services.len(),
+            file.0
+        )));
     }
     Ok(())
 }
@@ -151,11 +161,11 @@ pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
 pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     let is_unsure = (0..SERVERS).find(|server| fitness(world, Consumer::Packets, *server) == Fitness::Unsure);
     if let Some(server) = is_unsure {
-        return Err(Broken::Unhealed(format!("something still happens to {}", farms::name(server))));
+        return Err(Promise::Unhealed.broken(format!("something still happens to {}", farms::name(server))));
     }
     for (number, name) in NAMES.iter().enumerate() {
         if client::answered_with(world, number).is_empty() {
-            return Err(Broken::Unhealed(format!("{name} has no answer")));
+            return Err(Promise::Unhealed.broken(format!("{name} has no answer")));
         }
     }
     (0..SERVERS).try_for_each(|client| client::visit(world, client))

@@ -8,7 +8,7 @@ use evener_core::farm::group::DispatchRequest;
 
 use super::model::NAMES;
 use super::{Consumer, DIRECTOR, check, orders};
-use crate::check::Broken;
+use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS};
 use crate::world::World;
 
@@ -26,7 +26,7 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
         return Ok(None);
     }
     let server = match sent_to(world, client) {
-        Some(None) => return Err(Broken::Failed("a host that serves nobody by the group".to_owned())),
+        Some(None) => return Err(Promise::Failed.broken("a host that serves nobody by the group".to_owned())),
         server => server.flatten(),
     };
     if let Some(server) = server {

@@ -8,7 +8,7 @@ use evener_core::net::http::Url;
 
 use super::model::{self, GROUP};
 use super::{ANSWER_MS, DIRECTOR, Reports, answered};
-use crate::check::Broken;
+use crate::check::{Broken, Promise};
 use crate::farms;
 use crate::world::World;
 
@@ -185,7 +185,11 @@ pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), 
         }
     });
     if is_believed == Some(true) || members(world) != before {
-        return Err(Broken::Believed(format!("message {} in the name of {}", how % 7, farms::name(server))));
+        return Err(Promise::Believed.broken(format!(
+            "message {} in the name of {}",
+            how % 7,
+            farms::name(server)
+        )));
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use evener_core::dns;
 use evener_core::farm::group::{DirectorAnswer, GroupMembership, GroupRules, MembershipOrder};
 use evener_core::farm::plan::ServerName;
 
+use crate::check::Promise;
 use crate::farms::{self, SERVERS, SERVERS_MAX};
 use crate::handoff::{BEGUN_MS, DAY_MS};
 use crate::world::World;
@@ -219,6 +220,9 @@ pub(crate) fn drain(world: &mut World, consumer: usize, server: usize, drain: bo
     let consumer = Consumer::ALL[consumer % Consumer::ALL.len()];
     let Some(name) = consumer.server_name(server) else { return };
     let node = &mut world.nodes[DIRECTOR];
+    if !drain && node.suspended.contains(&name) {
+        return;
+    }
     if !node.takes_part() || node.director.as_ref().is_none_or(|director| director.drainable(&name).is_err())
     {
         return;
@@ -230,6 +234,28 @@ pub(crate) fn drain(world: &mut World, consumer: usize, server: usize, drain: bo
     if if drain { drained.insert(name.clone()) } else { drained.remove(&name) } {
         world.web.disturb_server(server, now_ms);
         world.tell(DIRECTOR, Input::Drain { server: name, drain });
+    }
+}
+
+/// Has a consumer leave a server alone, which gets nothing new either; or ends that.
+pub(crate) fn suspend(world: &mut World, consumer: usize, server: usize, is_suspended: bool) {
+    let found = Consumer::ALL[consumer % Consumer::ALL.len()].server_name(server % SERVERS);
+    let Some(name) = found else { return };
+    if is_suspended {
+        drain(world, consumer, server, true);
+    }
+    let node = &mut world.nodes[DIRECTOR];
+    if !node.takes_part() || node.director.as_ref().is_none_or(|director| director.drainable(&name).is_err())
+    {
+        return;
+    }
+    let suspended = &mut node.suspended;
+    if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
+        world.web.disturb_server(server % SERVERS, world.now_ms);
+        world.tell(DIRECTOR, Input::Suspend { server: name, is_suspended });
+    }
+    if !is_suspended {
+        drain(world, consumer, server, false);
     }
 }
 
@@ -278,6 +304,9 @@ pub(crate) fn compare_members(world: &mut World) {
     let Some(group) = world.nodes[DIRECTOR].shown.groups.first() else { return };
     let is_listed =
         |url: &str| (0..LISTED).any(|server| model::url(server).is_some_and(|listed| listed.as_str() == url));
+    if !before.is_empty() {
+        world.coverage.checked(Promise::Forgotten);
+    }
     let known = |url: &String| group.members.iter().any(|member| member.joiner.url.as_str() == url);
     world.web.forgotten = before.into_iter().find(|url| !is_listed(url) && !known(url));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evener_core::director::{Input, LoadQuery, MemberFact, NameFact, NameOrder, Output};
 use evener_core::dns::{self, BalancedName};
 use evener_core::farm::group::{MemberOrder, QueryResult};
+use evener_core::farm::plan::ServerName;
 use evener_core::net::http::Url;
 use evener_core::path::seed::Seed;
 use evener_core::pool::Fact;
@@ -36,6 +37,8 @@ fn of_group(world: &mut World, group: String, order: MemberOrder) {
     let fact = |member, fact| Input::Member { group: group.clone(), member, fact };
     match order {
         MemberOrder::Probe { member, url, .. } => {
+            let server = ServerName { service: group.clone(), server: url.as_str().to_owned() };
+            world.probes(DIRECTOR, &server);
             let (delay_ms, result) = world.probe_result(DIRECTOR, number_of(&url));
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Probed(result))));
         }
@@ -68,7 +71,10 @@ fn of_names(world: &mut World, order: NameOrder) {
     };
     match order {
         NameOrder::Probe(name, place) => {
-            let (delay_ms, result) = world.probe_result(DIRECTOR, Some(known(&name, place)));
+            let number = known(&name, place);
+            let service = name.settings.name.to_string();
+            world.probes(DIRECTOR, &ServerName { service, server: farms::name(number) });
+            let (delay_ms, result) = world.probe_result(DIRECTOR, Some(number));
             let fact = NameFact::Server(place, Fact::Probed(result));
             world.send(DIRECTOR, None, delay_ms, Input::Name { name, fact });
         }

@@ -3,7 +3,7 @@
 
 use super::model::SLOW_START_MS;
 use super::{Consumer, DIRECTOR, check, client};
-use crate::check::Broken;
+use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS};
 use crate::world::World;
 
@@ -30,7 +30,7 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     world.pass(GONE_MS)?;
     let wrong = visits(world, server)?;
     if wrong > 0 {
-        return Err(Broken::Failed(format!("{name} by the group, {wrong} times")));
+        return Err(Promise::Failed.broken(format!("{name} by the group, {wrong} times")));
     }
     world.work(server, true);
     // Until somebody notices, it is given nothing.
@@ -45,10 +45,12 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let late = visits(world, server)?;
     // In the first quarter of the time it has a sixth of its share, on the average, and then the
     // whole. Of a few nothing can be said.
+    if whole >= VISITS / 10 {
+        world.coverage.checked(Promise::Hurried);
+    }
     if whole >= VISITS / 10 && (early * 2 > whole + 2 || late * 2 < whole) {
-        return Err(Broken::Hurried(format!(
-            "{name} had {early} of {whole} visits at once, and {late} later"
-        )));
+        return Err(Promise::Hurried
+            .broken(format!("{name} had {early} of {whole} visits at once, and {late} later")));
     }
     world.pass(check::KNOWN_MS + 1_000)
 }

@@ -96,7 +96,7 @@ pub(super) struct Names {
 
 impl Names {
     /// None yet. `key` is a secret for their draws.
-    pub(super) fn new(key: Seed, drained: BTreeSet<ServerName>) -> Names {
+    pub(super) fn new(key: Seed, drained: BTreeSet<ServerName>, suspended: BTreeSet<ServerName>) -> Names {
         Names {
             running: Vec::new(),
             by_name: Vec::new(),
@@ -107,7 +107,7 @@ impl Names {
             has_started: false,
             unknown: 0,
             drained,
-            suspended: BTreeSet::new(),
+            suspended,
             paths: PathProber::default(),
             key,
             seen: None,

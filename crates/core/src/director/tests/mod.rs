@@ -76,7 +76,7 @@ fn start(farm: Farm) -> Start {
         host: None,
         seed: Seed::default(),
         running: None,
-        drained_of_names: BTreeSet::new(),
+        suspended: BTreeSet::new(),
         groups: BTreeMap::new(),
     }
 }

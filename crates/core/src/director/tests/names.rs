@@ -3,6 +3,7 @@
 use super::consumers::{balanced, group, of_its_own, of_web, up, with};
 use super::*;
 use crate::dns::{AddressesFrom, BalancedName, Period};
+use crate::farm::group::MemberOrder;
 use crate::pool::{self, ServerState, policy};
 
 #[test]
@@ -122,6 +123,41 @@ fn own_server_of_a_name_stays_drained_while_unlisted() {
     world.own(0, 1, true);
     assert_eq!(world.addresses(0)[1], ("192.0.2.22".into(), ServerState::Draining));
     assert!(world.director.drained_of_names().contains(&server));
+}
+
+#[test]
+fn director_that_begins_probes_no_server_in_maintenance() {
+    let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
+    let farm = with(vec![own], vec![group(&["192.0.2.31", "192.0.2.32"])]);
+    let named = |service: &str, server: &str| ServerName { service: service.into(), server: server.into() };
+    let kept = KeptGroup { suspended: BTreeSet::from(["192.0.2.31".into()]), ..KeptGroup::default() };
+    let mut world = World::new(Start {
+        suspended: BTreeSet::from([named("www.example.com", "192.0.2.21"), name("a")]),
+        groups: BTreeMap::from([("shop".into(), kept)]),
+        ..start(farm)
+    });
+    world.pass(0);
+    world.pass(10_000);
+    let probes: Vec<String> = world
+        .orders
+        .iter()
+        .filter_map(|order| match order {
+            Output::Probe(probe) => Some(probe.server.server.clone()),
+            Output::Name(NameOrder::Probe(_, place)) => Some(alloc::format!("name {place}")),
+            Output::Group { order: MemberOrder::Probe { url, .. }, .. } => Some(url.as_str().into()),
+            _ => None,
+        })
+        .collect();
+    for (server, is_probed) in [
+        ("a", false),
+        ("b", true),
+        ("name 0", false),
+        ("name 1", true),
+        ("http://192.0.2.31", false),
+        ("http://192.0.2.32", true),
+    ] {
+        assert_eq!(probes.iter().any(|probe| probe == server), is_probed, "{server}: {probes:?}");
+    }
 }
 
 #[test]
