@@ -59,7 +59,7 @@ use crate::runtime::paths;
 use crate::runtime::secret;
 use crate::runtime::terminal::has_colour;
 use crate::state::store::Store;
-use crate::state::{OperatorStates, RebasedFile, places};
+use crate::state::{RebasedFile, places};
 
 /// The source of every key.
 const RANDOM: &str = "no random numbers from /dev/urandom";
