@@ -148,8 +148,8 @@ impl Step {
     }
 }
 
-/// After so many steps nothing happens for so long, in milliseconds: then it is known what each host
-/// and each consumer of servers should have learned of those that fail, refuse or left.
+/// After so many steps nothing happens for so long, in milliseconds: then it is known what each
+/// host and each consumer of servers should have learned of those that fail, refuse or left.
 const QUIET_STEPS: usize = 30;
 const QUIET_MS: u64 = 14_000;
 const SOON_MS: u64 = 1_000;
