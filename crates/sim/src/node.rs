@@ -78,11 +78,11 @@ pub(crate) struct Node {
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
     pub(crate) drained: BTreeSet<ServerName>,
-    /// The servers that are left alone.
-    pub(crate) suspended: BTreeSet<ServerName>,
     /// The same of a group and of names, and the group's members: on disk, too.
     pub(crate) drained_of_consumers: BTreeSet<ServerName>,
     pub(crate) record: Option<String>,
+    /// Servers of every consumer that the operator has in maintenance: on disk.
+    pub(crate) suspended: BTreeSet<ServerName>,
     /// How far its wall clock is off, in milliseconds.
     pub(crate) wall_off_ms: i64,
     /// Where it is a server: since when its operator wants it to take connections; those that its

@@ -117,7 +117,7 @@ impl Thread {
     }
 
     fn order(&self, order: ResponderOrder) {
-        // One that has ended has said why.
+        // A thread ends early by a panic alone, which is printed.
         let _ = self.orders.send(order);
     }
 }
