@@ -78,12 +78,13 @@ fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Resu
 
 /// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer, or
 /// what another processor overtook: that would be said to be lost, too, and a late FIN that meets a
-/// closed port has its RST end TIME-WAIT.
+/// closed port has its RST end TIME-WAIT. A request leaves at once, from the processor that writes
+/// it: segments that wait for an acknowledgment leave from the processor on which it comes.
 pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     host.netns().sysctl(&[
         ("ipv4/tcp_early_retrans", "0"),
-        // neither a moment's silence about a segment nor three acknowledgments of others mean a
-        // loss
+        // neither a moment's silence about a segment (up to Linux 6.16; later ones always heed it)
+        // nor three acknowledgments of others mean a loss
         ("ipv4/tcp_recovery", "0"),
         ("ipv4/tcp_reordering", "127"),
     ])?;
@@ -92,7 +93,7 @@ pub fn wait_long_for_answers(host: &Host) -> Result<()> {
         for route in routes.lines() {
             let words = route.split_whitespace();
             let change = ["ip", family, "route", "change"].into_iter().chain(words);
-            host.run(&change.chain(["rto_min", "30s"]).collect::<Vec<_>>())?;
+            host.run(&change.chain(["rto_min", "30s", "initcwnd", "64"]).collect::<Vec<_>>())?;
         }
     }
     Ok(())
