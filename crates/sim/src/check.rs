@@ -14,6 +14,7 @@ use crate::farms::{self, Kind, LINK, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::handoff;
 use crate::hosts;
 use crate::node::Node;
+use crate::rest;
 use crate::router;
 use crate::segment::Segment;
 use crate::web;
@@ -96,6 +97,16 @@ promises! {
     Forgotten: "forgotten", "a restart forgot a member";
     /// A server that comes back is given its whole share later, and not at once.
     Hurried: "hurried", "a server did not start slowly";
+    /// A server counts as failing after as many bad probes as its file wants, and not before.
+    Early: "early", "a server failed too early";
+    /// Each server has its share of new connections, by its weight.
+    Share: "share", "a server had another share";
+    /// No session is left of a server or an address that is gone.
+    Outlasts: "outlasts", "a session outlasted what it is of";
+    /// A server with as many sessions as it may have gets no other one while another has room.
+    Crowded: "crowded", "a full server got a new connection";
+    /// A director does nothing before the time that it has named.
+    Hasty: "hasty", "something was done before its time";
     /// A server in maintenance is left alone.
     Disturbed: "disturbed", "a server in maintenance was probed";
     /// After the last fault, and some time, a farm serves as it should.
@@ -164,6 +175,9 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     }
     let coverage = world.coverage.clone();
     for (number, node) in world.nodes.iter_mut().enumerate() {
+        if let Some(broken) = node.early.take() {
+            return Err(broken);
+        }
         if let Some(what) = node.half_shown {
             return Err(Promise::Half.broken(format!("{what} by node {number}")));
         }
@@ -186,10 +200,10 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         }
         // A server that has left the file, even for a while, loses its connections.
         let of_node = |one: &&mut Connection| one.node == number && world.kind != Kind::EveryHost;
-        let is_kept = node.is_settled() && !node.refused && !node.is_reloading();
+        let is_kept = node.is_settled() && !node.is_half && !node.is_reloading();
         for one in world.connections.values_mut().filter(of_node) {
             let was_lost = one.lost;
-            let is_listed = node.lists(&one.server);
+            let is_listed = node.lists(&one.server, one.vip);
             one.lost |= node.names.get(&one.slot) != Some(&one.server) || !is_listed;
             let server = farms::number(&one.server.server).unwrap_or_default();
             if one.lost && !was_lost && is_kept && is_listed && world.answers[server] {
@@ -199,14 +213,14 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
                 )));
             }
         }
-        node.files_had = node.file;
+        node.files_had.clear();
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
         // An engine that failed half-way holds tables of no plan, for a short time.
         let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();
-        if !node.refused && !begins {
+        if !node.is_half && !begins {
             coverage.checked(Promise::Told);
         }
-        if !node.refused && !begins && node.engine.tables != director.plan().tables {
+        if !node.is_half && !begins && node.engine.tables != director.plan().tables {
             return Err(Promise::Told.broken(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
@@ -214,7 +228,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             continue;
         }
         let has_farm = ptr::eq(director.farm(), &*shown.farm) || *director.farm() == *shown.farm;
-        if !node.refused && (node.engine.tables != shown.plan.tables || !has_farm) {
+        if !node.is_half && (node.engine.tables != shown.plan.tables || !has_farm) {
             return Err(Promise::Told.broken(format!("the snapshot of node {number}")));
         }
     }
@@ -240,15 +254,17 @@ fn keeps_any(node: &Node) -> bool {
 fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
     if ring == 0 {
-        let is_drained = |server: &String| node.drained.iter().any(|name| name.server == *server);
+        let is_drained = |server: &String| {
+            node.drained.iter().any(|name| name.server == *server && name.service == farms::service(0))
+        };
         let were_good = (0..SERVERS_MAX).filter(|server| (node.listed() & node.last_good) >> server & 1 == 1);
         if let Some(server) = were_good.map(farms::name).find(|server| !is_drained(server)) {
             return Err(Promise::Emptied.broken(format!("{server} was the last, and nobody is")));
         }
     }
     // Servers that the file takes out are no more to be kept, though the engine may have refused
-    // that.
-    node.last_good = ring & node.listed();
+    // that; nor are those that a daemon which has begun since does not take for working.
+    node.last_good = ring & node.listed() & node.up();
     Ok(())
 }
 
@@ -326,6 +342,8 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
         return Ok(());
     };
     may_begin(world, number, server)?;
+    let service = VIPS.iter().position(|one| *one == vip).unwrap_or(1);
+    rest::has_room(world, number, service, decision.server)?;
     let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
     let (lost, began_ms) = (false, world.now_ms);
     let connection = Connection { node: number, vip, port, server, slot, last_ms, lost, began_ms };
@@ -378,6 +396,11 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
         return router::send(world, client);
     }
     let node = &world.nodes[number];
+    if node.table(vip).is_none() {
+        // Its service has another address.
+        world.connections.remove(&client);
+        return Ok(());
+    }
     let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
     if let Some(other) = strayed(world, node, client, port).filter(|other| *other != server) {

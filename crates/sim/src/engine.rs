@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::path::content;
@@ -65,6 +66,7 @@ pub(crate) struct Engine {
     six: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     scores: Vec<AtomicU16>,
+    limits: Vec<AtomicU32>,
     cursors: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
 }
@@ -87,6 +89,7 @@ impl Engine {
             six: (0..buckets_for(1)).map(|_| Bucket6::default()).collect(),
             active: words(SERVER_SLOTS),
             scores: (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect(),
+            limits: (0..SERVER_SLOTS).map(|_| AtomicU32::new(0)).collect(),
             cursors: words(64),
             shares: words(SHARE_WORDS),
         }
@@ -100,7 +103,7 @@ impl Engine {
                 cursors: &self.cursors,
                 active: &self.active,
                 scores: &self.scores,
-                limits: &[],
+                limits: &self.limits,
             },
             // No service of a model borrows ports.
             ports: Ports::new(&[]),
@@ -115,6 +118,11 @@ impl Engine {
             unmatched: Unmatched(&[]),
             guesses: Guesses(&[]),
         }
+    }
+
+    /// The sessions that a server has.
+    pub(crate) fn active(&self, slot: u16) -> u64 {
+        self.active.get(usize::from(slot)).map_or(0, |count| count.load(Relaxed))
     }
 
     /// Puts tables in force, or says why not: [`Engine::tables`] are what is.

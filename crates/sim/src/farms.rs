@@ -27,6 +27,12 @@ pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
 /// Of so many farms with servers on a link one has many, which is one in fifty of all.
 const LARGE: u64 = 8;
+/// How long a server takes to its whole weight where that is slow, in milliseconds.
+pub(crate) const SLOW_START_MS: u64 = 4_000;
+/// The most sessions of a server where a file limits them.
+pub(crate) const CONNECTIONS_MAX: u32 = 2;
+/// Below this share of working servers probes aren't believed, where a file says so, in percent.
+pub(crate) const PANIC_PERCENT: u8 = 60;
 
 /// Seeds one after the other that have farms of all kinds.
 pub(crate) const KINDS: u64 = 6;
@@ -55,7 +61,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn of(seed: u64) -> Kind {
         match seed % KINDS {
-            0 | 1 => Kind::EveryHost,
+            0 => Kind::EveryHost,
             2 if seed / KINDS % LARGE == 1 => Kind::Large,
             2 => Kind::Link,
             3 => Kind::Nat,
@@ -102,14 +108,14 @@ pub(crate) const SERVERS: usize = 4;
 pub(crate) const SERVERS_MAX: usize = 32;
 /// All servers of both services, by what names them in tables.
 static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
-    let servers = (0..VIPS.len())
-        .flat_map(|number| (0..SERVERS_MAX).map(move |server| (service(number), name(server))));
-    let named =
-        servers.map(|(service, server)| (plan::identity(&service, &server), ServerName { service, server }));
-    named.collect()
+    let servers =
+        (0..VIPS.len()).flat_map(|number| (0..SERVERS_MAX).map(move |server| server_name(number, server)));
+    servers.map(|name| (plan::identity(&name.service, &name.server), name)).collect()
 });
 /// The service addresses.
 pub(crate) const VIPS: [IpAddr; 2] = [address(100), address(101)];
+/// The second service's where a file moves it.
+const MOVED_VIP: IpAddr = address(102);
 
 const fn address(last: u8) -> IpAddr {
     IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
@@ -127,6 +133,9 @@ pub(crate) fn node(kind: Kind, number: usize) -> (IpAddr, Mac) {
     if kind == Kind::EveryHost { server(number) } else { (address(last), Mac([2, 0, 0, 0, 0, last])) }
 }
 
+/// The MAC of a host that is not of the farm.
+pub(crate) const STRANGER: Mac = Mac([2, 0, 0, 9, 9, 9]);
+
 pub(crate) fn client(number: usize) -> IpAddr {
     address(200 + number as u8)
 }
@@ -141,6 +150,11 @@ pub(crate) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
 
+/// The name of a service's server.
+pub(crate) fn server_name(service: usize, server: usize) -> ServerName {
+    ServerName { service: self::service(service), server: name(server) }
+}
+
 /// The server that is called so.
 pub(crate) fn number(name: &str) -> Option<usize> {
     let number: usize = name.strip_prefix("web")?.parse().ok()?;
@@ -153,34 +167,94 @@ pub(crate) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     named.map(|(slot, name)| (slot, name.clone())).collect()
 }
 
+/// A file of a farm that has nothing but services, by its bits; where every host decides all files
+/// have all servers, and differ by weights.
+#[derive(Clone, Copy)]
+pub(crate) struct File {
+    pub(crate) kind: Kind,
+    pub(crate) bits: u8,
+}
+
+impl File {
+    fn lacks(self, bit: u8) -> bool {
+        ![Kind::EveryHost, Kind::Web].contains(&self.kind) && self.bits >> bit & 1 == 0
+    }
+
+    /// A server's weight.
+    pub(crate) fn weight(self, server: usize) -> u16 {
+        let is_double = match self.kind {
+            Kind::EveryHost => !lists(self.bits, server),
+            // Each of these fills a table that no other farm has.
+            Kind::Large => false,
+            _ => self.lacks(4) && server % 2 == 1,
+        };
+        1 + u16::from(is_double)
+    }
+
+    /// Whether a server of the first service stands by.
+    pub(crate) fn is_backup(self, server: usize) -> bool {
+        self.lacks(5) && server % SERVERS == SERVERS - 1
+    }
+
+    /// Below this share of working servers the second service doesn't believe probes, in percent.
+    pub(crate) fn panic_percent(self) -> u8 {
+        if self.lacks(5) { PANIC_PERCENT } else { 0 }
+    }
+
+    /// The most sessions of a server of the second service; 0 for any number.
+    pub(crate) fn connections_max(self) -> u32 {
+        if self.lacks(6) { CONNECTIONS_MAX } else { 0 }
+    }
+
+    /// Whether routes name other servers, and the second service has another address.
+    pub(crate) fn is_moved(self) -> bool {
+        self.lacks(7)
+    }
+
+    /// A service's address.
+    pub(crate) fn vip(self, service: usize) -> IpAddr {
+        if service == 1 && self.is_moved() { MOVED_VIP } else { VIPS[service % VIPS.len()] }
+    }
+}
+
 /// Whether a file has a server: of many, each bit is for several.
 pub(crate) fn lists(bits: u8, server: usize) -> bool {
     bits >> (server % SERVERS) & 1 == 1
 }
 
-/// The file with these servers, by bits; where every host decides all files have all of them, and
-/// differ by a weight.
+/// The farm that a file describes.
 pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
+    let file = File { kind, bits };
     let has = |number: &usize| every_host || lists(bits, *number);
-    let listed = |number| Server {
-        weight: if every_host && !lists(bits, number) { 2 } else { 1 },
+    let listed = |service: usize, number| Server {
+        weight: file.weight(number),
+        backup: service == 0 && file.is_backup(number),
+        max_connections: if service == 1 { file.connections_max() } else { 0 },
         ..example::server(&name(number), server(number).0)
     };
-    let service = |(number, vip): (usize, &IpAddr)| Service {
+    let service = |number: usize| Service {
         method: match kind {
             Kind::Nat => Method::Nat,
             Kind::Handoff if number == 0 => Method::Handoff,
             Kind::EveryHost if number == 1 => Method::Handoff,
             _ => Method::L2,
         },
-        routes: if kind == Kind::Handoff && number == 0 { handoff::routes() } else { RouteList::default() },
+        routes: if kind == Kind::Handoff && number == 0 {
+            handoff::routes(file.is_moved())
+        } else {
+            RouteList::default()
+        },
         // Before directors side by side stands a router.
         announce: kind != Kind::Handoff,
         encapsulation: Encapsulation::Gue,
         clamp_mss: false,
         placement: if every_host { Placement::EveryHost } else { Placement::Director },
-        policy: if every_host { "hash" } else { "round-robin" },
+        policy: match (every_host, number) {
+            (true, 0) => "hash",
+            (true, _) => "overflow",
+            _ => "round-robin",
+        },
         discover_interval_ms: 1_000,
         discover_rounds: 2,
         servers_max: 2 * SERVERS_MAX,
@@ -194,17 +268,19 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
             port: None,
         },
         keep_last: number == 0,
+        panic_percent: if number == 1 { file.panic_percent() } else { 0 },
+        slow_start_ms: if kind == Kind::Nat && number == 0 { SLOW_START_MS } else { 0 },
         ..example::service(
             &self::service(number),
-            SocketAddr::new(*vip, 80),
-            (0..kind.servers()).filter(has).map(listed).collect(),
+            SocketAddr::new(file.vip(number), 80),
+            (0..kind.servers()).filter(has).map(|server| listed(number, server)).collect(),
         )
     };
     let mut farm = Farm {
         interfaces: Vec::new(),
         directors: Vec::new(),
         peers: PeerOptions { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
-        services: VIPS.iter().enumerate().map(service).collect(),
+        services: (0..VIPS.len()).map(service).collect(),
         groups: Vec::new(),
         names: Vec::new(),
     };

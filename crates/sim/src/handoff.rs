@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
+use evener_core::farm::choose::{ChoiceReason, ConnectionRequest, RequestContent};
 use evener_core::farm::{Route, RouteList};
 use evener_core::net::Protocol;
 use evener_core::net::wire::{TCP_ACK, TCP_SYN};
-use evener_core::path::content::PathPattern;
+use evener_core::path::content::{PathPattern, RequestClass, RequestKey};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule};
 use evener_core::path::decide::Verdict;
 use evener_core::path::seed::Seed;
@@ -21,9 +22,21 @@ use crate::farms::{self, LINK, VIPS};
 use crate::segment::Segment;
 use crate::world::{Connection, World};
 
-/// Clients' targets, the route of each, and the servers that may answer.
-const WANTED: [(&str, Option<&str>, &[usize]); 3] =
-    [("/a/page", Some("/a/*"), &[0, 1]), ("/b/page", Some("/b/*"), &[2]), ("/", None, &[0, 1, 2, 3])];
+/// Something that clients want.
+struct Wanted {
+    path: &'static str,
+    /// The path of its route, if it has one.
+    route: Option<&'static str>,
+    /// The servers that may answer: by a file, and by one that moves routes.
+    servers: [&'static [usize]; 2],
+}
+
+/// All that clients want.
+const WANTED: [Wanted; 3] = [
+    Wanted { path: "/a/page", route: Some("/a/*"), servers: [&[0, 1], &[1, 2]] },
+    Wanted { path: "/b/page", route: Some("/b/*"), servers: [&[2], &[3]] },
+    Wanted { path: "/", route: None, servers: [&[0, 1, 2, 3]; 2] },
+];
 /// How long an epoch of cookies is, in milliseconds.
 const EPOCH_MS: u64 = 64_000;
 /// The time of day at which a farm begins, in milliseconds after 1970.
@@ -43,10 +56,11 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
 });
 
 /// The routes of the first service.
-pub(crate) fn routes() -> RouteList {
-    let route = |(_, path, servers): &(&str, Option<&str>, &[usize])| {
-        let path = PathPattern::parse((*path)?).ok()?;
-        let servers = servers.iter().map(|server| farms::name(*server)).collect();
+pub(crate) fn routes(is_moved: bool) -> RouteList {
+    let route = |wanted: &Wanted| {
+        let path = PathPattern::parse(wanted.route?).ok()?;
+        let servers =
+            wanted.servers[usize::from(is_moved)].iter().map(|server| farms::name(*server)).collect();
         Some(Route { host: None, path: Some(path), methods: Vec::new(), servers })
     };
     WANTED.iter().filter_map(route).collect::<Vec<_>>().into()
@@ -133,7 +147,8 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
                 .iter()
                 .any(|name| name.service == farms::service(0) && name.server == farms::name(*server))
         };
-        let (path, _, may) = WANTED[wanted];
+        let path = WANTED[wanted].path;
+        let may = may_have(world, by.1, wanted);
         if !may.iter().all(is_drained) && !open(world, number, port, by, wanted)? {
             return Err(
                 Promise::Unhealed.broken(format!("{path} is not served by nodes {} and {}", by.0, by.1))
@@ -157,7 +172,7 @@ fn open(
     }
     renew(world);
     let Some(number) = greet(world, greeter, client, port) else { return Ok(false) };
-    let (path, _, may) = WANTED[wanted];
+    let path = WANTED[wanted].path;
     let data = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
     let first = Segment {
         flags: TCP_ACK,
@@ -173,9 +188,10 @@ fn open(
     let Some(server) = node.names.get(&decision.server).cloned() else { return Ok(false) };
     let at = farms::number(&server.server).unwrap_or_default();
     world.coverage.checked(Promise::Forbidden);
-    if !may.contains(&at) && !node.refused {
+    if !may_have(world, reader, wanted).contains(&at) && !node.refused {
         return Err(Promise::Forbidden.broken(format!("{path} went to {} by node {reader}", server.server)));
     }
+    named(world, reader, wanted, decision.server)?;
     check::may_begin(world, reader, &server)?;
     let keys = keys_of_server(world, at);
     let Some(arrived) = Arrived::read(&TABLES, &frame) else { return Ok(false) };
@@ -191,6 +207,43 @@ fn open(
     let connection = Connection { node: reader, vip: VIPS[0], port, server, slot, last_ms, lost, began_ms };
     world.connections.insert(client, connection);
     Ok(true)
+}
+
+/// The servers that may have what a client wants, by the file of a director; by either kind of file
+/// where it isn't sure which one is in force.
+fn may_have(world: &World, number: usize, wanted: usize) -> Vec<usize> {
+    let node = &world.nodes[number];
+    let is_moved = node.file().is_moved();
+    let sets = WANTED[wanted].servers.iter().zip([false, true]);
+    let of_file = |is_other: &bool| !node.is_sure() || *is_other == is_moved;
+    let found = sets.filter(|(_, is_other)| of_file(is_other)).flat_map(|(servers, _)| *servers);
+    found.copied().collect()
+}
+
+/// A server that a node has named for a request gets it, if it may; nobody else's word counts. Each
+/// is named once, beside that which the data plane has chosen.
+fn named(world: &World, number: usize, wanted: usize, chosen: u16) -> Result<(), Broken> {
+    let node = &world.nodes[number];
+    let Some(director) = node.director.as_ref().filter(|_| node.is_sure()) else { return Ok(()) };
+    let key = VipKey { address: VIPS[0], port: 80, protocol: Protocol::Tcp };
+    let (plan, path) = (director.plan(), WANTED[wanted].path);
+    let Some(vip) = plan.tables.vips.get(&key) else { return Ok(()) };
+    let content =
+        RequestKey { class: RequestClass::Get, host: b"shop.example", path: path.as_bytes(), method: b"GET" };
+    for named in node.names.keys().copied() {
+        let content = RequestContent::Key(content);
+        let request = ConnectionRequest { client: None, content, named: Some(named) };
+        let Ok(found) = plan.choose(&node.engine.memory(), vip, &request) else { continue };
+        let at = farms::number(&found.name.server).unwrap_or_default();
+        let is_followed = found.server == named && found.why == ChoiceReason::Named;
+        if !may_have(world, number, wanted).contains(&at) || named == chosen && !is_followed {
+            return Err(Promise::Forbidden.broken(format!(
+                "{path} went to {} by node {number} when {named} was named, in the stead of {chosen}",
+                found.name.server
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The number that a director's answer to a client's SYN has.

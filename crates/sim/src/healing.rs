@@ -3,6 +3,7 @@
 use crate::check::{self, Broken, Promise};
 use crate::farms::{Kind, SERVERS_MAX};
 use crate::history::What;
+use crate::rest;
 use crate::step::CLIENTS;
 use crate::web;
 use crate::world::World;
@@ -21,9 +22,10 @@ impl World {
         self.coverage.checked(Promise::Unhealed);
         self.say(What::Healed);
         (0..SERVERS_MAX).for_each(|server| self.work(server, true));
-        self.answers = [true; SERVERS_MAX];
+        (0..SERVERS_MAX).for_each(|server| self.answer(server, true));
         self.part(0);
         (self.deaf, self.loss) = (0, 0);
+        self.end_delays();
         self.clocks.set_right();
         web::heal(self);
         for node in 0..self.nodes.len() {
@@ -44,6 +46,10 @@ impl World {
         if self.kind != Kind::EveryHost {
             self.pass(if self.kind == Kind::Web { WEB_HEALED_MS } else { 30_000 })?;
             check::settled(self)?;
+            rest::look(self, true)?;
+            if self.kind == Kind::Nat {
+                rest::returns(self)?;
+            }
             if self.kind == Kind::Web {
                 web::settled(self)?;
                 // It takes as long as all the rest.

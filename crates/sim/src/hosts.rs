@@ -31,8 +31,8 @@ const LEASE_MS: u64 = SILENCE_MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
     /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list,
-    /// whether it waits for its engine, and how far its clock is ahead.
-    nodes: [(u64, bool, bool, u8, bool, u64); SERVERS],
+    /// whether it waits for its engine, how far its clock is ahead, and until when it hears nothing.
+    nodes: [(u64, bool, bool, u8, bool, u64, u64); SERVERS],
     sides: u8,
     deaf: u16,
     loses: bool,
@@ -44,7 +44,8 @@ impl Presence {
         let of = |number: usize| {
             let Some(node) = world.nodes.get(number) else { return Default::default() };
             let waits = node.shown.wanted != node.shown.generation;
-            (node.since_ms, node.takes_part(), node.has_carrier, node.list(), waits, node.ahead_ms)
+            let (lives, list) = (node.takes_part(), node.list());
+            (node.since_ms, lives, node.has_carrier, list, waits, node.ahead_ms, node.busy_until_ms)
         };
         Presence { nodes: std::array::from_fn(of), sides, deaf, loses: world.loss > 0 }
     }

@@ -15,12 +15,16 @@ mod handoff;
 mod healing;
 mod history;
 mod hosts;
+mod link;
 mod mutation;
 mod node;
 mod random;
+mod rest;
+mod rings;
 mod router;
 mod segment;
 mod step;
+mod streaks;
 mod web;
 mod world;
 
@@ -131,6 +135,21 @@ pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
             }
             refusals += outcome.refusals;
         }
+    }
+    Ok(refusals)
+}
+
+/// Has the engine of a farm's first node refuse each of some changes, half-way or before anything
+/// was written, while each other one waits. How many refusals that were, or the first run that
+/// broke a promise.
+pub fn refuse_before_another(seed: u64) -> Result<usize, Box<Outcome>> {
+    let (mut refusals, count) = (0, step::CHANGES.len());
+    for (change, other) in (0..count).flat_map(|change| (0..count).map(move |other| (change, other))) {
+        let outcome = play(seed, None, step::refused_before(change, other, (change + other) % 2));
+        if outcome.broken.is_some() {
+            return Err(Box::new(outcome));
+        }
+        refusals += outcome.refusals;
     }
     Ok(refusals)
 }

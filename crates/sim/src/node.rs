@@ -21,18 +21,18 @@ use evener_core::path::tables::VipKey;
 use evener_core::pool::policy::Fills;
 use evener_core::server::{self, Offer};
 
+use crate::check::Broken;
 use crate::coverage::Coverage;
 use crate::engine::{Engine, MARK_KEY};
 use crate::farms::{self, Kind, LINK, SERVERS, VIPS};
 use crate::forgery;
 use crate::handoff::BEGUN_MS;
 use crate::mutation::Mutation;
+use crate::streaks::Streaks;
 use crate::web;
 
 /// A daemon that leaves waits so long for tables on their way, in milliseconds.
 const HANDOVER_MS: u64 = 500;
-/// Slots of a hash table in which each of few servers has some.
-const LOOKED_AT: usize = 128;
 /// Tables that a thread keeps, of 128 KiB each.
 const KEPT: usize = 512;
 
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     kind: Kind,
     number: usize,
     mutation: Option<Mutation>,
-    coverage: Coverage,
+    pub(crate) coverage: Coverage,
     /// How far its clock is ahead, in milliseconds.
     pub(crate) ahead_ms: u64,
     pub(crate) director: Option<Director>,
@@ -72,8 +72,8 @@ pub(crate) struct Node {
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// The servers in its file, by bits, and what the operator has drained: on disk.
     pub(crate) file: u8,
-    /// The bits that all files had that were in force since promises were last looked at.
-    pub(crate) files_had: u8,
+    /// The files that were in force since promises were last looked at.
+    pub(crate) files_had: Vec<u8>,
     /// Files that are to be in force with the answers to these orders.
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
@@ -98,6 +98,8 @@ pub(crate) struct Node {
     pub(crate) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
     pub(crate) refused: bool,
+    /// Whether that was half-way: some of their writes are in force.
+    pub(crate) is_half: bool,
     /// When its engine was last given tables.
     pub(crate) asked_ms: u64,
     /// After so many orders its daemon dies.
@@ -108,6 +110,12 @@ pub(crate) struct Node {
     pub(crate) half_shown: Option<&'static str>,
     /// The servers in the first service's last ring that had some, by bits.
     pub(crate) last_good: u32,
+    /// The probes of servers, by its director's consumers of them.
+    streaks: Streaks,
+    /// One that counted as failing too early.
+    pub(crate) early: Option<Broken>,
+    /// Until when its daemon does something that takes long, and hears nothing.
+    pub(crate) busy_until_ms: u64,
     /// Whether it was told something since promises were last looked at.
     pub(crate) news: bool,
     next_at: Option<u64>,
@@ -130,7 +138,7 @@ impl Node {
             has_carrier: true,
             neighbours: BTreeMap::new(),
             file: u8::MAX,
-            files_had: u8::MAX,
+            files_had: Vec::new(),
             files: VecDeque::new(),
             work: None,
             drained: BTreeSet::new(),
@@ -145,11 +153,15 @@ impl Node {
             rings: [0; VIPS.len()],
             names: BTreeMap::new(),
             refused: false,
+            is_half: false,
             asked_ms: 0,
             dies_after: None,
             shown: Arc::default(),
             half_shown: None,
             last_good: 0,
+            streaks: Streaks::default(),
+            early: None,
+            busy_until_ms: 0,
             news: true,
             next_at: None,
         }
@@ -170,7 +182,7 @@ impl Node {
 
     /// When its daemon wants to be told the time.
     pub(crate) fn next_at(&self) -> Option<u64> {
-        self.next_at.filter(|_| self.takes_part())
+        self.next_at.filter(|_| self.takes_part()).map(|at_ms| at_ms.max(self.busy_until_ms))
     }
 
     /// Whether its daemon lives, and doesn't leave.
@@ -204,11 +216,26 @@ impl Node {
     }
 
     /// Whether all files that were in force since promises were last looked at have a server of a
-    /// service.
-    pub(crate) fn lists(&self, name: &ServerName) -> bool {
-        let file = self.file & self.files_had;
-        let has_service = self.kind != Kind::Web || web::has_service(file, &name.service);
-        has_service && farms::number(&name.server).is_some_and(|server| farms::lists(file, server))
+    /// service, and the service this address.
+    pub(crate) fn lists(&self, name: &ServerName, vip: IpAddr) -> bool {
+        self.files_had.iter().chain([&self.file]).all(|bits| {
+            let file = farms::File { kind: self.kind, bits: *bits };
+            let has_service = self.kind != Kind::Web || web::has_service(*bits, &name.service);
+            let has_vip = (0..VIPS.len()).any(|service| file.vip(service) == vip);
+            let has_server = farms::number(&name.server).is_some_and(|server| farms::lists(*bits, server));
+            has_service && has_vip && has_server
+        })
+    }
+
+    /// Its operator's file.
+    pub(crate) fn file(&self) -> farms::File {
+        farms::File { kind: self.kind, bits: self.file }
+    }
+
+    /// Whether its daemon lives, and all is in force that it was told.
+    pub(crate) fn is_sure(&self) -> bool {
+        let is_at_rest = self.is_settled() && !self.is_reloading() && self.works_at().is_none();
+        self.takes_part() && is_at_rest && !self.refused && self.shown.generation > 0
     }
 
     /// The servers that its operator's file has, by bits.
@@ -236,7 +263,7 @@ impl Node {
         let identity = Identity { name: farms::name(self.number), address };
         let running = !self.engine.tables.vips.is_empty() && !self.has(Mutation::AdoptsNothing);
         self.since_ms = now_ms;
-        self.files_had &= self.file;
+        self.streaks.clear();
         let lease = self.engine.memory().lease;
         let now = self.ticks(now_ms);
         let begins_lease = among_hosts && lease.until().is_none();
@@ -350,9 +377,10 @@ impl Node {
                 let number = answer.number;
                 let orders = self.tell(now_ms, Input::Applied(answer));
                 if self.files.front().is_some_and(|(reload, _)| *reload <= number) {
+                    self.files_had.push(self.file);
+                    self.streaks.reload();
                     let reloaded = self.files.pop_front().filter(|_| !self.refused);
                     self.file = reloaded.map_or(self.file, |(_, file)| file);
-                    self.files_had &= self.file;
                     self.last_good &= self.listed();
                 }
                 orders
@@ -398,6 +426,7 @@ impl Node {
         }
         let Some(director) = &mut self.director else { return Vec::new() };
         self.coverage.told(&input);
+        self.streaks.told(&input, &self.shown);
         director.handle(now, input);
         self.collect(now_ms)
     }
@@ -438,7 +467,14 @@ impl Node {
                     let until = Some(until).filter(|_| self.mutation != Some(Mutation::LeaseEndless));
                     self.engine.memory().lease.set(until);
                 }
-                Some(order) => orders.push(order),
+                Some(order) => {
+                    if let Output::Event(event) = &order
+                        && let Err(early) = self.streaks.happened(event, &self.coverage)
+                    {
+                        self.early = Some(early);
+                    }
+                    orders.push(order);
+                }
             }
         }
     }
@@ -481,6 +517,7 @@ impl Node {
         let tables = planned.tables().ok().flatten().map(Arc::clone);
         let error = tables.as_ref().and_then(|tables| self.engine.apply(tables).err());
         self.refused = error.is_some();
+        self.is_half = self.refused && (self.is_half || self.engine.tables != before);
         let wanted = tables.unwrap_or_else(|| Arc::clone(&before));
         self.names = farms::names(&self.engine.tables);
         self.rings = VIPS.map(|vip| self.ring(vip));
@@ -504,8 +541,10 @@ impl Node {
     /// Kills its daemon; its data plane runs on.
     pub(crate) fn kill(&mut self, now_ms: u64) {
         // The next one begins with what the engine has.
-        (self.refused, self.work, self.leaves_at) = (false, None, None);
+        self.busy_until_ms = 0;
+        (self.refused, self.is_half, self.work, self.leaves_at) = (false, false, None, None);
         // It reads what its operator has written last.
+        self.files_had.push(self.file);
         self.file = self.files.drain(..).next_back().map_or(self.file, |(_, file)| file);
         self.last_good &= self.listed();
         if self.director.take().is_some() {
@@ -543,20 +582,13 @@ impl Node {
         let orders = self.tell(now_ms, reload);
         match self.director.as_ref().and_then(Director::awaited) {
             Some(number) => self.files.push_back((number, file)),
-            None => self.file = file,
+            None => {
+                self.streaks.reload();
+                self.files_had.push(self.file);
+                self.file = file;
+            }
         }
         orders
-    }
-
-    /// The servers that its data plane gives new connections of a service, by bits.
-    pub(crate) fn ring(&self, vip: IpAddr) -> u32 {
-        let tables = &self.engine.tables;
-        let found = tables.vips.iter().find(|(key, _)| key.address == vip);
-        let Some(ring) = found.and_then(|(_, vip)| tables.rings.get(&vip.service)) else { return 0 };
-        let bit = |name: &ServerName| farms::number(&name.server).map_or(0, |server| 1 << server);
-        let bits: Vec<(u16, u32)> = self.names.iter().map(|(slot, name)| (*slot, bit(name))).collect();
-        let of = |slot: &u16| bits.iter().find(|(of, _)| of == slot).map_or(0, |(_, bit)| *bit);
-        ring.order.iter().chain(ring.hash.iter().take(LOOKED_AT)).fold(0, |all, slot| all | of(slot))
     }
 
     /// The farm by its operator's file.
@@ -569,11 +601,6 @@ impl Node {
             web::start_at_once(&mut farm);
         }
         farm
-    }
-
-    /// Whether it answers ARP for an address.
-    pub(crate) fn answers(&self, address: IpAddr, now_ms: u64) -> bool {
-        self.has_carrier && self.engine.answers(address, self.ticks(now_ms))
     }
 }
 

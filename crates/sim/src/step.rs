@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::farms::{KINDS, Kind};
+use crate::forgery::RECORDED;
 use crate::random::Random;
 
 /// Steps of a run: of most, and of one in so many.
@@ -11,9 +12,6 @@ const STEPS_OF_LONG: usize = 240;
 const LONG: u64 = 50;
 /// Clients of a farm. Each opens a connection, at least.
 pub(crate) const CLIENTS: usize = 20;
-
-/// Datagrams that are recorded, of all.
-pub(crate) const RECORDED: usize = 500;
 
 /// One of them. Numbers of nodes and servers count round: any number is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +95,16 @@ pub enum Step {
     Message(usize, usize),
     /// So many members join from one host that serves nobody.
     Storm(usize),
+    /// The next probe of a server fails, though it works.
+    Hiccup(usize),
+    /// Changes take so long, in milliseconds; 0 is as long as they take.
+    Slow(u64),
+    /// A daemon does something that takes so long, in milliseconds, and hears nothing meanwhile.
+    Busy(usize, u64),
+    /// A stranger answers for a service's address, to a node.
+    Claim(usize, usize),
+    /// All that has had its time is looked at.
+    Look,
     /// The last datagram comes once more, in a way in which it is not to be believed: which, and
     /// where it is cut or changed.
     Forgery(usize, usize),
@@ -120,6 +128,8 @@ impl Step {
                 | Step::Unplug(_)
                 | Step::Plug(_)
                 | Step::Clock(..)
+                | Step::Slow(_)
+                | Step::Busy(..)
         )
     }
 
@@ -136,6 +146,9 @@ impl Step {
             Step::Clock(_, off) => *off != 0,
             Step::Restart | Step::Leap(..) | Step::Die(..) | Step::Deafen(..) | Step::Forgery(..) => true,
             Step::Lose(percent) => *percent > 0,
+            Step::Slow(ms) => *ms > 0,
+            Step::Hiccup(_) | Step::Busy(..) | Step::Claim(..) => true,
+            Step::Look => false,
             Step::Agent(_, how) => how % 4 > 1,
             Step::Report(..) | Step::Rank(_) | Step::Message(..) | Step::Storm(_) => true,
             Step::Visit(_) | Step::DrainOf(..) | Step::UndrainOf(..) => false,
@@ -180,7 +193,7 @@ pub(crate) fn make(seed: u64) -> Vec<Step> {
 
 /// A quiet time: hosts hear each other, and servers are as they are. Clients come at its end.
 fn quiet(random: &mut Random, kind: Kind) -> Vec<Step> {
-    let mut steps = vec![Step::Lose(0), Step::Join];
+    let mut steps = vec![Step::Lose(0), Step::Slow(0), Step::Join];
     steps.extend((0..kind.nodes()).flat_map(|node| [Step::Plug(node), Step::Start(node)]));
     if kind == Kind::EveryHost {
         // Hosts with different files don't heed each other.
@@ -190,7 +203,7 @@ fn quiet(random: &mut Random, kind: Kind) -> Vec<Step> {
     // A daemon that was to die soon has done so, and is started once more.
     steps.push(Step::Wait(SOON_MS));
     steps.extend((0..kind.nodes()).map(Step::Start));
-    steps.push(Step::Wait(QUIET_MS));
+    steps.extend([Step::Wait(QUIET_MS), Step::Look]);
     steps.extend((0..2).flat_map(|client| match kind {
         Kind::Web => [Step::Visit(client), Step::Wait(0)],
         _ => [Step::Connect(client), Step::Send(client)],
@@ -228,6 +241,24 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     steps
 }
 
+/// A farm whose first node's engine refuses one of these changes at a write, while another one has
+/// come already; clients come in between.
+pub(crate) fn refused_before(change: usize, other: usize, write: usize) -> Vec<Step> {
+    const CLIENTS: usize = 8;
+    let at = |changes: [usize; 2]| changes.map(|number| CHANGES[number % CHANGES.len()]);
+    let [change, other] = at([change, other]);
+    let mut steps = vec![Step::Wait(5_000)];
+    steps.extend((0..CLIENTS / 2).map(Step::Connect));
+    steps.extend([Step::Slow(300), Step::Refuse(0, write), change, Step::Wait(50), other, Step::Wait(100)]);
+    steps.extend((CLIENTS / 2..CLIENTS).map(Step::Connect));
+    for pause_ms in [400, 2_000, 6_000] {
+        steps.push(Step::Wait(pause_ms));
+        steps.extend((0..CLIENTS).map(Step::Send));
+    }
+    steps.extend([Step::Slow(0), Step::Wait(QUIET_MS), Step::Look]);
+    steps
+}
+
 /// A farm whose group has members, and is joined by so many more at once; its clients come all the
 /// time.
 pub(crate) fn storm(count: usize) -> Vec<Step> {
@@ -239,7 +270,7 @@ pub(crate) fn storm(count: usize) -> Vec<Step> {
 
 fn step(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(55) {
+    match random.below(60) {
         0..=9 => Step::Connect(a),
         10..=16 => Step::Send(a),
         17 | 18 => Step::Fail(a),
@@ -269,6 +300,10 @@ fn step(random: &mut Random) -> Step {
         49 => Step::Leave(a),
         50 => Step::Suspend(a, b),
         51 => Step::Resume(a, b),
+        52 | 53 => Step::Hiccup(a),
+        54 => Step::Slow([0, 200, 900][b % 3]),
+        55 => Step::Busy(a, random.below(2_000) as u64),
+        56 => Step::Claim(a, b),
         _ => Step::Forgery(a, random.below(256)),
     }
 }

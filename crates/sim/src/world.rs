@@ -2,26 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use evener_core::director::{Input, Output, Probe};
 use evener_core::farm::group::{self, Group, Members};
 use evener_core::farm::plan::ServerName;
-use evener_core::net::wire::Mac;
 use evener_core::pool::health::Failure;
 
 use crate::check::{self, Broken, Promise};
 use crate::coverage::Coverage;
-use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, SERVERS_MAX, VIPS};
-use crate::forgery::Forgery;
+use crate::farms::{self, Kind, PROBE_TIMEOUT_MS, SERVERS, SERVERS_MAX, VIPS};
+use crate::forgery::{self, Forgery, Recording};
 use crate::handoff::{self, Clocks};
 use crate::history::{Line, What};
 use crate::hosts::Hosts;
 use crate::mutation::Mutation;
 use crate::node::Node;
 use crate::random::Random;
+use crate::rest;
 use crate::router::{self, Router};
-use crate::step::{CLIENTS, RECORDED, Step};
+use crate::step::{CLIENTS, Step};
 use crate::web::{self, Web};
 
 /// Something on its way to a node.
@@ -35,6 +34,9 @@ struct Parcel {
     /// Since when the daemon lives that it is for.
     since_ms: u64,
 }
+
+/// Before one in so many things that happen directors are told the time, though they don't want it.
+const NUDGED: usize = 32;
 
 /// The last connection of a client.
 #[derive(Clone)]
@@ -65,6 +67,7 @@ pub(crate) struct World {
     /// Since when it is as it is.
     pub(crate) works_since_ms: [u64; SERVERS_MAX],
     pub(crate) answers: [bool; SERVERS_MAX],
+    pub(crate) answers_since_ms: [u64; SERVERS_MAX],
     /// Bit i: the side of node i.
     pub(crate) sides: u8,
     /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
@@ -76,11 +79,11 @@ pub(crate) struct World {
     pub(crate) clocks: Clocks,
     parcels: Vec<Parcel>,
     sent: u64,
-    /// Datagrams that somebody has listened to, of so many.
-    recorded: Vec<Input>,
-    posted: usize,
-    /// The last one that a director has heard: whose, and since when that lives.
-    heard: Option<(usize, u64, Input)>,
+    pub(crate) recording: Recording,
+    /// Servers whose next probe fails though they work.
+    hiccups: [bool; SERVERS_MAX],
+    /// How long the next changes take, in milliseconds.
+    slow_ms: u64,
     pub(crate) random: Random,
     ports: u16,
     incarnation: u64,
@@ -103,6 +106,7 @@ impl World {
             works: [true; SERVERS_MAX],
             works_since_ms: [0; SERVERS_MAX],
             answers: [true; SERVERS_MAX],
+            answers_since_ms: [0; SERVERS_MAX],
             sides: 0,
             deaf: 0,
             loss: 0,
@@ -112,9 +116,9 @@ impl World {
             clocks: Clocks::new(kind.nodes() + kind.servers(), mutation == Some(Mutation::ClockUnheard)),
             parcels: Vec::new(),
             sent: 0,
-            recorded: Vec::new(),
-            posted: 0,
-            heard: None,
+            recording: Recording::default(),
+            hiccups: [false; SERVERS_MAX],
+            slow_ms: 0,
             random: Random::new(!seed),
             ports: 1_024,
             incarnation: 0,
@@ -185,23 +189,15 @@ impl World {
             Step::Rank(how) => web::set_ranks(self, how),
             Step::Message(how, server) => web::forge(self, how, server)?,
             Step::Storm(count) => web::storm(self, count),
-            Step::Forgery(how, at) => self.forge(Forgery::ALL[how % Forgery::ALL.len()], at)?,
+            Step::Forgery(how, at) => forgery::forge(self, Forgery::ALL[how % Forgery::ALL.len()], at)?,
             Step::Lose(percent) => self.loss = percent,
-            Step::Replay(what, to) => {
-                let len = self.recorded.len().max(1);
-                if let Some(recorded) = self.recorded.get(what % len).cloned() {
-                    self.hosts.relay(to % nodes, self.now_ms);
-                    self.send(to % nodes, None, 1, recorded);
-                }
-            }
-            Step::Forge(what, to, at) => {
-                let len = self.recorded.len().max(1);
-                if let Some(Input::Datagram { from, mut bytes }) = self.recorded.get(what % len).cloned() {
-                    let at = at % bytes.len().max(1);
-                    bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = byte.wrapping_add(1));
-                    self.send(to % nodes, None, 1, Input::Datagram { from, bytes });
-                }
-            }
+            Step::Replay(what, to) => forgery::replay(self, what, to % nodes),
+            Step::Forge(what, to, at) => forgery::change(self, what, to % nodes, at),
+            Step::Claim(node, service) => forgery::claim(self, node % nodes, service)?,
+            Step::Hiccup(server) => self.hiccups[server % servers] = true,
+            Step::Slow(ms) => self.slow_ms = ms,
+            Step::Busy(node, ms) => self.nodes[node % nodes].busy_until_ms = self.now_ms + ms,
+            Step::Look => rest::look(self, false)?,
             Step::Restart => (0..nodes).for_each(|node| {
                 self.kill(node);
                 self.start(node);
@@ -226,14 +222,22 @@ impl World {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
+    /// Ends what takes long, or fails once.
+    pub(crate) fn end_delays(&mut self) {
+        (self.hiccups, self.slow_ms) = ([false; SERVERS_MAX], 0);
+        self.nodes.iter_mut().for_each(|node| node.busy_until_ms = 0);
+    }
+
     /// Cuts the network in two. Announcements on the other side don't reach the router, which asks
     /// anew then.
     pub(crate) fn part(&mut self, sides: u8) {
         (self.sides, self.router) = (sides, Router::default());
     }
 
-    fn answer(&mut self, server: usize, answers: bool) {
-        self.answers[server] = answers;
+    pub(crate) fn answer(&mut self, server: usize, answers: bool) {
+        if self.answers[server] != answers {
+            (self.answers[server], self.answers_since_ms[server]) = (answers, self.now_ms);
+        }
         self.web.disturb_server(server, self.now_ms);
     }
 
@@ -258,8 +262,13 @@ impl World {
 
     /// The server that a node's operator means: hosts drain themselves.
     fn drainable(&self, node: usize, server: usize) -> ServerName {
-        let server = if self.kind == Kind::EveryHost { node } else { server % self.kind.servers() };
-        ServerName { service: farms::service(0), server: farms::name(server) }
+        let servers = self.kind.servers();
+        match self.kind {
+            Kind::EveryHost => farms::server_name(0, node),
+            // The second service comes and goes.
+            Kind::Web => farms::server_name(0, server % servers),
+            _ => farms::server_name(server / servers % VIPS.len(), server % servers),
+        }
     }
 
     /// Maintenance begins, or ends.
@@ -319,7 +328,11 @@ impl World {
     }
 
     pub(crate) fn plug(&mut self, node: usize, has_carrier: bool) {
-        self.nodes[node].has_carrier = has_carrier;
+        let plugged = &mut self.nodes[node];
+        plugged.has_carrier = has_carrier;
+        if !has_carrier {
+            plugged.neighbours.clear();
+        }
         let network = self.nodes[node].network();
         self.tell(node, network);
     }
@@ -341,10 +354,19 @@ impl World {
                 .filter(|next| *next <= until_ms);
             let Some(next) = next else { break };
             self.now_ms = self.now_ms.max(next);
+            if self.below(NUDGED) == 0 {
+                self.nudge()?;
+            }
             let due = self.parcels.iter().enumerate().filter(|(_, parcel)| parcel.due_ms <= self.now_ms);
             let first = due.min_by_key(|(_, parcel)| (parcel.due_ms, parcel.number)).map(|(at, _)| at);
             if let Some(first) = first {
-                let Parcel { to, from, what, since_ms, .. } = self.parcels.swap_remove(first);
+                let parcel = self.parcels.swap_remove(first);
+                let busy_until_ms = self.nodes[parcel.to].busy_until_ms;
+                if busy_until_ms > self.now_ms {
+                    self.parcels.push(Parcel { due_ms: busy_until_ms, ..parcel });
+                    continue;
+                }
+                let Parcel { to, from, what, since_ms, .. } = parcel;
                 // Questions of a daemon end with it, and the next one has other numbers for
                 // members.
                 let is_own = matches!(what, Input::Member { .. } | Input::Name { .. });
@@ -360,11 +382,11 @@ impl World {
                     if let Input::Datagram { .. } = what
                         && is_heard
                     {
-                        self.heard = Some((to, self.nodes[to].since_ms, what.clone()));
+                        self.recording.hear(to, self.nodes[to].since_ms, &what);
                         from.into_iter().for_each(|from| self.hosts.heard(to, from));
                     }
                     match what {
-                        Input::Datagram { .. } if from.is_none() => self.judge(to, what),
+                        Input::Datagram { .. } if from.is_none() => forgery::judge(self, to, what),
                         what => self.tell(to, what),
                     }
                 }
@@ -383,6 +405,27 @@ impl World {
             check::all(self)?;
         }
         self.now_ms = until_ms;
+        Ok(())
+    }
+
+    /// Tells the nodes the time that don't want to know it yet: nothing may come of it.
+    fn nudge(&mut self) -> Result<(), Broken> {
+        for number in 0..self.nodes.len() {
+            let node = &mut self.nodes[number];
+            let (now_ms, before) = (self.now_ms, node.next_at());
+            if node.busy_until_ms > now_ms || before.is_none_or(|at_ms| at_ms <= now_ms) {
+                continue;
+            }
+            self.coverage.checked(Promise::Hasty);
+            let orders = node.time(now_ms);
+            // It may be its time to die.
+            let is_hasty = !orders.is_empty() || node.director.is_some() && node.next_at() != before;
+            let what = format!("node {number}, {orders:?}, next at {:?} and not {before:?}", node.next_at());
+            self.carry_out(number, orders);
+            if is_hasty {
+                return Err(Promise::Hasty.broken(what));
+            }
+        }
         Ok(())
     }
 
@@ -424,56 +467,6 @@ impl World {
         self.carry_out(node, orders);
     }
 
-    /// The same of a datagram that isn't what it seems: for what it was found.
-    fn judge(&mut self, node: usize, input: Input) {
-        let before = self.nodes[node].shown.datagrams.clone();
-        self.tell(node, input);
-        for (name, count) in &*self.nodes[node].shown.datagrams {
-            if before.get(name) < Some(count) {
-                self.coverage.forged(name);
-            }
-        }
-    }
-
-    /// Whether two nodes hear each other.
-    pub(crate) fn reach(&self, a: usize, b: usize) -> bool {
-        self.hears(a, b) && self.hears(b, a)
-    }
-
-    /// Whether what one node sends gets to another.
-    pub(crate) fn hears(&self, to: usize, from: usize) -> bool {
-        let plugged = |node: usize| self.nodes[node].has_carrier;
-        let is_deaf = self.deaf >> (to * SERVERS + from) & 1 == 1;
-        to == from
-            || plugged(to) && plugged(from) && self.sides >> to & 1 == self.sides >> from & 1 && !is_deaf
-    }
-
-    /// How the network is cut in two, and who doesn't hear whom.
-    pub(crate) fn parted(&self) -> (u8, u16) {
-        (self.sides, self.deaf)
-    }
-
-    /// A director is told something that is not what it seems: of most of that nothing may come.
-    fn forge(&mut self, forgery: Forgery, at: usize) -> Result<(), Broken> {
-        let Some((to, since_ms, Input::Datagram { from, bytes })) = self.heard.clone() else { return Ok(()) };
-        if self.nodes[to].director.is_none() || self.nodes[to].since_ms != since_ms {
-            return Ok(());
-        }
-        self.finish(to);
-        // A refused change may be tried again with each input.
-        let waits = self.nodes[to].refused;
-        let before = Arc::clone(&self.nodes[to].engine.tables);
-        self.judge(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
-        self.finish(to);
-        if forgery.is_nothing() && !waits {
-            self.coverage.checked(Promise::Believed);
-        }
-        if forgery.is_nothing() && !waits && self.nodes[to].engine.tables != before {
-            return Err(Promise::Believed.broken(format!("{forgery:?} by node {to}")));
-        }
-        Ok(())
-    }
-
     pub(crate) fn send(&mut self, to: usize, from: Option<usize>, delay_ms: u64, what: Input) {
         self.sent += 1;
         let due_ms = self.now_ms + delay_ms;
@@ -495,13 +488,11 @@ impl World {
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
                 Output::Event(event) => self.say(What::Event(node, event)),
-                order @ (Output::Group { .. }
-                | Output::Name(_)
-                | Output::LoadQuery(_)
-                | Output::Score(_)
-                | Output::Limit(_)) => {
-                    web::carry_out(self, order);
+                order
+                @ (Output::Group { .. } | Output::Name(_) | Output::LoadQuery(_) | Output::Score(_)) => {
+                    web::carry_out(self, order)
                 }
+                Output::Limit(limits) => self.nodes[node].engine.memory().counts.limit(&limits),
                 Output::Apply(change) => {
                     let delay_ms = self.takes_ms();
                     self.nodes[node].order(change, self.now_ms + delay_ms);
@@ -524,6 +515,9 @@ impl World {
 
     /// How long a step of a change takes: mostly no time, sometimes long.
     fn takes_ms(&mut self) -> u64 {
+        if self.slow_ms > 0 {
+            return self.slow_ms;
+        }
         match self.below(8) {
             0 => self.below(400),
             1 | 2 => self.below(30),
@@ -543,73 +537,9 @@ impl World {
     }
 
     /// A node comes to an end with all changes that are on their way.
-    fn finish(&mut self, node: usize) {
+    pub(crate) fn finish(&mut self, node: usize) {
         while self.nodes[node].works_at().is_some() {
             self.go_on(node);
-        }
-    }
-
-    /// A datagram to another host: lost, late, twice, and recorded.
-    fn post(&mut self, from: usize, to: IpAddr, datagram: Vec<u8>) {
-        let Some(to) = (0..self.nodes.len()).find(|node| farms::node(self.kind, *node).0 == to) else {
-            return;
-        };
-        let what = Input::Datagram { from: (farms::node(self.kind, from).0, 7).into(), bytes: datagram };
-        // Each of all has the same chance.
-        self.posted += 1;
-        let at =
-            if self.recorded.len() < RECORDED { self.recorded.len() } else { self.random.below(self.posted) };
-        if at == self.recorded.len() {
-            self.recorded.push(what.clone());
-        } else if let Some(place) = self.recorded.get_mut(at) {
-            *place = what.clone();
-        }
-        let copies = if self.below(10) == 0 { 2 } else { 1 };
-        for _ in 0..copies {
-            if self.below(100) < u64::from(self.loss) {
-                continue;
-            }
-            let delay_ms = if self.below(8) == 0 { self.below(800) } else { self.below(20) };
-            self.send(to, Some(from), delay_ms, what.clone());
-        }
-    }
-
-    /// The owner of an address answers.
-    fn ask(&mut self, node: usize, target: IpAddr) {
-        let servers = 0..self.kind.servers();
-        let servers = servers.filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);
-        let servers = servers.map(farms::server).filter(|(address, _)| *address == target);
-        let mut owners: Vec<(Option<usize>, Mac)> = servers.map(|(_, mac)| (None, mac)).collect();
-        for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            if self.reach(node, other) && self.nodes[other].answers(target, self.now_ms) {
-                owners.push((Some(other), farms::node(self.kind, other).1));
-            }
-        }
-        for (from, mac) in owners {
-            let delay_ms = match self.kind {
-                // One order of servers, and so of slots, has one hash table for all farms.
-                Kind::Web => u64::from(mac.0[5]),
-                _ => self.below(5),
-            };
-            let bytes = arp_reply(mac, target, farms::node(self.kind, node));
-            self.send(node, from, delay_ms, Input::Frame { ifindex: LINK, bytes });
-        }
-    }
-
-    /// The kernel finds out the MAC of a host on the link.
-    fn resolve(&mut self, node: usize, address: IpAddr) {
-        let mut servers = 0..self.kind.servers();
-        let Some(server) = servers.find(|server| farms::server(*server).0 == address) else { return };
-        let there = match self.kind {
-            Kind::EveryHost => self.reach(node, server),
-            _ => self.is_reached(node, server),
-        };
-        let known = self.nodes[node].neighbours.contains_key(&address);
-        if there && !known {
-            self.nodes[node].neighbours.insert(address, farms::server(server).1);
-            let network = self.nodes[node].network();
-            let delay_ms = self.below(10);
-            self.send(node, None, delay_ms, network);
         }
     }
 
@@ -629,6 +559,11 @@ impl World {
 
     /// How long a node's probe takes, and what comes of it; `None` is an address without a server.
     pub(crate) fn probe_result(&mut self, node: usize, server: Option<usize>) -> (u64, Result<u64, Failure>) {
+        if let Some(server) = server.filter(|server| self.hiccups[*server]) {
+            self.hiccups[server] = false;
+            self.web.disturb_server(server, self.now_ms);
+            return (PROBE_TIMEOUT_MS, Err(Failure::Timeout));
+        }
         match server.is_some_and(|server| self.answers_probe(node, server)) {
             true => (self.below(20), Ok(1_000)),
             false => (PROBE_TIMEOUT_MS, Err(Failure::Timeout)),
@@ -653,17 +588,7 @@ impl World {
 
     /// The service address that a client takes.
     pub(crate) fn vip(&mut self) -> IpAddr {
-        VIPS[self.random.below(VIPS.len())]
+        let service = self.random.below(VIPS.len());
+        self.nodes[0].file().vip(service)
     }
-}
-
-/// The answer of who has an address (RFC 826).
-fn arp_reply(mac: Mac, address: IpAddr, (asker, asker_mac): (IpAddr, Mac)) -> Vec<u8> {
-    let octets = |address| match address {
-        IpAddr::V4(address) => address.octets(),
-        IpAddr::V6(_) => [0; 4],
-    };
-    let ethernet = [&asker_mac.0[..], &mac.0, &[0x08, 0x06]].concat();
-    let head = [0, 1, 8, 0, 6, 4, 0, 2];
-    [&ethernet[..], &head, &mac.0, &octets(address), &asker_mac.0, &octets(asker)].concat()
 }

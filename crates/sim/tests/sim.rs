@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use evener_sim::{
-    Counts, INPUTS, Mutation, OUTPUTS, Outcome, Promise, Topic, refuse_every_write, run, run_with, shrink,
-    storm_of_joins,
+    Counts, INPUTS, Mutation, OUTPUTS, Outcome, Promise, Topic, refuse_before_another, refuse_every_write,
+    run, run_with, shrink, storm_of_joins,
 };
 
 /// Farms of a test run, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
@@ -109,6 +109,15 @@ fn engine_that_fails_at_any_write_breaks_no_promise() {
         let refusals = refuse_every_write(seed).unwrap_or_else(|outcome| panic!("{outcome}"));
         println!("the farm of seed {seed} met {refusals} refusals");
         assert!(refusals >= 20, "the farm of seed {seed} met {refusals} refusals only");
+    }
+}
+
+#[test]
+fn change_that_comes_while_another_one_is_refused_breaks_no_promise() {
+    for seed in 1..=KINDS {
+        let refusals = refuse_before_another(seed).unwrap_or_else(|outcome| panic!("{outcome}"));
+        println!("the farm of seed {seed} met {refusals} refusals");
+        assert!(refusals >= 50, "the farm of seed {seed} met {refusals} refusals only");
     }
 }
 

@@ -29,6 +29,9 @@ const SERVERS_PER_MS: u64 = 64;
 pub(super) struct Reload {
     pub(super) farm: Arc<Farm>,
     pub(super) network: Arc<Network>,
+    /// The network as it was known when the reload came, or was ordered: what is learned since is
+    /// newer than the reload's.
+    pub(super) known: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
     /// The kept state of groups that it has and that aren't served yet.
     pub(super) groups: BTreeMap<String, KeptGroup>,
@@ -43,8 +46,6 @@ pub(super) struct PendingChange {
     pub(super) reload: Option<Reload>,
     /// Links that no generation in force has had yet.
     newcomers: BTreeSet<u32>,
-    /// The network as it was known.
-    network: Arc<Network>,
     /// Whether anything but the reload called for it.
     is_wanted_anyway: bool,
 }
@@ -62,7 +63,11 @@ impl Director {
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         self.ordered += 1;
         let (number, slots) = (self.ordered, core::mem::take(&mut self.slots));
-        let reload = self.reloads_waiting.pop_front();
+        let mut reload = self.reloads_waiting.pop_front();
+        if let Some(reload) = reload.as_mut().filter(|reload| !Arc::ptr_eq(&reload.known, &self.network)) {
+            reload.network = Arc::clone(&self.network);
+            reload.known = Arc::clone(&self.network);
+        }
         let (change, newcomers) = match &reload {
             Some(reload) => {
                 let mut tried = self.without_consumers();
@@ -75,8 +80,7 @@ impl Director {
             }
         };
         let is_wanted_anyway = core::mem::take(&mut self.replan_wanted);
-        let network = Arc::clone(&self.network);
-        self.applying = Some(PendingChange { number, reload, newcomers, network, is_wanted_anyway });
+        self.applying = Some(PendingChange { number, reload, newcomers, is_wanted_anyway });
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
@@ -155,7 +159,7 @@ impl Director {
         self.retry_at_ms = u64::MAX;
         self.report_attached(&applying.newcomers);
         if let Some(reload) = &applying.reload {
-            self.follow(reload, &applying.network, now.ms);
+            self.follow(reload, now.ms);
             self.groups.reload(now, &self.farm.groups, &reload.groups);
             self.names.reload(&self.farm, now);
         } else if self.generation == 1 {
@@ -190,8 +194,8 @@ impl Director {
     }
 
     /// Goes on with a reload that is in force. Facts learned since it was ordered stay.
-    fn follow(&mut self, reload: &Reload, network_then: &Arc<Network>, now_ms: u64) {
-        let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, network_then));
+    fn follow(&mut self, reload: &Reload, now_ms: u64) {
+        let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, &reload.known));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
         self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
         self.emit_all(hosts_notices.into_iter().map(Event::Hosts));

@@ -111,7 +111,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::farm::membership::{DiscoveryRound, Membership, NeighbourReply, ServiceNotice};
+use crate::farm::membership::{DiscoveryRound, Membership, NeighbourReply, RestoredServer, ServiceNotice};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, Slots, identity};
 use crate::farm::{Farm, Service};
@@ -282,7 +282,8 @@ impl Director {
     /// Knows again who is in the tables of a running data plane.
     fn adopt(&mut self, running: &Tables, now_ms: u64) {
         self.slots.adopt(running);
-        let known = plan::known(running, &self.farm.services);
+        let mut known = plan::known(running, &self.farm.services);
+        known.iter_mut().for_each(|known| self.complete(known));
         known.iter().for_each(|known| self.membership.resume(known, now_ms));
         self.match_servers(now_ms);
         for known in known {
@@ -292,6 +293,18 @@ impl Director {
             }
         }
         self.resume_hosts(running, now_ms);
+    }
+
+    /// Adds the way to a server that is reached by the link, and by routes: tables have its MAC
+    /// alone.
+    fn complete(&self, known: &mut RestoredServer) {
+        let service = self.farm.services.iter().find(|service| service.name == known.service);
+        let servers = service.into_iter().flat_map(|service| &service.servers);
+        let listed = servers.into_iter().find(|server| server.name == known.server);
+        if let Some(server) = listed.filter(|_| known.hop.is_none()) {
+            let hop = self.paths.hop(&self.farm, &self.network, server.address, Some(known.place.mac));
+            known.hop = hop.filter(|hop| hop.place == known.place);
+        }
     }
 
     /// Takes in a fact. The orders that follow from it wait in [`Director::poll_output`].
@@ -317,7 +330,8 @@ impl Director {
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links, groups } => {
                 let (farm, network) = (Arc::from(farm), Arc::from(network));
-                self.reloads_waiting.push_back(Reload { farm, network, links, groups });
+                let known = Arc::clone(&self.network);
+                self.reloads_waiting.push_back(Reload { farm, network, known, links, groups });
             }
             Input::ReloadRefused { error } => self.refused_reload(error),
             Input::Drain { server, drain } => self.drain(server, drain, now),

@@ -41,14 +41,22 @@ impl Paths {
     ) -> LocalNetwork {
         let mut around = network.surroundings(links.keys().copied());
         for address in routed(farm) {
-            around.hops.extend(self.hop(farm, network, address).map(|hop| (address, hop)));
+            around.hops.extend(self.hop(farm, network, address, None).map(|hop| (address, hop)));
         }
         around
     }
 
-    fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<ServerRoute> {
+    /// The way to a server. Where the kernel has forgotten the next hop's MAC it is the one
+    /// `known`.
+    pub(super) fn hop(
+        &self,
+        farm: &Farm,
+        network: &Network,
+        address: IpAddr,
+        known: Option<Mac>,
+    ) -> Option<ServerRoute> {
         let next = network.next_hop(address)?;
-        let place = LinkAddress { mac: next.mac?, ifindex: next.ifindex };
+        let place = LinkAddress { mac: next.mac.or(known)?, ifindex: next.ifindex };
         let own = network.source_towards(address)?;
         let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
         let path = self.mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);

@@ -2,7 +2,7 @@
 //! that can't or shouldn't serve, as long as there is one that can and should; and such a one is
 //! left out by nobody.
 
-use super::model::{File, LISTED, NAMES};
+use super::model::{File, LISTED, NAMES, OF_SERVICE, TURNS};
 use super::{Consumer, DIRECTOR, Ranks, Reports, client};
 use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS, VIPS};
@@ -34,11 +34,11 @@ fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
         Consumer::Packets => file.lists(server),
         Consumer::Group if !file.has_group() => return Fitness::Unsure,
         Consumer::Group => is_member(world, file, server),
-        Consumer::Name(0) => file.lists(server),
+        Consumer::Name(_) if consumer.is_of_service() => file.lists(server),
         Consumer::Name(_) if !file.has_own() => return Fitness::Unsure,
         Consumer::Name(_) => file.lists(server),
     };
-    let of = if consumer == Consumer::Name(0) && !file.is_of_second() { Consumer::Packets } else { consumer };
+    let of = if consumer.is_of_service() && !file.is_of_second() { Consumer::Packets } else { consumer };
     let is_drained = of.server_name(server).is_some_and(|name| node.has_drained(&name));
     // Members of the group report by themselves, and are not asked, nor are the last name's
     // servers.
@@ -70,6 +70,7 @@ pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<
 
 /// Each fit server is among those that are given.
 pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
+    in_turn(world)?;
     for consumer in Consumer::ALL {
         let Some(given) = servers_of(world, consumer) else { continue };
         let left_out = (0..SERVERS)
@@ -108,6 +109,35 @@ fn servers_of(world: &mut World, consumer: Consumer) -> Option<Vec<usize>> {
     }
 }
 
+/// Answers of the name that gives servers in turn begin with each of them equally often.
+fn in_turn(world: &mut World) -> Result<(), Broken> {
+    const ROUNDS: usize = 2;
+    let consumer = Consumer::Name(TURNS);
+    let fit: Vec<usize> =
+        (0..SERVERS).filter(|server| fitness(world, consumer, *server) == Fitness::Fit).collect();
+    let is_sure = (0..SERVERS).all(|server| fitness(world, consumer, server) != Fitness::Unsure);
+    // Others want another part of their weight.
+    let is_idle = |server: &usize| world.web.reports[*server] == Reports::Idle;
+    if !is_sure || !fit.iter().all(is_idle) || world.web.answers.is_none() {
+        return Ok(());
+    }
+    let mut counts = [0; SERVERS];
+    for _ in 0..ROUNDS * fit.len() {
+        if let Some(first) = client::answered_with(world, TURNS).first() {
+            counts[*first] += 1;
+        }
+    }
+    world.coverage.checked(Promise::Share);
+    match fit.iter().find(|server| counts[**server] != ROUNDS) {
+        Some(server) => Err(Promise::Share.broken(format!(
+            "{} comes first {} times of {ROUNDS}, in turn with {fit:?}: {counts:?}",
+            farms::name(*server),
+            counts[*server]
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Where ranks are read, the first of them that is fit is given.
 fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
     let best = match world.web.ranks {
@@ -132,7 +162,13 @@ fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
 }
 
 /// Groups and names are those of the file that is in force.
-pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
+pub(crate) fn in_force(world: &mut World) -> Result<(), Broken> {
+    // One that the file doesn't list is forgotten when it leaves, and new when it is listed again.
+    let file = File(world.nodes[DIRECTOR].file);
+    let agents = world.web.agents.iter_mut().enumerate();
+    agents
+        .filter(|(server, _)| file.has_group() && !file.lists(*server))
+        .for_each(|(_, agent)| agent.has_left = false);
     if let Some(url) = &world.web.forgotten {
         return Err(Promise::Forgotten.broken(format!("{url} by node {DIRECTOR}")));
     }
@@ -142,7 +178,7 @@ pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
     if !is_sure || shown.generation == 0 {
         return Ok(());
     }
-    let names = 1 + if file.has_own() { 2 } else { 0 };
+    let names = OF_SERVICE.len() + if file.has_own() { 2 } else { 0 };
     if shown.groups.len() != usize::from(file.has_group()) || ![0, names].contains(&shown.names.len()) {
         let (groups, names) = (shown.groups.len(), shown.names.len());
         return Err(Promise::Told.broken(format!("{groups} groups and {names} names by file {:08b}", file.0)));

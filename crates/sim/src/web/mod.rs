@@ -112,15 +112,26 @@ pub(crate) enum Consumer {
 }
 
 impl Consumer {
-    pub(crate) const ALL: [Consumer; 5] =
-        [Consumer::Packets, Consumer::Group, Consumer::Name(0), Consumer::Name(1), Consumer::Name(2)];
+    pub(crate) const ALL: [Consumer; 6] = [
+        Consumer::Packets,
+        Consumer::Group,
+        Consumer::Name(0),
+        Consumer::Name(1),
+        Consumer::Name(2),
+        Consumer::Name(model::TURNS),
+    ];
+
+    /// Whether it has the servers of a service.
+    fn is_of_service(self) -> bool {
+        matches!(self, Consumer::Name(number) if model::OF_SERVICE.contains(&number))
+    }
 
     /// The name by which its operator drains a server for it alone, if that can be.
     fn server_name(self, server: usize) -> Option<ServerName> {
         let (service, server) = match self {
             Consumer::Packets => (farms::service(0), farms::name(server)),
             Consumer::Group => (GROUP.to_owned(), model::url(server)?.as_str().to_owned()),
-            Consumer::Name(0) => return None,
+            Consumer::Name(_) if self.is_of_service() => return None,
             Consumer::Name(number) => (NAMES[number].to_owned(), farms::name(server)),
         };
         Some(ServerName { service, server })
@@ -142,6 +153,16 @@ impl Web {
     /// Something happened to a server.
     pub(crate) fn disturb_server(&mut self, server: usize, now_ms: u64) {
         self.changed_ms[server] = now_ms;
+    }
+
+    /// When something last happened to all servers.
+    pub(crate) fn last_of_all(&self) -> u64 {
+        self.farm_ms
+    }
+
+    /// When something last happened to a server.
+    pub(crate) fn last_of(&self, server: usize) -> u64 {
+        self.changed_ms[server]
     }
 
     /// A daemon begins: it has yet to say by what clients are sent on.

@@ -17,9 +17,13 @@ use crate::farms::{self, SERVERS, VIPS};
 
 /// The group.
 pub(crate) const GROUP: &str = "shop";
-/// The names: with the servers of a service, with servers of its own by their reports, and by ranks
-/// that somebody else makes.
-pub(crate) const NAMES: [&str; 3] = ["www.example.com", "own.example.com", "ranked.example.com"];
+/// The names: with the servers of a service, with servers of its own by their reports, by ranks that
+/// somebody else makes, and with the servers of the first one's service in turn.
+pub(crate) const NAMES: [&str; 4] =
+    ["www.example.com", "own.example.com", "ranked.example.com", "turns.example.com"];
+/// The names with the servers of a service, and the one among them that gives them in turn.
+pub(crate) const OF_SERVICE: [usize; 2] = [0, TURNS];
+pub(crate) const TURNS: usize = 3;
 /// The file from which the ranks of the last one are read.
 const RANKS: &str = "ranks";
 /// Members that the file lists where it has them; others join, and the last of these does as well.
@@ -145,7 +149,7 @@ fn row(name: &str) -> &'static Policy {
 
 fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
     let service = farms::service(usize::from(file.is_of_second()));
-    let of_service = AddressesFrom::Services { names: vec![service], own: false };
+    let of_service = || AddressesFrom::Services { names: vec![service.clone()], own: false };
     let settings =
         |report: Option<Reporting>| Arc::new(pool::PoolSettings::of(check, report.as_ref(), SLOW_START_MS));
     let own = |report| {
@@ -162,10 +166,11 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
             settings: settings(report),
         })
     };
-    let mut names = vec![name(0, "random", of_service)];
+    let mut names = vec![name(0, "random", of_service())];
     if file.has_own() {
         names.extend([name(1, "utilisation", own(Some(reporting()))), name(2, "failover", own(None))]);
     }
+    names.push(name(TURNS, "round-robin", of_service()));
     names.into_iter().flatten().map(Arc::new).collect()
 }
 

@@ -26,9 +26,7 @@ pub(crate) fn carry_out(world: &mut World, order: Output) {
             let (delay_ms, result) = report(world, number);
             world.send(DIRECTOR, None, delay_ms, Input::Reported { server, result });
         }
-        Output::Score(scores) => {
-            world.nodes[DIRECTOR].engine.memory().counts.score(&scores);
-        }
+        Output::Score(scores) => world.nodes[DIRECTOR].engine.memory().counts.score(&scores),
         _ => {}
     }
 }

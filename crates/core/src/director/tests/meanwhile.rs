@@ -248,6 +248,23 @@ fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
     assert_eq!(world.ring(), ["b"]);
 }
 
+#[test]
+fn network_learned_while_a_reload_waits_is_not_forgotten_with_the_reload() {
+    for is_on_its_way in [false, true] {
+        let mut world = slow();
+        if !is_on_its_way {
+            // The reload waits for the end of another change.
+            begin(&mut world, true);
+        }
+        world.reload(farm(&[("a", 11), ("b", 12)]));
+        let mut unplugged = network();
+        unplugged.interfaces.get_mut(&2).unwrap().carrier = false;
+        world.learn(Input::Network(Box::new(unplugged.clone())));
+        finish(&mut world);
+        assert_eq!(world.director.network(), &unplugged, "{is_on_its_way}");
+    }
+}
+
 /// Its servers stay, and so would its clients' sessions: the number of the address will be
 /// another's.
 #[test]

@@ -98,3 +98,21 @@ fn source_address_to_server_is_kept_while_configured() {
     world.pass(1_000);
     assert_eq!(own(&world), ip("192.0.2.3"));
 }
+
+#[test]
+fn restart_keeps_the_way_to_a_server_whose_mac_the_kernel_has_forgotten() {
+    for method in [farm::Method::Handoff, farm::Method::Tunnel, farm::Method::Nat] {
+        let mut farm = farm(&[("a", 11)]);
+        (farm.services[0].method, farm.services[0].servers[0].mac) = (method, None);
+        let mut known = network();
+        known.neighbours.insert((2, ip("192.0.2.11")), Mac([2, 0, 0, 0, 1, 11]));
+        let mut first = World::new(Start { network: known, ..start(farm.clone()) });
+        first.pass(0);
+        first.learn(Input::Probed { server: name("a"), result: Ok(1) });
+        let running = Some((*first.in_force).clone());
+        let mut world = World::new(Start { running, ..start(farm) });
+        world.pass(0);
+        assert_eq!(world.ring(), ["a"], "{method:?}");
+        assert_eq!(world.in_force.servers, first.in_force.servers, "{method:?}");
+    }
+}
