@@ -88,8 +88,8 @@ enum Command {
         #[arg(long)]
         coverage: bool,
     },
-    /// Put small wrong changes into a copy of this tree, one at a time, and print what finds each;
-    /// goes on where it stopped
+    /// Put small wrong changes into a copy of this tree, run each, and print which test or farm
+    /// finds it; goes on where it stopped
     Mutants {
         /// How many of cargo-mutants' changes, beside those that are listed
         #[arg(long, default_value_t = 40)]
@@ -100,6 +100,9 @@ enum Command {
         /// Farms that are simulated for each
         #[arg(long, default_value_t = 1_000)]
         farms: u64,
+        /// Skip core's tests: count the changes that farms alone find
+        #[arg(long)]
+        only_farms: bool,
         /// Where the copy and the record are
         #[arg(long, value_name = "DIR", default_value = "target/mutants")]
         directory: PathBuf,
@@ -194,8 +197,8 @@ fn main() -> ExitCode {
         }
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds, coverage } => Ok(simulate(seed, seeds, coverage)),
-        Command::Mutants { drawn, seed, farms, directory } => {
-            mutants::run(&Wanted { drawn, seed, farms, directory }).map(|()| ExitCode::SUCCESS)
+        Command::Mutants { drawn, seed, farms, only_farms, directory } => {
+            mutants::run(&Wanted { drawn, seed, farms, only_farms, directory }).map(|()| ExitCode::SUCCESS)
         }
         Command::Ab { requests } => compare(requests),
         Command::Verify { folders } => {
