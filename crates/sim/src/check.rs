@@ -469,7 +469,7 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
         }
     }
     if world.kind == Kind::Handoff {
-        return handoff::settled(world);
+        return handoff::serves(world);
     }
     for vip in VIPS {
         let owners = world.nodes.iter().filter(|node| node.answers(vip, world.now_ms)).count();

@@ -135,21 +135,21 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     open(world, client, port, by, wanted).map(|_| ())
 }
 
-/// Some while after the last fault, everything is served that anybody may serve.
-pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
+/// Some while after the last thing that happened, everything is served that any server may serve
+/// that works.
+pub(crate) fn serves(world: &mut World) -> Result<(), Broken> {
     let nodes = world.nodes.len();
     for number in 0..LOOKED {
         let (port, wanted) = (world.port(), number % WANTED.len());
         let by = (number % nodes, number / nodes % nodes);
-        let is_drained = |server: &usize| {
-            let drained = &world.nodes[by.1].drained;
-            drained
-                .iter()
-                .any(|name| name.service == farms::service(0) && name.server == farms::name(*server))
-        };
         let path = WANTED[wanted].path;
-        let may = may_have(world, by.1, wanted);
-        if !may.iter().all(is_drained) && !open(world, number, port, by, wanted)? {
+        let node = &world.nodes[by.1];
+        let is_fit = |server: &usize| {
+            let is_wanted = !node.has_drained(&farms::server_name(0, *server));
+            farms::lists(node.file, *server) && is_wanted && world.answers_probe(by.1, *server)
+        };
+        let is_due = agree(world, [by.0, by.1]) && may_have(world, by.1, wanted).iter().any(is_fit);
+        if is_due && !open(world, number, port, by, wanted)? {
             return Err(
                 Promise::Unhealed.broken(format!("{path} is not served by nodes {} and {}", by.0, by.1))
             );

@@ -7,6 +7,7 @@ use evener_core::path::tables::Ring;
 
 use crate::check::{Broken, Promise};
 use crate::farms::{self, Kind, VIPS};
+use crate::handoff;
 use crate::node::Node;
 use crate::world::World;
 
@@ -48,13 +49,21 @@ fn names(bits: u32) -> String {
 }
 
 /// Looks at all directors, of whose services everything must be known where this `is_due`.
-pub(crate) fn look(world: &World, is_due: bool) -> Result<(), Broken> {
+pub(crate) fn look(world: &mut World, is_due: bool) -> Result<(), Broken> {
     if [Kind::EveryHost, Kind::Web].contains(&world.kind) {
         return Ok(());
     }
+    let are_known = directors(world, is_due)?;
+    if world.kind == Kind::Handoff && are_known { handoff::serves(world) } else { Ok(()) }
+}
+
+/// The same of their rings; whether all of those were known.
+fn directors(world: &World, is_due: bool) -> Result<bool, Broken> {
+    let mut are_known = true;
     for (number, node) in world.nodes.iter().enumerate() {
         let is_known = |since_ms: u64| world.now_ms.saturating_sub(since_ms) > KNOWN_MS;
         if !node.is_sure() || !is_known(node.since_ms) || !is_known(world.web.last_of_all()) {
+            are_known = false;
             continue;
         }
         nothing_is_left(world, number)?;
@@ -65,10 +74,12 @@ pub(crate) fn look(world: &World, is_due: bool) -> Result<(), Broken> {
                 serves_as_it_should(world, number, service)?;
             } else if is_due {
                 return Err(Promise::Unhealed.broken(format!("servers of node {number} still change")));
+            } else {
+                are_known = false;
             }
         }
     }
-    Ok(())
+    Ok(are_known)
 }
 
 /// A service's ring has those who should serve, each with its share.

@@ -111,7 +111,7 @@ fn servers_of(world: &mut World, consumer: Consumer) -> Option<Vec<usize>> {
 
 /// Answers of the name that gives servers in turn begin with each of them equally often.
 fn in_turn(world: &mut World) -> Result<(), Broken> {
-    const ROUNDS: usize = 2;
+    const ROUNDS: usize = 3;
     let consumer = Consumer::Name(TURNS);
     let fit: Vec<usize> =
         (0..SERVERS).filter(|server| fitness(world, consumer, *server) == Fitness::Fit).collect();
