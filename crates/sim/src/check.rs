@@ -227,6 +227,10 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         if begins {
             continue;
         }
+        let carrier = director.network().interfaces.get(&LINK).map(|link| link.carrier);
+        if node.is_sure() && carrier != Some(node.has_carrier) {
+            return Err(Promise::Told.broken(format!("the cable of node {number}")));
+        }
         let has_farm = ptr::eq(director.farm(), &*shown.farm) || *director.farm() == *shown.farm;
         if !node.is_half && (node.engine.tables != shown.plan.tables || !has_farm) {
             return Err(Promise::Told.broken(format!("the snapshot of node {number}")));

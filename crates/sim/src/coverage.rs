@@ -111,7 +111,7 @@ fn name_of_input(input: &Input) -> &'static str {
     }
 }
 
-fn name_of_output(output: &Output) -> &'static str {
+pub(crate) fn name_of_output(output: &Output) -> &'static str {
     match output {
         Output::Apply(_) => "apply",
         Output::Forget { .. } => "forget",

@@ -33,8 +33,8 @@ struct Wanted {
 
 /// All that clients want.
 const WANTED: [Wanted; 3] = [
-    Wanted { path: "/a/page", route: Some("/a/*"), servers: [&[0, 1], &[1, 2]] },
-    Wanted { path: "/b/page", route: Some("/b/*"), servers: [&[2], &[3]] },
+    Wanted { path: "/a/page", route: Some("/a/*"), servers: [&[0, 1], &[2]] },
+    Wanted { path: "/b/page", route: Some("/b/*"), servers: [&[2], &[0, 1, 3]] },
     Wanted { path: "/", route: None, servers: [&[0, 1, 2, 3]; 2] },
 ];
 /// How long an epoch of cookies is, in milliseconds.

@@ -140,16 +140,19 @@ pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
 }
 
 /// Has the engine of a farm's first node refuse each of some changes, half-way or before anything
-/// was written, while each other one waits. How many refusals that were, or the first run that
+/// was written, while each other one waits; and a reload that has waited for both. How many refusals that were, or the first run that
 /// broke a promise.
 pub fn refuse_before_another(seed: u64) -> Result<usize, Box<Outcome>> {
     let (mut refusals, count) = (0, step::CHANGES.len());
     for (change, other) in (0..count).flat_map(|change| (0..count).map(move |other| (change, other))) {
-        let outcome = play(seed, None, step::refused_before(change, other, (change + other) % 2));
-        if outcome.broken.is_some() {
-            return Err(Box::new(outcome));
+        for is_reload in [false, true] {
+            let steps = step::refused_before(change, other, (change + other) % 2, is_reload);
+            let outcome = play(seed, None, steps);
+            if outcome.broken.is_some() {
+                return Err(Box::new(outcome));
+            }
+            refusals += outcome.refusals;
         }
-        refusals += outcome.refusals;
     }
     Ok(refusals)
 }

@@ -242,14 +242,21 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
 }
 
 /// A farm whose first node's engine refuses one of these changes at a write, while another one has
-/// come already; clients come in between.
-pub(crate) fn refused_before(change: usize, other: usize, write: usize) -> Vec<Step> {
+/// come already; or, behind both, the reload that came with the other one. Clients come in between.
+pub(crate) fn refused_before(change: usize, other: usize, write: usize, is_reload: bool) -> Vec<Step> {
     const CLIENTS: usize = 8;
+    // Half of a change: as long as the engine takes, or the director until it hears of that.
+    const HALF_MS: u64 = 300;
     let at = |changes: [usize; 2]| changes.map(|number| CHANGES[number % CHANGES.len()]);
     let [change, other] = at([change, other]);
     let mut steps = vec![Step::Wait(5_000)];
     steps.extend((0..CLIENTS / 2).map(Step::Connect));
-    steps.extend([Step::Slow(300), Step::Refuse(0, write), change, Step::Wait(50), other, Step::Wait(100)]);
+    let refuse = Step::Refuse(0, write);
+    steps.push(Step::Slow(HALF_MS));
+    steps.extend(match is_reload {
+        false => [refuse, change, Step::Wait(50), other, Step::Wait(100)],
+        true => [change, other, Step::Reload(0, 0b0111_0110), Step::Wait(2 * HALF_MS + 50), refuse],
+    });
     steps.extend((CLIENTS / 2..CLIENTS).map(Step::Connect));
     for pause_ms in [400, 2_000, 6_000] {
         steps.push(Step::Wait(pause_ms));

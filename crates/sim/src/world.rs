@@ -9,7 +9,7 @@ use evener_core::farm::plan::ServerName;
 use evener_core::pool::health::Failure;
 
 use crate::check::{self, Broken, Promise};
-use crate::coverage::Coverage;
+use crate::coverage::{self, Coverage};
 use crate::farms::{self, Kind, PROBE_TIMEOUT_MS, SERVERS, SERVERS_MAX, VIPS};
 use crate::forgery::{self, Forgery, Recording};
 use crate::handoff::{self, Clocks};
@@ -420,7 +420,8 @@ impl World {
             let orders = node.time(now_ms);
             // It may be its time to die.
             let is_hasty = !orders.is_empty() || node.director.is_some() && node.next_at() != before;
-            let what = format!("node {number}, {orders:?}, next at {:?} and not {before:?}", node.next_at());
+            let named: Vec<_> = orders.iter().map(coverage::name_of_output).collect();
+            let what = format!("node {number}, {named:?}, next at {:?} and not {before:?}", node.next_at());
             self.carry_out(number, orders);
             if is_hasty {
                 return Err(Promise::Hasty.broken(what));
