@@ -27,8 +27,19 @@ pub enum Topic {
 
 /// Inputs that directors of simulated farms get.
 pub const INPUTS: &[&str] = &[
-    "applied", "datagram", "drain", "frame", "leave", "member", "name", "network", "probed", "released",
-    "reload", "reported", "suspend", "time",
+    "applied",
+    "datagram",
+    "frame",
+    "leave",
+    "member",
+    "name",
+    "network",
+    "operator state",
+    "probed",
+    "released",
+    "reload",
+    "reported",
+    "time",
 ];
 /// Outputs of theirs.
 pub const OUTPUTS: &[&str] = &[
@@ -102,8 +113,7 @@ fn name_of_input(input: &Input) -> &'static str {
         Input::PathMtu { .. } => "path MTU",
         Input::Reload { .. } => "reload",
         Input::ReloadRefused { .. } => "reload refused",
-        Input::Drain { .. } => "drain",
-        Input::Suspend { .. } => "suspend",
+        Input::SetOperatorState { .. } => "operator state",
         Input::Applied(_) => "applied",
         Input::Released { .. } => "released",
         Input::Walked(_) => "walked",

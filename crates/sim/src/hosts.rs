@@ -31,7 +31,8 @@ const LEASE_MS: u64 = SILENCE_MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
     /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list,
-    /// whether it waits for its engine, how far its clock is ahead, and until when it hears nothing.
+    /// whether it waits for its engine, how far its clock is ahead, and until when it hears
+    /// nothing.
     nodes: [(u64, bool, bool, u8, bool, u64, u64); SERVERS],
     sides: u8,
     deaf: u16,

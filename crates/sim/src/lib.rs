@@ -140,8 +140,8 @@ pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
 }
 
 /// Has the engine of a farm's first node refuse each of some changes, half-way or before anything
-/// was written, while each other one waits; and a reload that has waited for both. How many refusals that were, or the first run that
-/// broke a promise.
+/// was written, while each other one waits; and a reload that has waited for both. How many
+/// refusals that were, or the first run that broke a promise.
 pub fn refuse_before_another(seed: u64) -> Result<usize, Box<Outcome>> {
     let (mut refusals, count) = (0, step::CHANGES.len());
     for (change, other) in (0..count).flat_map(|change| (0..count).map(move |other| (change, other))) {

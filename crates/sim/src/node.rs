@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::{
-    Applied, Change, Director, Identity, Input, KeptGroup, Moment, Output, Snapshot, Start,
+    Applied, Change, Director, Identity, Input, Moment, OperatorStates, Output, Snapshot, Start,
 };
 use evener_core::farm::Farm;
 use evener_core::farm::group::{self, Group, Members};
@@ -18,6 +18,7 @@ use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::VipKey;
+use evener_core::pool::OperatorState;
 use evener_core::pool::policy::Fills;
 use evener_core::server::{self, Offer};
 
@@ -277,8 +278,7 @@ impl Node {
             farm,
             network,
             links: BTreeMap::from([(LINK, mac)]),
-            drained: self.drained.union(&self.drained_of_consumers).cloned().collect(),
-            suspended: self.suspended.clone(),
+            operator: self.operator_states(),
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
@@ -321,15 +321,24 @@ impl Node {
         self.drained.contains(server) || self.drained_of_consumers.contains(server)
     }
 
-    /// The group's state on disk.
-    fn kept_groups(&self) -> BTreeMap<String, KeptGroup> {
-        let of_group = |servers: &BTreeSet<ServerName>| {
-            let found = servers.iter().filter(|name| name.service == web::GROUP);
-            found.map(|name| name.server.clone()).collect()
-        };
-        let (drained, suspended) = (of_group(&self.drained_of_consumers), of_group(&self.suspended));
-        let kept = KeptGroup { record: self.record.clone(), drained, suspended };
-        BTreeMap::from([(web::GROUP.to_owned(), kept)])
+    /// The operator's word on a server, for whichever consumer its name says.
+    pub(crate) fn operator_state(&self, server: &ServerName) -> OperatorState {
+        match (self.suspended.contains(server), self.has_drained(server)) {
+            (true, _) => OperatorState::Maintenance,
+            (false, true) => OperatorState::Drain,
+            (false, false) => OperatorState::Ready,
+        }
+    }
+
+    /// The same of all of which it says anything.
+    fn operator_states(&self) -> OperatorStates {
+        let all = self.drained.iter().chain(&self.drained_of_consumers).chain(&self.suspended);
+        all.map(|server| (server.clone(), self.operator_state(server))).collect()
+    }
+
+    /// The group's members on disk.
+    fn kept_groups(&self) -> BTreeMap<String, String> {
+        self.record.iter().map(|record| (web::GROUP.to_owned(), record.clone())).collect()
     }
 
     /// Takes an order to change what is in force, which goes on then.
@@ -403,7 +412,7 @@ impl Node {
     /// Whether a fact doesn't get through.
     fn misses(&self, input: &Input) -> bool {
         match input {
-            Input::Drain { .. } => self.has(Mutation::DrainUnheard),
+            Input::SetOperatorState { .. } => self.has(Mutation::DrainUnheard),
             Input::Probed { result, .. } => result.is_err() && self.has(Mutation::FailureUntold),
             _ => false,
         }

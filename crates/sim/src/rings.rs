@@ -1,5 +1,5 @@
-//! What a node's data plane would do: whom it gives new connections, and for which addresses it
-//! answers.
+//! A node's data plane, seen from outside: whom it would give new connections, and for which
+//! addresses it would answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;

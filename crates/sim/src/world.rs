@@ -256,7 +256,7 @@ impl World {
         let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
         if changed {
             self.nodes[node].wanted_since_ms = self.nodes[node].drained.is_empty().then_some(self.now_ms);
-            self.tell(node, Input::Drain { server: name, drain });
+            self.tell_operator_state(node, name);
         }
     }
 
@@ -278,9 +278,15 @@ impl World {
         if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
             let number = farms::number(&name.server).unwrap_or_default();
             self.web.disturb_server(number, self.now_ms);
-            self.tell(node, Input::Suspend { server: name, is_suspended });
+            self.tell_operator_state(node, name);
         }
         self.drain(node, server, is_suspended);
+    }
+
+    /// Tells a node what its operator says of a server.
+    pub(crate) fn tell_operator_state(&mut self, node: usize, server: ServerName) {
+        let state = self.nodes[node].operator_state(&server);
+        self.tell(node, Input::SetOperatorState { server, state });
     }
 
     pub(crate) fn kill(&mut self, node: usize) {

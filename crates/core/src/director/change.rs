@@ -7,7 +7,6 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::groups::KeptGroup;
 use super::order::{Applied, Change};
 use super::{Director, Event, Moment, Output, Reloads};
 use crate::farm::Farm;
@@ -33,8 +32,8 @@ pub(super) struct Reload {
     /// newer than the reload's.
     pub(super) known: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
-    /// The kept state of groups that it has and that aren't served yet.
-    pub(super) groups: BTreeMap<String, KeptGroup>,
+    /// The kept members of groups that it has and that aren't served yet.
+    pub(super) groups: BTreeMap<String, String>,
 }
 
 /// A change on its way.
@@ -160,8 +159,8 @@ impl Director {
         self.report_attached(&applying.newcomers);
         if let Some(reload) = &applying.reload {
             self.follow(reload, now.ms);
-            self.groups.reload(now, &self.farm.groups, &reload.groups);
-            self.names.reload(&self.farm, now);
+            self.groups.reload(now, &self.farm.groups, &reload.groups, &self.operator);
+            self.names.reload(&self.farm, &self.operator, now);
         } else if self.generation == 1 {
             self.announce(self.announced());
         }

@@ -1,7 +1,6 @@
 //! Groups and names beside the services of a farm: their facts and orders go the director's way,
 //! and all of them are ready together.
 
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
 use super::groups::Groups;
@@ -46,7 +45,7 @@ impl Director {
     pub(super) fn without_consumers(&mut self) -> Director {
         let others = Groups::new(self.seed);
         let groups = core::mem::replace(&mut self.groups, others);
-        let others = Names::new(self.seed, BTreeSet::new(), BTreeSet::new());
+        let others = Names::new(self.seed);
         let names = core::mem::replace(&mut self.names, others);
         let tried = self.clone();
         (self.groups, self.names) = (groups, names);

@@ -60,7 +60,7 @@ impl Director {
             _ if member.local => health::HealthStatus::UNKNOWN,
             _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
-        let drained = self.pools.drained().contains(&name);
+        let drained = self.operator.contains_key(&name);
         MemberState {
             health,
             admin_draining: if member.local {
@@ -206,7 +206,7 @@ impl Director {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
             let is_up = self.pools.server(&name).is_some_and(PoolServer::is_up);
             up |= if is_up { bit } else { 0 };
-            draining |= if self.pools.drained().contains(&name) { bit } else { 0 };
+            draining |= if self.operator.contains_key(&name) { bit } else { 0 };
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
         hosts.peers.set_own(OwnStatus { load, up, draining, macs: self.links.values().copied().collect() });

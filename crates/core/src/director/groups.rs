@@ -1,27 +1,17 @@
 //! Server groups as a part of the farm: each with its members, and the orders of all of them.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::event::Event;
 use super::moment::Moment;
+use super::operator::OperatorStates;
 use crate::farm::group::{self, Group, MemberEvent, MemberOrder, MemberSnapshot, Members, QueryResult};
 use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
-use crate::pool::Fact;
-
-/// The kept state of a group that begins.
-#[derive(Clone, Debug, Default)]
-pub struct KeptGroup {
-    /// Its members: see [`MemberOrder::Save`].
-    pub record: Option<String>,
-    /// Those whom the operator had drained, by name or URL.
-    pub drained: BTreeSet<String>,
-    /// And those that are neither probed nor asked for their load.
-    pub suspended: BTreeSet<String>,
-}
+use crate::pool::{Fact, OperatorState};
 
 /// The result of an order of a group.
 #[derive(Clone, Debug)]
@@ -78,7 +68,13 @@ impl Groups {
 
     /// Goes on with the groups of a file; members stay. One that begins knows its members by what
     /// was kept of it.
-    pub(super) fn reload(&mut self, now: Moment, groups: &[Arc<Group>], kept: &BTreeMap<String, KeptGroup>) {
+    pub(super) fn reload(
+        &mut self,
+        now: Moment,
+        groups: &[Arc<Group>],
+        kept: &BTreeMap<String, String>,
+        operator: &OperatorStates,
+    ) {
         self.running.retain(|name, _| groups.iter().any(|group| group.name == *name));
         self.snapshots.retain(|name, _| self.running.contains_key(name));
         self.has_changed = true;
@@ -89,12 +85,12 @@ impl Groups {
                     running.members.reload(now.for_groups(), group);
                 }
                 None => {
-                    let kept = kept.get(&group.name).cloned().unwrap_or_default();
-                    let KeptGroup { record, drained, suspended } = kept;
-                    let mut members = Members::new(now.for_groups(), group, self.seed, record.as_deref());
-                    members.keep_drained(now.for_groups(), drained);
-                    let suspended = suspended.iter();
-                    suspended.for_each(|name| members.suspend(now.for_groups(), name, true));
+                    let record = kept.get(&group.name).map(String::as_str);
+                    let mut members = Members::new(now.for_groups(), group, self.seed, record);
+                    for (server, state) in operator.iter().filter(|(server, _)| server.service == *group.name)
+                    {
+                        members.set_operator_state(now.for_groups(), &server.server, *state);
+                    }
                     let running = GroupState { group: Arc::clone(group), members, due_ms: 0 };
                     self.running.insert(group.name.clone(), running);
                 }
@@ -136,18 +132,10 @@ impl Groups {
         }
     }
 
-    /// The operator wants no more clients to go to a member, or wants them again.
-    pub(super) fn drain(&mut self, now: Moment, server: &ServerName, drain: bool) {
+    /// The operator says something of a member.
+    pub(super) fn set_operator_state(&mut self, now: Moment, server: &ServerName, state: OperatorState) {
         if let Some(running) = self.running.get_mut(&server.service) {
-            running.members.drain(now.for_groups(), &server.server, drain);
-            self.settle(now, &server.service);
-        }
-    }
-
-    /// The operator wants a member neither probed nor asked for its load, or wants that again.
-    pub(super) fn suspend(&mut self, now: Moment, server: &ServerName, is_suspended: bool) {
-        if let Some(running) = self.running.get_mut(&server.service) {
-            running.members.suspend(now.for_groups(), &server.server, is_suspended);
+            running.members.set_operator_state(now.for_groups(), &server.server, state);
             self.settle(now, &server.service);
         }
     }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::groups::{KeptGroup, MemberFact};
+use super::groups::MemberFact;
 use super::handshakes::SessionWalk;
 use super::names::NameFact;
 use super::order::Applied;
@@ -16,6 +16,7 @@ use crate::farm::Farm;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
+use crate::pool::OperatorState;
 use crate::pool::health::Failure;
 use crate::pool::report::{BadReport, Report};
 
@@ -98,8 +99,9 @@ pub enum Input {
         network: Box<Network>,
         /// The interfaces of it that packets are taken from, with their MACs.
         links: BTreeMap<u32, Mac>,
-        /// The kept state of groups that aren't served yet.
-        groups: BTreeMap<String, KeptGroup>,
+        /// The kept members of groups that aren't served yet: see
+        /// [`crate::farm::group::MemberOrder::Save`].
+        groups: BTreeMap<String, String>,
     },
     /// The operator describes a farm anew that can't be, for a reason that shows before anything is
     /// tried.
@@ -107,20 +109,12 @@ pub enum Input {
         /// In words.
         error: String,
     },
-    /// The operator drains a server, or has it take sessions again.
-    Drain {
+    /// The operator says something of a server, present or not.
+    SetOperatorState {
         /// Which.
         server: ServerName,
-        /// Whether it is to take no new sessions.
-        drain: bool,
-    },
-    /// The operator has a server neither probed nor asked for its load, or ends that. Beside a
-    /// drain that is maintenance.
-    Suspend {
-        /// Which.
-        server: ServerName,
-        /// Whether it is to be left alone.
-        is_suspended: bool,
+        /// The operator's word.
+        state: OperatorState,
     },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),

@@ -38,11 +38,10 @@
 //!     farm,
 //!     network: Network::default(),
 //!     links: BTreeMap::new(),
-//!     drained: BTreeSet::new(),
 //!     host: None,
 //!     seed: Seed(1, 2),
 //!     running: None,
-//!     suspended: BTreeSet::new(),
+//!     operator: BTreeMap::new(),
 //!     groups: BTreeMap::new(),
 //! };
 //! let (now, mut tables) = (Moment::default(), Arc::default());
@@ -65,7 +64,6 @@
 
 mod change;
 mod consumers;
-mod drain;
 mod event;
 mod every_host;
 mod groups;
@@ -75,6 +73,7 @@ mod input;
 mod moment;
 mod name;
 mod names;
+mod operator;
 mod order;
 mod output;
 mod paths;
@@ -90,15 +89,15 @@ mod tests;
 pub mod transfer;
 mod watch;
 
-pub use drain::{Drainable, NotDrainable, ServerOwner};
 pub use event::{Event, Level, LinkState};
-pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
+pub use groups::{GroupSnapshot, MemberFact};
 pub use handshakes::{Handshakes, STALLED_AFTER_MS, SessionWalk, StalledSessions, Suspicion};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
 pub use name::{EVENTS, EventSubject};
 pub use names::{NameFact, NameOrder};
+pub use operator::{Drainable, NotDrainable, OperatorStates, ServerOwner};
 pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
 pub use paths::{tunnel_source, why_not_itself};
@@ -143,10 +142,8 @@ pub struct Start {
     pub network: Network,
     /// The interfaces that packets are taken from, with their MACs.
     pub links: BTreeMap<u32, Mac>,
-    /// Servers of services and of names that the operator had drained before.
-    pub drained: BTreeSet<ServerName>,
-    /// The same of those that are neither probed nor asked for their load.
-    pub suspended: BTreeSet<ServerName>,
+    /// The operator's word on servers, of before.
+    pub operator: OperatorStates,
     /// This host's identity, where every host decides; with the key of datagrams, and a number that
     /// is random for each start.
     pub host: Option<(Identity, Key, u64)>,
@@ -154,8 +151,8 @@ pub struct Start {
     pub seed: Seed,
     /// The tables of a data plane that outlived an earlier director.
     pub running: Option<Tables>,
-    /// The kept state of groups.
-    pub groups: BTreeMap<String, KeptGroup>,
+    /// The kept members of groups, by their names.
+    pub groups: BTreeMap<String, String>,
 }
 
 /// The farm as its director knows it.
@@ -166,6 +163,7 @@ pub struct Director {
     links: BTreeMap<u32, Mac>,
     membership: Membership,
     pools: Pools,
+    operator: OperatorStates,
     paths: Paths,
     /// The other hosts, where every one decides.
     hosts: Option<LocalHost>,
@@ -217,13 +215,14 @@ pub struct Director {
 impl Director {
     /// Begins with what runs already, if something does. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
-        let Start { farm, network, links, drained, suspended, host, seed, running, groups } = start;
+        let Start { farm, network, links, operator, host, seed, running, groups } = start;
         let running = Arc::new(running.unwrap_or_default());
         let paths = Paths::default();
         let surroundings = paths.surroundings(&farm, &network, &links);
         let mut director = Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
-            pools: Pools::new(drained.clone(), suspended.clone()),
+            pools: Pools::default(),
+            operator,
             paths,
             hosts: host
                 .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
@@ -255,7 +254,7 @@ impl Director {
             handshakes: HandshakeWatch::default(),
             scores: Scores::default(),
             groups: Groups::new(seed),
-            names: Names::new(seed, drained, suspended),
+            names: Names::new(seed),
             ready_at_ms: now.ms.saturating_add(READY_AFTER_MS),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
@@ -272,8 +271,8 @@ impl Director {
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
         director.send_own_report();
-        director.groups.reload(now, &director.farm.groups, &groups);
-        director.names.reload(&director.farm, now);
+        director.groups.reload(now, &director.farm.groups, &groups, &director.operator);
+        director.names.reload(&director.farm, &director.operator, now);
         director.snapshot = Arc::new(director.take_snapshot(None, now.ms));
         director.follow_consumers(now);
         director
@@ -334,8 +333,7 @@ impl Director {
                 self.reloads_waiting.push_back(Reload { farm, network, known, links, groups });
             }
             Input::ReloadRefused { error } => self.refused_reload(error),
-            Input::Drain { server, drain } => self.drain(server, drain, now),
-            Input::Suspend { server, is_suspended } => self.suspend(server, is_suspended, now),
+            Input::SetOperatorState { server, state } => self.set_operator_state(server, state, now),
             Input::Applied(applied) => {
                 self.applied(*applied, now);
                 // It is told before anything else is on its way.
@@ -484,7 +482,7 @@ impl Director {
                 };
                 MemberState {
                     health: health.unwrap_or(HealthStatus::UNKNOWN),
-                    admin_draining: server.is_some_and(|server| server.is_drained() || server.is_suspended()),
+                    admin_draining: server.is_some_and(|server| server.operator_state().is_drained()),
                     refuses: server.is_some_and(PoolServer::refuses),
                     share: None,
                     tenths: server.map_or(FULL_WEIGHT, PoolServer::tenths),
@@ -505,7 +503,7 @@ impl Director {
                 name: member.name,
             });
             let wanted: Vec<DesiredServer> = wanted.collect();
-            self.pools.follow(&service.name, &wanted, self.generation_in_force > 0, now_ms);
+            self.pools.follow(&service.name, &wanted, &self.operator, self.generation_in_force > 0, now_ms);
         }
     }
 
@@ -571,16 +569,6 @@ impl Director {
     /// The servers.
     pub fn membership(&self) -> &Membership {
         &self.membership
-    }
-
-    /// The servers that the operator drained.
-    pub fn drained(&self) -> &BTreeSet<ServerName> {
-        self.pools.drained()
-    }
-
-    /// The servers listed for a name alone that the operator drained.
-    pub fn drained_of_names(&self) -> &BTreeSet<ServerName> {
-        self.names.drained()
     }
 
     /// The meaning of the tables in force.

@@ -1,23 +1,20 @@
 //! The pools of services: each a pool of the servers that its membership has, by their names.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::operator::OperatorStates;
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
 use crate::pool::health::{self, Failure, HealthStatus};
-use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
+use crate::pool::{DueChecks, Fact, OperatorState, Pool, PoolServer, PoolSettings, ServerChange};
 
-/// All of them, and what the operator drained.
+/// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
     pools: BTreeMap<String, ServicePool>,
-    /// Servers that aren't there are drained when they come again.
-    drained: BTreeSet<ServerName>,
-    /// The same of those that are neither probed nor asked for their load.
-    suspended: BTreeSet<ServerName>,
 }
 
 /// The servers of a service, and how they are looked after.
@@ -35,11 +32,6 @@ pub(super) struct DesiredServer {
 }
 
 impl Pools {
-    /// None yet; the operator had these servers drained and suspended before.
-    pub(super) fn new(drained: BTreeSet<ServerName>, suspended: BTreeSet<ServerName>) -> Pools {
-        Pools { drained, suspended, ..Pools::default() }
-    }
-
     /// Goes on with the services of another farm; what is known of servers that stay is kept.
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
@@ -64,16 +56,15 @@ impl Pools {
         &mut self,
         service: &str,
         servers: &[DesiredServer],
+        operator: &OperatorStates,
         is_in_force: bool,
         now_ms: u64,
     ) {
         let Some(pool) = self.pools.get_mut(service) else { return };
-        let (drained, suspended) = (&self.drained, &self.suspended);
         pool.servers.follow(servers.iter().map(|server| server.name.clone()), |server| {
             let mut new = PoolServer::new(&pool.settings, identity(service, server), now_ms, is_in_force);
             let name = ServerName { service: service.into(), server: server.clone() };
-            new.drain(drained.contains(&name));
-            new.suspend(suspended.contains(&name), now_ms);
+            new.set_operator_state(operator.get(&name).copied().unwrap_or_default(), now_ms);
             new
         });
         for DesiredServer { name, is_reachable } in servers {
@@ -86,23 +77,9 @@ impl Pools {
         self.change(name, PoolServer::resume);
     }
 
-    /// The operator wants no new sessions to go to a server, or wants them again. True if that is
-    /// news.
-    pub(super) fn drain(&mut self, name: &ServerName, drain: bool) -> bool {
-        self.change(name, |server| server.drain(drain));
-        if drain { self.drained.insert(name.clone()) } else { self.drained.remove(name) }
-    }
-
-    /// The operator wants a server neither probed nor asked for its load, or wants that again. True
-    /// if that is news.
-    pub(super) fn suspend(&mut self, name: &ServerName, is_suspended: bool, now_ms: u64) -> bool {
-        self.change(name, |server| server.suspend(is_suspended, now_ms));
-        if is_suspended { self.suspended.insert(name.clone()) } else { self.suspended.remove(name) }
-    }
-
-    /// The servers that the operator drained, whether they are listed or not.
-    pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
-        &self.drained
+    /// Has a server follow its operator, if it is there.
+    pub(super) fn set_operator_state(&mut self, name: &ServerName, state: OperatorState, now_ms: u64) {
+        self.change(name, |server| server.set_operator_state(state, now_ms));
     }
 
     /// A server.
@@ -125,7 +102,7 @@ impl Pools {
         let mut servers = self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server);
         servers.all(|server| {
             let health = server.health();
-            let is_probed = health.is_reachable() && !server.is_suspended();
+            let is_probed = health.is_reachable() && !server.operator_state().is_suspended();
             !is_probed || health.status().state != health::HealthState::Unknown
         })
     }

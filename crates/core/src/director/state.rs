@@ -22,7 +22,7 @@ impl Director {
         state: &MemberState,
         known: &[KnownHost],
     ) -> (ServerState, Option<String>) {
-        let suspended = self.pools.server(name).filter(|server| server.is_suspended());
+        let suspended = self.pools.server(name).filter(|server| server.operator_state().is_suspended());
         let (health, failure) = self.health_of(name, service, state, known);
         let drained = self.why_drained(name, state);
         let shown = ServerState::shown(suspended.is_some(), health, drained.is_some());

@@ -53,6 +53,16 @@ impl OperatorState {
         }
     }
 
+    /// Whether the server is to take no new sessions.
+    pub const fn is_drained(self) -> bool {
+        !matches!(self, OperatorState::Ready)
+    }
+
+    /// Whether the server is neither probed nor asked for its load.
+    pub const fn is_suspended(self) -> bool {
+        matches!(self, OperatorState::Maintenance)
+    }
+
     /// The one of this name.
     pub fn of(name: &str) -> Option<OperatorState> {
         let all = [OperatorState::Ready, OperatorState::Drain, OperatorState::Maintenance];

@@ -9,7 +9,7 @@ use super::report::{BadReport, Report};
 use super::reports::{self, Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
-use super::{FULL_WEIGHT, HealthCheck, Reporting, ServerState};
+use super::{FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
 
 /// How the servers of a pool are looked after. Many pools may share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -73,8 +73,7 @@ pub struct PoolServer {
     health: Health,
     reports: Option<Box<Reports>>,
     slow_start: SlowStart,
-    is_drained: bool,
-    is_suspended: bool,
+    operator: OperatorState,
 }
 
 impl PoolServer {
@@ -87,8 +86,7 @@ impl PoolServer {
             health: Health::new(&settings.check, seed),
             reports: settings.report.as_ref().map(reports),
             slow_start: SlowStart::whole(is_new),
-            is_drained: false,
-            is_suspended: false,
+            operator: OperatorState::Ready,
         }
     }
 
@@ -115,7 +113,7 @@ impl PoolServer {
 
     /// When [`PoolServer::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
-        if self.is_suspended {
+        if self.operator.is_suspended() {
             return u64::MAX;
         }
         let query_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.query_at_ms());
@@ -126,7 +124,7 @@ impl PoolServer {
     /// The questions due now. Each counts as begun.
     pub fn poll(&mut self, now_ms: u64) -> DueChecks {
         let mut due = DueChecks::default();
-        if self.is_suspended {
+        if self.operator.is_suspended() {
             return due;
         }
         if self.health.next_probe_at() <= now_ms {
@@ -147,7 +145,7 @@ impl PoolServer {
 
     /// Takes in what came of a question.
     pub fn apply_fact(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
-        if self.is_suspended {
+        if self.operator.is_suspended() {
             return ServerChange::default();
         }
         match fact {
@@ -166,7 +164,7 @@ impl PoolServer {
 
     /// Its clients' connections say that it doesn't work. Nothing where it is left alone.
     pub fn eject(&mut self, reason: Failure, now_ms: u64) -> Option<ServerChange> {
-        if self.is_suspended {
+        if self.operator.is_suspended() {
             return None;
         }
         let transition = self.health.eject(now_ms, reason);
@@ -182,38 +180,28 @@ impl PoolServer {
         ServerChange { is_news, is_weighed: is_news, transition, ..ServerChange::default() }
     }
 
-    /// Its operator wants no new sessions to go there, or wants them again. True if that is news.
-    pub fn drain(&mut self, is_drained: bool) -> bool {
-        core::mem::replace(&mut self.is_drained, is_drained) != is_drained
-    }
-
-    /// Whether its operator wants no new sessions to go there.
-    pub fn is_drained(&self) -> bool {
-        self.is_drained
-    }
-
-    /// Its operator wants it neither probed nor asked for its load, or wants that again; then its
-    /// next probe is its first. True if that is news.
-    pub fn suspend(&mut self, is_suspended: bool, now_ms: u64) -> bool {
-        let is_news = core::mem::replace(&mut self.is_suspended, is_suspended) != is_suspended;
-        if is_news && !is_suspended {
+    /// Follows its operator's word; the one of before, if this is news. After maintenance its next
+    /// probe is its first.
+    pub fn set_operator_state(&mut self, state: OperatorState, now_ms: u64) -> Option<OperatorState> {
+        let before = core::mem::replace(&mut self.operator, state);
+        if before.is_suspended() && !state.is_suspended() {
             self.health.restart(now_ms);
             self.slow_start = SlowStart::whole(true);
         }
-        is_news
+        (before != state).then_some(before)
     }
 
-    /// Whether its operator wants it neither probed nor asked for its load.
-    pub fn is_suspended(&self) -> bool {
-        self.is_suspended
+    /// Its operator's word.
+    pub fn operator_state(&self) -> OperatorState {
+        self.operator
     }
 
     /// Why its operator wants no new sessions to go there, in words; `None` where that isn't so.
     pub fn operator_reason(&self) -> Option<&'static str> {
-        match (self.is_suspended, self.is_drained) {
-            (true, _) => Some("in maintenance by the operator"),
-            (false, true) => Some("drained by the operator"),
-            (false, false) => None,
+        match self.operator {
+            OperatorState::Ready => None,
+            OperatorState::Drain => Some("drained by the operator"),
+            OperatorState::Maintenance => Some("in maintenance by the operator"),
         }
     }
 
@@ -230,7 +218,7 @@ impl PoolServer {
     /// Whether nothing is known of it yet.
     pub fn is_unknown(&self) -> bool {
         let is_unknown = self.health.status().state == health::HealthState::Unknown;
-        is_unknown && !self.is_suspended && self.health.last_failure().is_none()
+        is_unknown && !self.operator.is_suspended() && self.health.last_failure().is_none()
     }
 
     /// Whether it wants no new sessions by its own report.
@@ -241,7 +229,8 @@ impl PoolServer {
     /// How it is, where its weight is this. That it `refuses` counts only where others don't.
     pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         let health = self.health.status().state;
-        ServerState::shown(self.is_suspended, health, self.is_drained || weight == 0 || refuses)
+        let is_drained = self.operator.is_drained() || weight == 0 || refuses;
+        ServerState::shown(self.operator.is_suspended(), health, is_drained)
     }
 
     /// Of its weight, how many tenths it has by now, and wants.
@@ -365,9 +354,11 @@ mod tests {
             (server.state(0, false), server.state(1, true)),
             (ServerState::Draining, ServerState::Draining)
         );
-        assert!(server.drain(true) && !server.drain(true) && server.is_drained());
+        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), Some(OperatorState::Ready));
+        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), None);
+        assert_eq!(server.operator_state(), OperatorState::Drain);
         assert_eq!(server.state(1, false), ServerState::Draining);
-        assert!(server.drain(false));
+        assert_eq!(server.set_operator_state(OperatorState::Ready, 1), Some(OperatorState::Drain));
         fails(&mut server, 2);
         assert_eq!((server.state(1, false), server.state(0, false)), (ServerState::Down, ServerState::Down));
     }
@@ -377,7 +368,8 @@ mod tests {
         let mut server = PoolServer::new(&settings(10_000), 0, 0, false);
         server.poll(0);
         works(&mut server, 1);
-        assert!(server.suspend(true, 2) && !server.suspend(true, 3) && server.is_suspended());
+        assert_eq!(server.set_operator_state(OperatorState::Maintenance, 2), Some(OperatorState::Ready));
+        assert_eq!(server.set_operator_state(OperatorState::Maintenance, 3), None);
         assert_eq!((server.next_at(), server.poll(60_000)), (u64::MAX, DueChecks::default()));
         for now_ms in 3..9 {
             assert_eq!(
@@ -387,7 +379,8 @@ mod tests {
             );
         }
         assert_eq!(server.state(1, false), ServerState::Maintenance);
-        assert!(server.suspend(false, 70_000));
+        let before = server.set_operator_state(OperatorState::Ready, 70_000);
+        assert_eq!(before, Some(OperatorState::Maintenance));
         assert_eq!(server.state(1, false), ServerState::Down, "nobody knows whether it works");
         assert!(server.poll(70_000).probe);
         assert!(works(&mut server, 70_001).transition.is_some());

@@ -1,7 +1,7 @@
 //! A director over a real engine that is refused one system call of a reload after the other: what
 //! it shows is what is in force.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -142,11 +142,10 @@ fn refused_reload_shows_tables_in_force() {
             farm: before.clone(),
             network: network(&bench),
             links: BTreeMap::from([bench.outside]),
-            drained: BTreeSet::new(),
+            operator: BTreeMap::new(),
             host: None,
             seed: Seed::default(),
             running: None,
-            suspended: BTreeSet::new(),
             groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: 1, lease_holds: true, ..Moment::default() });

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
+use evener_core::director::{Director, Input, MemberFact, Moment};
 use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
-use evener_core::farm::plan::ServerName;
 use evener_core::net::http::{Response, Url};
 use evener_core::node::group::GroupMessage;
-use evener_core::pool::{Fact, OperatorState};
+use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
 use super::group_files::GroupFiles;
@@ -30,7 +29,6 @@ use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::files;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
-use crate::state::OperatorStates;
 
 /// Messages of members that wait for the loop.
 const MESSAGES: usize = 256;
@@ -163,20 +161,12 @@ impl GroupControl {
         }
     }
 
-    /// The kept state of a file's groups that aren't served yet.
-    pub(super) fn kept(&self, config: &Config, states: &OperatorStates) -> BTreeMap<String, KeptGroup> {
+    /// The kept members of a file's groups that aren't served yet.
+    pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, String> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());
-        let kept = |name: &String| {
-            let record = fs::read_to_string(self.record_path(name)).ok();
-            let of_group = states.servers.iter().filter(|(server, _)| server.service == *name);
-            let named = |(server, _): (&ServerName, _)| server.server.clone();
-            let drained = of_group.clone().map(named).collect();
-            let in_maintenance = of_group.filter(|(_, state)| **state == OperatorState::Maintenance);
-            let suspended = in_maintenance.map(named).collect();
-            (name.clone(), KeptGroup { record, drained, suspended })
-        };
-        new.map(kept).collect()
+        let kept = |name: &String| Some((name.clone(), fs::read_to_string(self.record_path(name)).ok()?));
+        new.filter_map(kept).collect()
     }
 
     /// A member says something.

@@ -105,7 +105,7 @@ impl Daemon {
                 LoadedFile { at: SystemTime::now(), restart_needed_for: later.clone(), trouble: None };
             self.executor.showing.will_load(Some(loaded));
         }
-        let groups = self.executor.groups.kept(&config, &next.states);
+        let groups = self.executor.groups.kept(&config);
         self.executor.names.will_follow(Some(opened_names));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
         self.executor.handle_fact(reload);

@@ -1,6 +1,6 @@
 //! From a file to a running daemon, or one clear sentence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
-use evener_core::farm::plan::ServerName;
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
-use evener_core::pool::OperatorState;
 use evener_dataplane::claim::Role;
 use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
@@ -205,10 +203,6 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let ring_seed = ring_key::read(&config, &folder)?;
     let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
     let adopted = engine.running().is_some();
-    let states = &farm_state.states.servers;
-    let drained: BTreeSet<ServerName> = states.keys().cloned().collect();
-    let in_maintenance = states.iter().filter(|(_, state)| **state == OperatorState::Maintenance);
-    let suspended = in_maintenance.map(|(server, _)| server.clone()).collect();
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (sender, questions) = mpsc::channel(REQUESTS);
@@ -237,9 +231,8 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained,
-        suspended,
-        groups: groups.kept(&config, &farm_state.states),
+        operator: farm_state.states.servers.clone(),
+        groups: groups.kept(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());

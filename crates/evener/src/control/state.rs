@@ -3,6 +3,7 @@
 //! data plane.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -272,8 +273,8 @@ impl Daemon {
     pub(super) async fn follow_states(&mut self, next: Arc<FarmState>, origin: Origin) {
         let before = std::mem::replace(&mut self.state.state, next);
         let now = Arc::clone(&self.state.state);
-        for (name, (old, new)) in state_changes(&before.states, &now.states) {
-            self.set_server_state(name, old, new);
+        for (server, state) in state_changes(&before.states, &now.states) {
+            self.executor.handle_fact(Input::SetOperatorState { server, state });
         }
         self.executor.show_state(Arc::clone(&now));
         let awaited = self.executor.director.awaited();
@@ -294,18 +295,6 @@ impl Daemon {
                     }
                 }
             }
-        }
-    }
-
-    fn set_server_state(&mut self, server: ServerName, old: OperatorState, new: OperatorState) {
-        let is_drained = |state| state != OperatorState::Ready;
-        let is_suspended = |state| state == OperatorState::Maintenance;
-        if is_drained(old) != is_drained(new) {
-            let order = Input::Drain { server: server.clone(), drain: is_drained(new) };
-            self.executor.handle_fact(order);
-        }
-        if is_suspended(old) != is_suspended(new) {
-            self.executor.handle_fact(Input::Suspend { server, is_suspended: is_suspended(new) });
         }
     }
 
@@ -352,17 +341,12 @@ impl Committed {
     }
 }
 
-/// The servers of which operators say something else than before.
-fn state_changes(
-    before: &OperatorStates,
-    now: &OperatorStates,
-) -> Vec<(ServerName, (OperatorState, OperatorState))> {
+/// The servers of which operators say something else than before, and what.
+fn state_changes(before: &OperatorStates, now: &OperatorStates) -> BTreeMap<ServerName, OperatorState> {
     let state = |states: &OperatorStates, name| states.servers.get(name).copied().unwrap_or_default();
-    let mut names: Vec<&ServerName> = before.servers.keys().chain(now.servers.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let both = names.into_iter().map(|name| (name.clone(), (state(before, name), state(now, name))));
-    both.filter(|(_, (old, new))| old != new).collect()
+    let names = before.servers.keys().chain(now.servers.keys());
+    let changed = names.filter(|name| state(before, name) != state(now, name));
+    changed.map(|name| (name.clone(), state(now, name))).collect()
 }
 
 /// The files of a changed farm's groups: those in force, and those that the change names. They are

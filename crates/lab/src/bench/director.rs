@@ -7,7 +7,7 @@
 //! Plans are made and put in force on another thread, as the daemon has it; a turn is what the loop
 //! has to do with that.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -294,11 +294,10 @@ impl Daemon {
             farm,
             network: network(most),
             links: BTreeMap::from([(LINK, LINK_MAC)]),
-            drained: BTreeSet::new(),
+            operator: BTreeMap::new(),
             host: None,
             seed: Seed(1, 2),
             running: None,
-            suspended: BTreeSet::new(),
             groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() });

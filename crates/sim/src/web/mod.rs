@@ -19,7 +19,6 @@ pub(crate) use model::{GROUP, extend, has_service, start_at_once};
 pub(crate) use orders::carry_out;
 pub(crate) use returns::returns;
 
-use evener_core::director::Input;
 use evener_core::dns;
 use evener_core::farm::group::{DirectorAnswer, GroupMembership, GroupRules, MembershipOrder};
 use evener_core::farm::plan::ServerName;
@@ -254,7 +253,7 @@ pub(crate) fn drain(world: &mut World, consumer: usize, server: usize, drain: bo
     };
     if if drain { drained.insert(name.clone()) } else { drained.remove(&name) } {
         world.web.disturb_server(server, now_ms);
-        world.tell(DIRECTOR, Input::Drain { server: name, drain });
+        world.tell_operator_state(DIRECTOR, name);
     }
 }
 
@@ -273,7 +272,7 @@ pub(crate) fn suspend(world: &mut World, consumer: usize, server: usize, is_susp
     let suspended = &mut node.suspended;
     if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
         world.web.disturb_server(server % SERVERS, world.now_ms);
-        world.tell(DIRECTOR, Input::Suspend { server: name, is_suspended });
+        world.tell_operator_state(DIRECTOR, name);
     }
     if !is_suspended {
         drain(world, consumer, server, false);

@@ -17,8 +17,8 @@ use crate::farms::{self, SERVERS, VIPS};
 
 /// The group.
 pub(crate) const GROUP: &str = "shop";
-/// The names: with the servers of a service, with servers of its own by their reports, by ranks that
-/// somebody else makes, and with the servers of the first one's service in turn.
+/// The names: with the servers of a service, with servers of its own by their reports, by ranks
+/// that somebody else makes, and with the servers of the first one's service in turn.
 pub(crate) const NAMES: [&str; 4] =
     ["www.example.com", "own.example.com", "ranked.example.com", "turns.example.com"];
 /// The names with the servers of a service, and the one among them that gives them in turn.

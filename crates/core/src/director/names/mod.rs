@@ -17,6 +17,7 @@ use core::net::IpAddr;
 use super::event::Event;
 use super::groups::GroupSnapshot;
 use super::moment::Moment;
+use super::operator::OperatorStates;
 use super::snapshot::{ServiceSnapshot, Snapshot};
 use crate::dns::{
     self, AddressPool, AddressesFrom, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange,
@@ -27,7 +28,7 @@ use crate::farm::plan::{ServerName, identity};
 use crate::farm::{Farm, Service};
 use crate::path::seed::Seed;
 use crate::pool::signals::Signals;
-use crate::pool::{Fact, LOAD_PORT, ReportKind, Reporting, ServerChange};
+use crate::pool::{Fact, LOAD_PORT, OperatorState, ReportKind, Reporting, ServerChange};
 use candidate::WatchedService;
 use own::OwnServers;
 use running::{AddressSource, NameState};
@@ -82,10 +83,6 @@ pub(super) struct Names {
     has_started: bool,
     /// Of how many servers it isn't known yet whether they work.
     unknown: usize,
-    /// The servers that the operator drained, whether they are listed or not.
-    drained: BTreeSet<ServerName>,
-    /// The same of those that are neither probed nor asked for their load.
-    suspended: BTreeSet<ServerName>,
     paths: PathProber,
     key: Seed,
     /// Services and groups as they were looked at last.
@@ -96,7 +93,7 @@ pub(super) struct Names {
 
 impl Names {
     /// None yet. `key` is a secret for their draws.
-    pub(super) fn new(key: Seed, drained: BTreeSet<ServerName>, suspended: BTreeSet<ServerName>) -> Names {
+    pub(super) fn new(key: Seed) -> Names {
         Names {
             running: Vec::new(),
             by_name: Vec::new(),
@@ -106,8 +103,6 @@ impl Names {
             is_new: true,
             has_started: false,
             unknown: 0,
-            drained,
-            suspended,
             paths: PathProber::default(),
             key,
             seen: None,
@@ -117,7 +112,7 @@ impl Names {
     }
 
     /// Goes on with the names of a farm; what is known of servers that stay is kept.
-    pub(super) fn reload(&mut self, farm: &Farm, now: Moment) {
+    pub(super) fn reload(&mut self, farm: &Farm, operator: &OperatorStates, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
         let mut before: BTreeMap<dns::Name, NameState> =
             before.map(|running| (running.name.settings.name.clone(), running)).collect();
@@ -129,7 +124,7 @@ impl Names {
             let (known, kept) = known.map(|(name, servers, kept)| ((name, servers), kept)).unzip();
             let servers = match &name.from {
                 AddressesFrom::Servers(list) => {
-                    AddressSource::Own(self.own_servers(name, list, known, now.ms))
+                    AddressSource::Own(self.own_servers(name, list, known, operator, now.ms))
                 }
                 AddressesFrom::Services { names, own } => {
                     let counts = match known {
@@ -163,6 +158,7 @@ impl Names {
         name: &BalancedName,
         list: &ServerList,
         known: Option<(Arc<BalancedName>, AddressSource)>,
+        operator: &OperatorStates,
         now_ms: u64,
     ) -> OwnServers {
         let named = name.settings.name.to_string();
@@ -173,11 +169,11 @@ impl Names {
             }
             _ => OwnServers::new(list, seed, now_ms),
         };
-        if !self.drained.is_empty() || !self.suspended.is_empty() {
+        if !operator.is_empty() {
             for (place, server) in list.servers.iter().enumerate() {
                 let server = ServerName { service: named.clone(), server: server.name().into_owned() };
-                servers.drain(place, self.drained.contains(&server));
-                servers.suspend(place, self.suspended.contains(&server), now_ms);
+                let state = operator.get(&server).copied().unwrap_or_default();
+                servers.set_operator_state(place, state, now_ms);
             }
         }
         servers
@@ -359,55 +355,28 @@ impl Names {
         }
     }
 
-    /// Drains a server of a name's own list, or ends that.
-    pub(super) fn drain(&mut self, server: &ServerName, drain: bool) {
-        if drain {
-            self.drained.insert(server.clone());
-        } else {
-            self.drained.remove(server);
-        }
-        if self.change_own(server, |servers, place| servers.drain(place, drain)) {
-            let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
-            self.events.push(Event::Member { member: server.clone(), change });
-        }
-    }
-
-    /// Has a server of a name's own list neither probed nor asked for its load, or ends that.
-    pub(super) fn suspend(&mut self, server: &ServerName, is_suspended: bool, now_ms: u64) {
-        if is_suspended {
-            self.suspended.insert(server.clone());
-        } else {
-            self.suspended.remove(server);
-        }
-        if self.change_own(server, |servers, place| servers.suspend(place, is_suspended, now_ms)) {
-            self.events.push(Event::Suspended { server: server.clone(), is_suspended });
-        }
-    }
-
-    /// Changes a server of a name's own list; false where there is none, or nothing has changed.
-    fn change_own(
-        &mut self,
-        server: &ServerName,
-        change: impl FnOnce(&mut OwnServers, usize) -> bool,
-    ) -> bool {
+    /// The operator says something of a server of a name's own list.
+    pub(super) fn set_operator_state(&mut self, server: &ServerName, state: OperatorState, now_ms: u64) {
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
         let Some((number, NameState { name, servers: AddressSource::Own(servers), .. })) = running else {
-            return false;
+            return;
         };
         let mut list = name.list().into_iter().flat_map(|list| &list.servers);
-        let place = list.position(|listed| listed.name() == server.server);
-        let has_changed = place.is_some_and(|place| change(servers, place));
-        if has_changed {
-            self.schedule(number);
-            self.mark(number);
+        let Some(place) = list.position(|listed| listed.name() == server.server) else { return };
+        let unknown = servers.unknown();
+        let Some(before) = servers.set_operator_state(place, state, now_ms) else { return };
+        self.unknown = (self.unknown + servers.unknown()).saturating_sub(unknown);
+        if before.is_drained() != state.is_drained() {
+            let change = if state.is_drained() { MemberChange::Drained } else { MemberChange::Undrained };
+            self.events.push(Event::Member { member: server.clone(), change });
         }
-        has_changed
-    }
-
-    /// The servers that the operator drained, whether they are listed or not.
-    pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
-        &self.drained
+        if before.is_suspended() != state.is_suspended() {
+            let is_suspended = state.is_suspended();
+            self.events.push(Event::Suspended { server: server.clone(), is_suspended });
+        }
+        self.schedule(number);
+        self.mark(number);
     }
 
     /// Whether a name has an address of a server that lives.

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use super::candidate::{AddressCandidate, stand_by};
 use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
-use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
+use crate::pool::{DueChecks, Fact, OperatorState, Pool, PoolServer, ServerChange, ServerState};
 
 /// The servers of a name as they are now, by their places in its list, which is given with each
 /// call.
@@ -77,16 +77,14 @@ impl OwnServers {
         change
     }
 
-    /// The operator wants no more clients to come to a server, or wants them again. True if that is
-    /// news.
-    pub(super) fn drain(&mut self, place: usize, is_drained: bool) -> bool {
-        self.pool.change(&place, |server| server.drain(is_drained)).unwrap_or(false)
-    }
-
-    /// The operator wants a server neither probed nor asked for its load, or wants that again. True
-    /// if that is news.
-    pub(super) fn suspend(&mut self, place: usize, is_suspended: bool, now_ms: u64) -> bool {
-        self.pool.change(&place, |server| server.suspend(is_suspended, now_ms)).unwrap_or(false)
+    /// Has a server follow its operator, and gives what that said before, if it is news.
+    pub(super) fn set_operator_state(
+        &mut self,
+        place: usize,
+        state: OperatorState,
+        now_ms: u64,
+    ) -> Option<OperatorState> {
+        self.pool.change(&place, |server| server.set_operator_state(state, now_ms)).flatten()
     }
 
     /// Of how many servers it isn't known yet whether they work.
@@ -212,9 +210,11 @@ mod tests {
     fn drained_server_drains_until_undrained() {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
         let mut servers = OwnServers::new(&list, 7, 0);
-        assert!(servers.drain(0, true) && !servers.drain(0, true) && !servers.drain(9, true));
+        assert_eq!(servers.set_operator_state(0, OperatorState::Drain, 0), Some(OperatorState::Ready));
+        assert_eq!(servers.set_operator_state(0, OperatorState::Drain, 0), None);
+        assert_eq!(servers.set_operator_state(9, OperatorState::Drain, 0), None);
         assert_eq!(states(&servers, &list, 0), ["draining", "up"]);
-        assert!(servers.drain(0, false));
+        assert_eq!(servers.set_operator_state(0, OperatorState::Ready, 0), Some(OperatorState::Drain));
         assert_eq!(states(&servers, &list, 0), ["up", "up"]);
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(states(&servers, &list, 1), ["draining", "up"]);
         servers.apply_fact(1, refusal(), 1);
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
-        servers.drain(1, true);
+        servers.set_operator_state(1, OperatorState::Drain, 0);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
         assert_eq!(
             servers.poll(1_000).iter().filter(|(_, due)| due.query).count(),
@@ -272,7 +272,7 @@ mod tests {
             servers.candidates(&list, 0).iter().map(AddressCandidate::lives).collect()
         };
         assert_eq!(lives(&servers), [true, false]);
-        servers.drain(0, true);
+        servers.set_operator_state(0, OperatorState::Drain, 0);
         assert_eq!(lives(&servers), [false, true]);
     }
 }

@@ -106,7 +106,7 @@ impl World {
         self.learn(Input::Name { name, fact: NameFact::Server(server, Fact::Probed(result)) });
     }
 
-    fn join(&mut self, lines: &[&str]) -> Result<(), MemberRefusal> {
+    pub(super) fn join(&mut self, lines: &[&str]) -> Result<(), MemberRefusal> {
         let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
         let now = Moment { ms: self.now_ms, ..Moment::default() };
         let joined = self.director.message(now, "shop", |now, _, members| {
@@ -120,7 +120,7 @@ impl World {
         joined.unwrap()
     }
 
-    fn members(&self) -> Vec<(String, ServerState)> {
+    pub(super) fn members(&self) -> Vec<(String, ServerState)> {
         let seen = &self.director.snapshot().groups[0];
         seen.members.iter().map(|member| (member.name.clone(), member.state)).collect()
     }
@@ -143,7 +143,7 @@ fn a_name_is_answered_with_the_servers_of_its_service_as_they_are_in_force() {
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
     assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), ServerState::Down)]);
     assert_eq!(world.answers().len(), 1);
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!(world.addresses(0)[0].1, ServerState::Draining);
     // The engine refuses: what is shown and answered stays what is in force.
     world.orders.clear();
@@ -164,7 +164,7 @@ fn ten_names_with_the_servers_of_a_service_have_each_probed_once() {
     assert_eq!(probes(&world), 2);
     assert!(!world.orders.iter().any(|order| matches!(order, Output::Name(NameOrder::Probe(..)))));
     world.orders.clear();
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     assert_eq!(world.answers().len(), 10, "what is drained once is drained for all");
 }
 
@@ -224,9 +224,9 @@ fn a_member_that_is_listed_and_joins_is_one_and_stays_one_over_reloads() {
     assert_eq!(world.members(), [up("192.0.2.31")], "a refused reload takes no group");
     world.reload(with(vec![], vec![group(&[])]));
     assert_eq!(world.members(), [up("http://192.0.2.31")], "it has joined, and reports");
-    world.learn(Input::Drain {
+    world.learn(Input::SetOperatorState {
         server: ServerName { service: "shop".into(), server: "http://192.0.2.31".into() },
-        drain: true,
+        state: OperatorState::Drain,
     });
     assert_eq!(world.members()[0].1, ServerState::Draining);
     world.reload(with(vec![], vec![]));
@@ -274,9 +274,9 @@ fn facts_about_removed_servers_are_ignored() {
 #[test]
 fn service_keeps_server_drained_over_reload() {
     let mut world = World::begin(with(vec![of_web("www.example.com")], vec![]));
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     world.reload(farm(&[("a", 11)]));
-    assert!(world.director.drained().contains(&name("b")), "it may come again");
+    assert!(world.director.operator_states().contains_key(&name("b")), "it may come again");
     world.reload(with(vec![of_web("www.example.com")], vec![]));
     world.learn(Input::Probed { server: name("b"), result: Ok(1) });
     assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), ServerState::Draining)]);

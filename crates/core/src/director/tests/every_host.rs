@@ -91,8 +91,8 @@ fn host_with_lapsed_lease_waits_two_report_intervals() {
     let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
     let mut given = Vec::new();
     for ms in (1_000..4_000).step_by(50) {
-        let drain = ms % 100 == 0;
-        director.handle(at(ms), Input::Drain { server: name("a"), drain });
+        let state = if ms % 100 == 0 { OperatorState::Drain } else { OperatorState::Ready };
+        director.handle(at(ms), Input::SetOperatorState { server: name("a"), state });
         let (leases, _) = time(&mut director, at(ms), &mut fills);
         given.extend(leases.into_iter().map(|_| ms));
     }

@@ -268,7 +268,7 @@ fn a_lost_host_leaves_its_sessions_and_its_address_to_the_others() {
 #[test]
 fn a_drained_host_keeps_its_sessions_and_gets_no_new_ones_from_any_other() {
     let mut link = Link::together();
-    link.learn(2, Input::Drain { server: name("c"), drain: true });
+    link.learn(2, Input::SetOperatorState { server: name("c"), state: OperatorState::Drain });
     link.pass(1_000);
     for place in 0..3 {
         assert_eq!(link.ring(place), ["a", "b"]);
@@ -281,7 +281,7 @@ fn a_drained_host_keeps_its_sessions_and_gets_no_new_ones_from_any_other() {
         let plan = link.nodes[place].director.plan();
         assert!(plan.servers.values().any(|server| *server == name("c")), "its sessions stay its own");
     }
-    link.learn(2, Input::Drain { server: name("c"), drain: false });
+    link.learn(2, Input::SetOperatorState { server: name("c"), state: OperatorState::Ready });
     link.pass(1_000);
     assert_eq!(link.ring(0), ["a", "b", "c"]);
 }
@@ -384,7 +384,10 @@ fn a_host_that_is_drained_for_one_service_takes_sessions_of_the_others() {
     assert_eq!(link.ring(0), ["a", "b", "c", "a", "b", "c"]);
     link.learn(
         2,
-        Input::Drain { server: ServerName { service: "api".into(), server: "c".into() }, drain: true },
+        Input::SetOperatorState {
+            server: ServerName { service: "api".into(), server: "c".into() },
+            state: OperatorState::Drain,
+        },
     );
     link.pass(1_000);
     for place in 0..3 {

@@ -15,7 +15,7 @@ fn slow() -> World {
 fn begin(world: &mut World, reloads: bool) {
     match reloads {
         true => world.reload(farm(&[("b", 12), ("c", 13)])),
-        false => world.learn(Input::Drain { server: name("b"), drain: true }),
+        false => world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain }),
     }
     assert!(world.on_its_way.is_some() && world.director.awaited().is_some());
 }
@@ -77,7 +77,7 @@ fn reload_keeps_facts_learned_during_its_change() {
         begin(&mut world, true);
         assert_eq!(described(&world), ["a", "b"], "it is followed once it is in force");
         world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
-        world.learn(Input::Drain { server: name("a"), drain: true });
+        world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
         let mut broken = network();
         broken.interfaces.get_mut(&2).unwrap().carrier = false;
         world.learn(Input::Network(Box::new(broken.clone())));
@@ -85,7 +85,7 @@ fn reload_keeps_facts_learned_during_its_change() {
         finish(&mut world);
         assert_eq!(described(&world), if refusal.is_none() { ["b", "c"] } else { ["a", "b"] });
         assert_eq!(*world.director.network(), broken);
-        assert!(world.director.drained().contains(&name("a")));
+        assert!(world.director.operator_states().contains_key(&name("a")));
         let snapshot = world.director.snapshot();
         assert!(!snapshot.reloads.pending);
         assert_eq!(snapshot.server(&name("b")).unwrap().state, ServerState::Down);
@@ -106,7 +106,7 @@ fn second_reload_follows_failed_or_applied_first() {
         world.reload(farm(&[("a", 11), ("d", 14)]));
         let second = world.director.awaited();
         assert!(first < second && world.director.snapshot().reloads.pending);
-        world.learn(Input::Drain { server: name("a"), drain: true });
+        world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
         world.answer();
         assert_eq!(described(&world), if refusal.is_none() { ["b", "c"] } else { ["a", "b"] });
         assert!(world.on_its_way.is_some() && world.director.snapshot().reloads.pending);
@@ -134,7 +134,7 @@ fn refused_change_is_retried_after_pending_one() {
     finish(&mut world);
     assert_eq!(world.ring(), ["a"], "the last that worked: b is drained");
     world.refusal = Some("no room".into());
-    world.learn(Input::Drain { server: name("b"), drain: false });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Ready });
     world.answer();
     assert_eq!(world.ring(), ["a"]);
     world.pass(RETRY_MS);
@@ -190,7 +190,7 @@ fn the_number_of_a_server_that_comes_back_meanwhile_stays_its_own() {
 fn removed_sessions_are_released_before_next_change() {
     let mut world = slow();
     world.reload(farm(&[("b", 12)]));
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     world.orders.clear();
     world.answer();
     let at = |is: fn(&Output) -> bool| world.orders.iter().position(is).unwrap();
@@ -242,7 +242,7 @@ fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
         assert_eq!((world.director.network().clone(), world.director.links().clone()), before);
         finish(&mut world);
     }
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     finish(&mut world);
     assert_eq!(world.in_force.interfaces, links(), "packets come by the links that they came by");
     assert_eq!(world.ring(), ["b"]);
@@ -299,7 +299,7 @@ fn tables_that_are_gathered_are_made_when_their_time_comes() {
     world.pass(0);
     let (applied, now_ms) = (world.applied, world.now_ms);
     let without_mac = |name: &str| ServerName { service: "web".into(), server: name.into() };
-    world.learn(Input::Drain { server: without_mac("s1"), drain: true });
+    world.learn(Input::SetOperatorState { server: without_mac("s1"), state: OperatorState::Drain });
     world.learn(Input::Network(Box::new(Network { routes: Vec::new(), ..network() })));
     assert_eq!(world.applied, applied + 1, "the operator's order isn't put off");
     assert!(world.director.awaited().is_some(), "the rest is gathered");

@@ -13,18 +13,18 @@ use super::*;
 use crate::farm::network::tests::{director as network, ip};
 use crate::farm::{self, Server, example};
 use crate::path::tables::Tables;
-use crate::pool::HealthKind;
 use crate::pool::health::Failure;
 use crate::pool::policy::Fills;
+use crate::pool::{HealthKind, OperatorState};
 
 mod consumers;
-mod drain;
 mod events;
 mod every_host;
 mod handshakes;
 mod hosts;
 mod meanwhile;
 mod names;
+mod operator;
 mod paths;
 mod probes;
 mod reports;
@@ -72,11 +72,10 @@ fn start(farm: Farm) -> Start {
         farm,
         network: network(),
         links: links(),
-        drained: BTreeSet::new(),
+        operator: OperatorStates::new(),
         host: None,
         seed: Seed::default(),
         running: None,
-        suspended: BTreeSet::new(),
         groups: BTreeMap::new(),
     }
 }
@@ -193,7 +192,7 @@ fn a_farm_is_put_in_force_and_its_servers_are_probed() {
 #[test]
 fn tables_are_applied_before_announcements() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert!(matches!(world.orders[0], Output::Apply(_)), "{:?}", world.orders);
     assert_eq!(
         world.events(),
@@ -206,7 +205,7 @@ fn tables_are_applied_before_announcements() {
 fn refused_change_is_retried_without_new_facts() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.refusal = Some("no room".into());
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!((world.ring(), world.applied), (vec!["a".into(), "b".into()], 1), "what was in force is");
     assert!(world.events()[1].starts_with("no room; what was in force stays"), "{:?}", world.events());
     assert!(world.director.next_at() <= world.now_ms + RETRY_MS);

@@ -12,9 +12,9 @@ fn a_name_has_a_living_server_until_all_of_them_fail() {
     let now = Moment { ms: world.now_ms, ..Moment::default() };
     let lives = |world: &World, name: &str| world.director.has_living(name, now);
     assert!(lives(&world, "www.example.com") && !lives(&world, "other.example.com"));
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert!(lives(&world, "www.example.com"));
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     assert!(!lives(&world, "www.example.com"));
 }
 
@@ -79,7 +79,7 @@ fn a_site_has_the_weight_of_its_living_servers_and_the_mean_of_their_loads() {
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
     assert_eq!(seen(&world).0, ServerState::Up);
     assert_eq!((seen(&world).1, seen(&world).2), (3, report(100)), "who fails counts no more");
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     let down = world.director.snapshot().names.get(0).unwrap().addresses[0].clone();
     assert_eq!((down.state, down.reason.as_deref()), (ServerState::Down, Some("none of its servers lives")));
 }
@@ -95,10 +95,9 @@ fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
         ("www.example.com", "192.0.2.21", ServerOwner::Name, &["192.0.2.21", "192.0.2.22"][..]),
         ("shop", "192.0.2.31", ServerOwner::Group, &["192.0.2.31"]),
     ] {
-        let found = |is_drained| Ok(Drainable { name: named(service, server), owner, is_drained });
-        assert_eq!(drainable(&world, service, server), found(false));
-        world.learn(Input::Drain { server: named(service, server), drain: true });
-        assert_eq!(drainable(&world, service, server), found(true));
+        let found = Drainable { name: named(service, server), owner };
+        assert_eq!(drainable(&world, service, server), Ok(found));
+        world.learn(Input::SetOperatorState { server: named(service, server), state: OperatorState::Drain });
         let others = others.iter().map(|other| String::from(*other)).collect();
         assert_eq!(drainable(&world, service, "other"), Err(NotDrainable::NoServer(owner, others)));
     }
@@ -106,9 +105,12 @@ fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
     assert_eq!(drainable(&world, "other.example.com", "a"), Err(NotDrainable::NoOwner));
     assert_eq!(world.addresses(0)[0], ("192.0.2.21".into(), ServerState::Draining));
     assert!(world.events().contains(&"www.example.com: 192.0.2.21: drained".into()), "{:?}", world.events());
-    world.learn(Input::Drain { server: named("www.example.com", "192.0.2.21"), drain: false });
+    world.learn(Input::SetOperatorState {
+        server: named("www.example.com", "192.0.2.21"),
+        state: OperatorState::Ready,
+    });
     assert!(world.events().contains(&"www.example.com: 192.0.2.21: no longer drained".into()));
-    assert!(world.director.drained_of_names().is_empty());
+    assert_eq!(world.director.operator_states().len(), 1, "the member's");
 }
 
 #[test]
@@ -117,12 +119,12 @@ fn own_server_of_a_name_stays_drained_while_unlisted() {
     let mut world = World::begin(own(&["192.0.2.21:80", "192.0.2.22:80"]));
     world.pass(READY_AFTER_MS + 1);
     let server = ServerName { service: "www.example.com".into(), server: "192.0.2.22".into() };
-    world.learn(Input::Drain { server: server.clone(), drain: true });
+    world.learn(Input::SetOperatorState { server: server.clone(), state: OperatorState::Drain });
     world.reload(own(&["192.0.2.21:80"]));
     world.reload(own(&["192.0.2.21:80", "192.0.2.22:80"]));
     world.own(0, 1, true);
     assert_eq!(world.addresses(0)[1], ("192.0.2.22".into(), ServerState::Draining));
-    assert!(world.director.drained_of_names().contains(&server));
+    assert!(world.director.operator_states().contains_key(&server));
 }
 
 #[test]
@@ -130,12 +132,9 @@ fn director_that_begins_probes_no_server_in_maintenance() {
     let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
     let farm = with(vec![own], vec![group(&["192.0.2.31", "192.0.2.32"])]);
     let named = |service: &str, server: &str| ServerName { service: service.into(), server: server.into() };
-    let kept = KeptGroup { suspended: BTreeSet::from(["192.0.2.31".into()]), ..KeptGroup::default() };
-    let mut world = World::new(Start {
-        suspended: BTreeSet::from([named("www.example.com", "192.0.2.21"), name("a")]),
-        groups: BTreeMap::from([("shop".into(), kept)]),
-        ..start(farm)
-    });
+    let servers = [named("www.example.com", "192.0.2.21"), named("shop", "192.0.2.31"), name("a")];
+    let operator = servers.map(|server| (server, OperatorState::Maintenance)).into();
+    let mut world = World::new(Start { operator, ..start(farm) });
     world.pass(0);
     world.pass(10_000);
     let probes: Vec<String> = world
@@ -299,7 +298,7 @@ fn how_often_a_service_s_server_was_given_for_a_name_is_counted_on_over_a_reload
     };
     let before = [given(&world, 0, 0), given(&world, 0, 1), given(&world, 1, 0)];
     assert!(!Arc::ptr_eq(&before[0], &before[1]) && !Arc::ptr_eq(&before[0], &before[2]), "each has its own");
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     world.reload(with(vec![of_web("b.example.com"), of_web("a.example.com")], vec![]));
     let after = [given(&world, 1, 0), given(&world, 1, 1), given(&world, 0, 0)];
     assert!(before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after)));

@@ -116,7 +116,7 @@ fn reports_alone_never_empty_a_service() {
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
     world.pass(0);
     assert_eq!(world.ring(), ["a"], "who works and refuses is better than who has failed");
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert!(!world.ring().iter().any(|server| *server == "a"), "an operator's word counts");
 }
 

@@ -12,15 +12,15 @@ fn fail(world: &mut World, server: &str) {
 fn draining_the_last_server_is_warned_of_and_logged() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     assert_eq!(world.director.without_servers("web"), None);
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!(world.director.without_servers("web"), None, "another takes new sessions");
     world.orders.clear();
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     let without = "no other server takes new sessions, so new connections are dropped";
     assert_eq!(world.director.without_servers("web"), Some(without));
     assert_eq!(world.events().last().unwrap(), "no server takes new sessions: new connections are dropped");
     world.orders.clear();
-    world.learn(Input::Drain { server: name("b"), drain: false });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Ready });
     assert_eq!(world.director.without_servers("web"), None);
     assert_eq!(world.events().last().unwrap(), "servers take new sessions again");
     assert_eq!(world.director.without_servers("other"), None, "there is no such service");

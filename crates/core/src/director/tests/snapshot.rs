@@ -52,7 +52,7 @@ fn snapshot_after_refusal_shows_applied_and_wanted_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let before = world.director.snapshot().generation;
     world.refusal = Some("no room".into());
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before, before + 1));
     assert_eq!(shown.plan.tables, world.in_force);
@@ -73,8 +73,8 @@ fn fact_without_table_change_makes_no_generation() {
     assert_eq!((world.applied, world.director.snapshot().generation), (applied, before.generation));
     // A refused change that isn't wanted any more is not tried again.
     world.refusal = Some("no room".into());
-    for drain in [true, false] {
-        world.learn(Input::Drain { server: name("a"), drain });
+    for state in [OperatorState::Drain, OperatorState::Ready] {
+        world.learn(Input::SetOperatorState { server: name("a"), state });
         assert_eq!(world.applied, applied + 1);
     }
     let shown = Arc::clone(world.director.snapshot());
@@ -133,7 +133,7 @@ fn snapshot_of_server_includes_its_signals() {
     world.learn(Input::Time { active: due.into_iter().zip([5, 0]).collect() });
     assert_eq!(world.director.due_counts(world.now_ms).count(), 0, "they were counted just now");
     assert_eq!(world.director.due_counts(world.now_ms + 1_000).count(), 2);
-    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
     let snapshot = world.director.snapshot();
     let signals = |server| snapshot.server(&name(server)).unwrap().signals;
     let seen = |active| Signals { active: Some(active), latency_us: Some(1), ..Signals::default() };

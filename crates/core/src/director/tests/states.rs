@@ -35,7 +35,7 @@ const THERE: [[ServerState; 3]; 4] =
 fn server_that_can_take_no_sessions_is_down_whatever_it_is_to_do() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     // Only where others take sessions, a report that refuses them counts.
-    world.learn(Input::Drain { server: name("a"), drain: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     let shown = |world: &World, set: [fn(&mut MemberState); 2], health| {
         let director = &world.director;
         let service = director.farm().service("web").unwrap();
@@ -65,7 +65,7 @@ fn server_that_can_take_no_sessions_is_down_whatever_it_is_to_do() {
         let has_reason = state != Up && (there, health) != (Down, HealthState::Down);
         assert!(reason.is_some() || !has_reason, "{membership}, {wish}, {health:?}: {reason:?}");
     }
-    world.learn(Input::Suspend { server: name("a"), is_suspended: true });
+    world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Maintenance });
     for ((membership, network), (wish, wants), health, _) in every() {
         let (state, reason) = shown(&world, [network, wants], health);
         assert_eq!((state, reason.is_some()), (Maintenance, true), "{membership}, {wish}, {health:?}");

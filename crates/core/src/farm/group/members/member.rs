@@ -203,7 +203,7 @@ impl TrackedMember {
 
     /// Whether it takes new requests, if it works.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.server.is_drained() && !self.server.is_suspended() && !self.left && self.joiner.weight > 0
+        !self.server.operator_state().is_drained() && !self.left && self.joiner.weight > 0
     }
 
     /// Whether reports are expected of it: one that is only listed may be a server that knows

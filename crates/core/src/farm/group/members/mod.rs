@@ -37,7 +37,7 @@ use crate::net::http::{RedirectStatus, Url};
 use crate::path::seed::Seed;
 use crate::pool::health::{self, Failure, Transition};
 use crate::pool::report::BadReport;
-use crate::pool::{HealthCheck, PoolServer, Reporting, ServerState};
+use crate::pool::{HealthCheck, OperatorState, PoolServer, Reporting, ServerState};
 use member::{MemberSettings, TrackedMember};
 
 /// Members of one group, listed ones aside.
@@ -209,11 +209,8 @@ pub struct Members {
     members: BTreeMap<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
-    /// The members that the operator has drained, by name or URL: so they are as well when they
-    /// come again.
-    drained: BTreeSet<String>,
-    /// The same of those that are neither probed nor asked for their load.
-    suspended: BTreeSet<String>,
+    /// The operator's word on members, by name or URL: it holds as well when they come again.
+    operator: BTreeMap<String, OperatorState>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
     /// With members' names.
@@ -232,8 +229,7 @@ impl Members {
             members: BTreeMap::new(),
             by_url: BTreeMap::new(),
             next_id: 0,
-            drained: BTreeSet::new(),
-            suspended: BTreeSet::new(),
+            operator: BTreeMap::new(),
             in_force: None,
             events: Vec::new(),
             is_to_save: false,
@@ -287,14 +283,16 @@ impl Members {
             None => return,
         };
         if one.drained {
-            self.drained.insert(one.joiner.url.to_string());
+            self.operator.insert(one.joiner.url.to_string(), OperatorState::Drain);
         }
         let Some(member) = self.members.get_mut(&id) else { return };
         if one.joined {
             member.describe(&one.joiner);
         }
         (member.joined, member.origin) = (one.joined, one.origin);
-        member.server.drain(one.drained);
+        if one.drained {
+            member.server.set_operator_state(OperatorState::Drain, now.now_ms);
+        }
         member.left = one.left && member.listed.is_some();
         member.load.stamp_ms = one.stamp_ms;
         if one.was_up {
@@ -320,11 +318,8 @@ impl Members {
         if let Some(listed) = listed {
             member.list(listed);
         }
-        if self.drained.iter().any(|name| member.is_called(name)) {
-            member.server.drain(true);
-        }
-        if self.suspended.iter().any(|name| member.is_called(name)) {
-            member.server.suspend(true, now.now_ms);
+        if let Some((_, state)) = self.operator.iter().find(|(name, _)| member.is_called(name)) {
+            member.server.set_operator_state(*state, now.now_ms);
         }
         self.by_url.insert(member.joiner.url.clone(), id);
         self.members.insert(id, member);

@@ -33,7 +33,7 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
         text.push_str(&format!("{}", member.joiner));
         let words = [
             (member.joined, "@joined"),
-            (member.server.is_drained(), "@drained"),
+            (member.server.operator_state().is_drained(), "@drained"),
             (member.left, "@left"),
             (member.server.is_up(), "@up"),
         ];

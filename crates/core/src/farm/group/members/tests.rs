@@ -163,7 +163,7 @@ fn restart_after_kill_keeps_members() {
             Fact::Probed(if member == 1 { Err(Failure::Refused) } else { Ok(5) }),
         );
     }
-    members.drain(at(1), "m1", true);
+    members.set_operator_state(at(1), "m1", OperatorState::Drain);
     inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.31:8080/a").unwrap();
     let record = members.record();
     let mut again = Members::new(at(5), &settings, Seed(1, 2), Some(&record));
@@ -297,7 +297,7 @@ fn routed_request_goes_only_to_route_members() {
     assert!((0..20).all(|_| chosen(&mut members, 0, "/img/x").as_deref() == Some("http://m2")));
     let all: BTreeSet<_> = (0..90).filter_map(|_| chosen(&mut members, 0, "/")).collect();
     assert_eq!(all.len(), 3);
-    members.drain(at(1), "http://m2", true);
+    members.set_operator_state(at(1), "http://m2", OperatorState::Drain);
     let without_route = Some("http://m1.example");
     assert!((0..20).all(|_| chosen(&mut members, 1, "/img/x").as_deref() == without_route));
     members.remove_members(at(2), &[url("http://m2")]).unwrap();
@@ -316,7 +316,7 @@ fn listed_route_without_working_member_has_none() {
     settings.routes = vec![route].into();
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     assert_eq!(chosen(&mut members, 0, "/img/x").as_deref(), Some("http://m2.example"));
-    members.drain(at(1), "m2", true);
+    members.set_operator_state(at(1), "m2", OperatorState::Drain);
     assert_eq!(chosen(&mut members, 1, "/img/x"), None);
 }
 
@@ -392,7 +392,7 @@ fn returning_member_starts_slowly() {
 fn reload_keeps_joined_members_and_their_state() {
     let mut members = unprobed(&["m1", "m2"]);
     join(&mut members, 0, &["http://m3", "http://m2.example"]).unwrap();
-    members.drain(at(0), "m1", true);
+    members.set_operator_state(at(0), "m1", OperatorState::Drain);
     members.reload(at(1), &group("round-robin", &["m1", "m4"], HealthKind::None));
     let names: Vec<String> = states(&members, 1).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["m1", "http://m2.example", "http://m3", "m4"]);
@@ -439,7 +439,10 @@ proptest! {
                 Happening::Leave(number) => drop(members.remove_members(at(now), &[url(&name(number))])),
                 Happening::Inform(number, load, stamp) => drop(inform(&mut members, now, load.into(), stamp, &name(number))),
                 Happening::Probed(member, good) => members.apply_fact(at(now), member.into(), Fact::Probed(if good { Ok(1) } else { Err(Failure::Timeout) })),
-                Happening::Drain(number, drained) => drop(members.drain(at(now), &name(number), drained)),
+                Happening::Drain(number, drained) => {
+                    let state = if drained { OperatorState::Drain } else { OperatorState::Ready };
+                    members.set_operator_state(at(now), &name(number), state);
+                }
                 Happening::Wait(seconds) => now += seconds,
             }
             members.poll(at(now));
@@ -462,12 +465,13 @@ proptest! {
 #[test]
 fn drained_member_stays_drained_after_rejoin() {
     let mut members = unprobed(&[]);
-    members.keep_drained(at(0), BTreeSet::from(["http://m2".into()]));
+    members.set_operator_state(at(0), "http://m2", OperatorState::Drain);
     join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
     let states =
         |members: &Members| states(members, 1).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
     assert_eq!(states(&members), [ServerState::Up, ServerState::Draining]);
-    assert!(members.drain(at(1), "http://m1", true) && members.drain(at(1), "HTTP://m2/", false));
+    members.set_operator_state(at(1), "http://m1", OperatorState::Drain);
+    members.set_operator_state(at(1), "HTTP://m2/", OperatorState::Ready);
     members.remove_members(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
     join(&mut members, 1, &["http://m1", "http://m2"]).unwrap();
     assert_eq!(states(&members), [ServerState::Draining, ServerState::Up]);
@@ -491,7 +495,7 @@ fn backup_member_is_chosen_while_no_other_works() {
     let waiting = members.snapshot(at(1)).pop().unwrap();
     assert_eq!(waiting.standing, Standing::WaitingBackup);
     assert_eq!(waiting.cause, "backup: the others can serve");
-    assert!(members.drain(at(2), "m1", true));
+    members.set_operator_state(at(2), "m1", OperatorState::Drain);
     assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m2.example"));
     assert_eq!(members.snapshot(at(2)).pop().unwrap().standing, Standing::Normal);
 }

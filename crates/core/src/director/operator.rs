@@ -1,12 +1,17 @@
-//! Servers that the operator drains or has left alone, whoever has them.
+//! The operator's word on servers, whoever has them.
 
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::{Director, Event, Moment};
 use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
+use crate::pool::OperatorState;
+
+/// The operator's word on servers, present or not; there is none on those that are ready.
+pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
 
 /// The owner of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +31,6 @@ pub struct Drainable {
     pub name: ServerName,
     /// Its owner.
     pub owner: ServerOwner,
-    /// Whether it is drained now.
-    pub is_drained: bool,
 }
 
 /// Why a server can't be drained.
@@ -52,10 +55,9 @@ impl Director {
         if let Some(members) = self.group(&meant.service) {
             let names = || members.names().map(str::to_owned).collect();
             let found = members.called(&meant.server);
-            let (server, is_drained) =
-                found.ok_or_else(|| NotDrainable::NoServer(ServerOwner::Group, names()))?;
+            let server = found.ok_or_else(|| NotDrainable::NoServer(ServerOwner::Group, names()))?;
             let name = ServerName { service: meant.service.clone(), server: server.to_owned() };
-            return Ok(Drainable { name, owner: ServerOwner::Group, is_drained });
+            return Ok(Drainable { name, owner: ServerOwner::Group });
         }
         if let Some(known) = self.name(&meant.service) {
             let servers = &known.list().ok_or(NotDrainable::OfServices)?.servers;
@@ -63,39 +65,38 @@ impl Director {
                 servers.iter().map(|server| OwnServer::name(server).into_owned()).collect();
             let service = known.settings.name.to_string();
             let name = ServerName { service, server: meant.server.clone() };
-            return self.found(name, ServerOwner::Name, names);
+            return found(name, ServerOwner::Name, names);
         }
         self.farm().service(&meant.service).ok_or(NotDrainable::NoOwner)?;
         let members = self.membership().members(&meant.service).into_iter();
-        let found =
-            self.found(meant.clone(), ServerOwner::Service, members.map(|member| member.name).collect())?;
+        let found = found(meant.clone(), ServerOwner::Service, members.map(|member| member.name).collect())?;
         if self.other_host(meant).is_some() { Err(NotDrainable::OtherHost) } else { Ok(found) }
     }
 
-    /// The operator has a server take no new sessions, or take them again.
-    pub(super) fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
-        if self.groups.has(&server.service) {
-            return self.groups.drain(now, &server, drain);
-        }
-        if self.names.find(&server.service).is_some() {
-            return self.names.drain(&server, drain);
-        }
-        if self.pools.drain(&server, drain) {
-            self.emit(Event::Drained { server, drain });
-        }
-        self.follow_operator(now);
+    /// The operator's word on servers.
+    pub fn operator_states(&self) -> &OperatorStates {
+        &self.operator
     }
 
-    /// The operator has a server neither probed nor asked for its load, or ends that.
-    pub(super) fn suspend(&mut self, server: ServerName, is_suspended: bool, now: Moment) {
+    /// Follows the operator's word on a server, present or not.
+    pub(super) fn set_operator_state(&mut self, server: ServerName, state: OperatorState, now: Moment) {
+        let before = match state {
+            OperatorState::Ready => self.operator.remove(&server),
+            state => self.operator.insert(server.clone(), state),
+        };
+        let before = before.unwrap_or_default();
         if self.groups.has(&server.service) {
-            return self.groups.suspend(now, &server, is_suspended);
+            return self.groups.set_operator_state(now, &server, state);
         }
         if self.names.find(&server.service).is_some() {
-            return self.names.suspend(&server, is_suspended, now.ms);
+            return self.names.set_operator_state(&server, state, now.ms);
         }
-        if self.pools.suspend(&server, is_suspended, now.ms) {
-            self.emit(Event::Suspended { server, is_suspended });
+        self.pools.set_operator_state(&server, state, now.ms);
+        if before.is_drained() != state.is_drained() {
+            self.emit(Event::Drained { server: server.clone(), drain: state.is_drained() });
+        }
+        if before.is_suspended() != state.is_suspended() {
+            self.emit(Event::Suspended { server, is_suspended: state.is_suspended() });
         }
         self.follow_operator(now);
     }
@@ -105,17 +106,11 @@ impl Director {
         self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
+}
 
-    fn found(
-        &self,
-        name: ServerName,
-        owner: ServerOwner,
-        servers: Vec<String>,
-    ) -> Result<Drainable, NotDrainable> {
-        if !servers.contains(&name.server) {
-            return Err(NotDrainable::NoServer(owner, servers));
-        }
-        let drained = if owner == ServerOwner::Name { self.drained_of_names() } else { self.drained() };
-        Ok(Drainable { is_drained: drained.contains(&name), name, owner })
+fn found(name: ServerName, owner: ServerOwner, servers: Vec<String>) -> Result<Drainable, NotDrainable> {
+    match servers.contains(&name.server) {
+        true => Ok(Drainable { name, owner }),
+        false => Err(NotDrainable::NoServer(owner, servers)),
     }
 }
