@@ -305,10 +305,14 @@ impl GroupControl {
         }
     }
 
-    /// Names of services have no slash.
     fn record_path(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("group.{name}"))
+        record_path(&self.directory, name)
     }
+}
+
+/// The file of a group's members. Names of services have no slash.
+pub(super) fn record_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("group.{name}"))
 }
 
 /// All addresses on which this daemon listens.

@@ -7,6 +7,7 @@ mod directors;
 mod draining;
 mod engine;
 mod executor;
+mod former_drains;
 mod group_files;
 mod groups;
 mod handoff;

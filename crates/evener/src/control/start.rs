@@ -23,6 +23,7 @@ use super::conflicts::{OwnedElsewhere, ProbedAddresses};
 use super::directors::DirectorTalk;
 use super::engine;
 use super::executor::{Executor, Tools};
+use super::former_drains;
 use super::group_files::GroupFiles;
 use super::groups::GroupControl;
 use super::hosts::{HostSocket, ReceivedDatagram};
@@ -171,6 +172,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
         tracing::error!("the file overrules run-time changes, which can't be written: {error}");
     }
     let RebasedFile { state: farm_state, config, dropped } = restored;
+    let farm_state = former_drains::import(&store, farm_state, &config, &directory);
     if !dropped.is_empty() {
         bus.publish(DaemonEvent::ChangesDropped { places: places(&dropped) });
     }

@@ -1,9 +1,10 @@
 //! Farms that change while clients come.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::wait;
@@ -19,7 +20,7 @@ fn ask(stream: &mut TcpStream) -> Result<String> {
     while !text.ends_with("</a>.\n") {
         let mut buffer = [0; 4096];
         let len = stream.read(&mut buffer)?;
-        anyhow::ensure!(len > 0, "closed after {text:?}");
+        ensure!(len > 0, "closed after {text:?}");
         text += &String::from_utf8_lossy(&buffer[..len]);
     }
     let location = text.lines().find_map(|line| line.strip_prefix("Location: "));
@@ -79,6 +80,30 @@ fn killed_daemon_resumes_group_state() -> Result<()> {
     let (code, output) = stage.evener.failure(&["drain", "shop/web3"])?;
     assert!(code == 1 && output.contains("web3"), "{output}");
     Ok(())
+}
+
+#[test]
+fn drain_of_the_version_before_becomes_a_change() -> Result<()> {
+    let mut stage = Stage::start(2, "")?;
+    stage.evener.daemon().kill9()?;
+    let record = format!("/run/evener/net-{}/group.shop", stage.farm.director().netns().inode()?);
+    let members = fs::read_to_string(&record)?;
+    ensure!(members.contains("@up"), "{members}");
+    fs::write(&record, members.replacen(" @up", " @drained @up", 1))?;
+    // The second start finds a change, and no word on drains beside it.
+    for _ in 0..2 {
+        stage.evener.start_again()?;
+        assert_eq!(stage.evener.server("web1")?.state, "draining");
+        let changes = stage.evener.command(&["state", "--changes"])?;
+        assert_eq!(changes.matches("shop/web1").count(), 1, "{changes}");
+        assert!(!fs::read_to_string(&record)?.contains("@drained"));
+        stage.evener.daemon().kill9()?;
+    }
+    stage.evener.start_again()?;
+    stage.evener.command(&["undrain", "shop/web1"])?;
+    stage.evener.daemon().kill9()?;
+    stage.evener.start_again()?;
+    wait::until("both serve", || Ok(stage.follow("/who")? == "web1"))
 }
 
 #[test]

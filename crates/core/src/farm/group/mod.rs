@@ -20,7 +20,8 @@ pub use joiner::{
 };
 pub use members::{
     ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
-    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing, thousandths,
+    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing,
+    drained_in_record, thousandths, without_drains,
 };
 pub use membership::{DirectorAnswer, GroupMembership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, Joining, LoadReading};

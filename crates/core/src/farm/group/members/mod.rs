@@ -21,6 +21,7 @@ mod tests;
 
 pub use member::{MemberSnapshot, Standing, thousandths};
 pub use queries::QueryResult;
+pub use record::{drained_in_record, without_drains};
 pub use refused::MemberRefusal;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -282,17 +283,11 @@ impl Members {
             }
             None => return,
         };
-        if one.drained {
-            self.operator.insert(one.joiner.url.to_string(), OperatorState::Drain);
-        }
         let Some(member) = self.members.get_mut(&id) else { return };
         if one.joined {
             member.describe(&one.joiner);
         }
         (member.joined, member.origin) = (one.joined, one.origin);
-        if one.drained {
-            member.server.set_operator_state(OperatorState::Drain, now.now_ms);
-        }
         member.left = one.left && member.listed.is_some();
         member.load.stamp_ms = one.stamp_ms;
         if one.was_up {

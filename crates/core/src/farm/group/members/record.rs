@@ -10,16 +10,19 @@ use alloc::vec::Vec;
 use super::Joiner;
 use super::member::TrackedMember;
 use crate::farm::group::reach::MessageOrigin;
+use crate::net::http::Url;
 
 /// The first line, with the version of what follows.
 const FIRST: &str = "evener group members 1";
+
+/// The word of version 0.1 for a member that its operator drained.
+const DRAINED: &str = "@drained";
 
 /// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemberRecord {
     pub(super) joiner: Joiner,
     pub(super) joined: bool,
-    pub(super) drained: bool,
     pub(super) left: bool,
     pub(super) was_up: bool,
     pub(super) stamp_ms: Option<u64>,
@@ -31,12 +34,7 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
     let mut text = format!("{FIRST}\n");
     for member in members {
         text.push_str(&format!("{}", member.joiner));
-        let words = [
-            (member.joined, "@joined"),
-            (member.server.operator_state().is_drained(), "@drained"),
-            (member.left, "@left"),
-            (member.server.is_up(), "@up"),
-        ];
+        let words = [(member.joined, "@joined"), (member.left, "@left"), (member.server.is_up(), "@up")];
         for (_, word) in words.iter().filter(|(holds, _)| *holds) {
             text.push(' ');
             text.push_str(word);
@@ -58,6 +56,19 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
     text
 }
 
+/// The members that a record of version 0.1 says are drained: the operator's word is kept elsewhere
+/// since. To be left out in the version after this one.
+pub fn drained_in_record(text: &str) -> Vec<Url> {
+    let lines = text.lines().skip_while(|line| *line != FIRST).skip(1);
+    let drained = lines.filter(|line| line.split_ascii_whitespace().any(|word| word == DRAINED));
+    drained.filter_map(|found| Some(line(found)?.joiner.url)).collect()
+}
+
+/// The same record without a word on that.
+pub fn without_drains(text: &str) -> String {
+    text.replace(&format!(" {DRAINED}"), "")
+}
+
 /// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of
 /// another version altogether.
 pub(super) fn read(text: &str) -> Vec<MemberRecord> {
@@ -76,7 +87,6 @@ fn line(line: &str) -> Option<MemberRecord> {
     Some(MemberRecord {
         joiner: Joiner::parse(&its.join(" ")).ok()?,
         joined: ours.contains(&"@joined"),
-        drained: ours.contains(&"@drained"),
         left: ours.contains(&"@left"),
         was_up: ours.contains(&"@up"),
         stamp_ms: value("@stamp=").and_then(|stamp| stamp.parse().ok()),
@@ -101,6 +111,20 @@ mod tests {
         let read = read("evener group members 1\nhttp://m1 @joined @stamp=7\n\u{0}\u{0}\nhttp://m2 @left\n");
         assert_eq!(read.len(), 2);
         assert!(read[0].joined && read[0].stamp_ms == Some(7) && read[1].left);
+    }
+
+    #[test]
+    fn drains_of_the_version_before_are_found_and_left_out() {
+        let before = "evener group members 1\nhttp://m1 @joined @drained @up\nhttp://m2 @left\n";
+        let urls = |text: &str| {
+            let found = drained_in_record(text).into_iter();
+            found.map(|url| String::from(url.as_str())).collect::<Vec<_>>()
+        };
+        assert_eq!(urls(before), ["http://m1"]);
+        let after = without_drains(before);
+        assert_eq!(after, "evener group members 1\nhttp://m1 @joined @up\nhttp://m2 @left\n");
+        assert_eq!((urls(&after), read(&after)), (alloc::vec![], read(before)));
+        assert!(urls("evener group members 2\nhttp://m1 @drained\n").is_empty());
     }
 
     proptest! {

@@ -167,6 +167,7 @@ fn restart_after_kill_keeps_members() {
     inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.31:8080/a").unwrap();
     let record = members.record();
     let mut again = Members::new(at(5), &settings, Seed(1, 2), Some(&record));
+    again.set_operator_state(at(5), "m1", OperatorState::Drain);
     assert_eq!(states(&again, 5), states(&members, 5));
     assert_eq!(again.record(), record);
     assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.31:8080/a"), Err(MemberRefusal::Stale));
@@ -477,6 +478,8 @@ fn drained_member_stays_drained_after_rejoin() {
     assert_eq!(states(&members), [ServerState::Draining, ServerState::Up]);
     let mut again =
         Members::new(at(1), &group("least-load", &[], HealthKind::None), Seed(1, 2), Some(&members.record()));
+    assert!(states(&again).iter().all(|state| *state == ServerState::Up), "no record has drains");
+    again.set_operator_state(at(1), "http://m1", OperatorState::Drain);
     again.remove_members(at(1), &[url("http://m1")]).unwrap();
     join(&mut again, 1, &["http://m1"]).unwrap();
     assert!(

@@ -1,0 +1,83 @@
+//! Drains of group members that the version before kept with the members themselves: they are
+//! run-time changes as all others are. To be left out in the version after this one.
+//!
+//! The changes are written before the members: a daemon that is killed in between finds the same
+//! drains again, and that they are changes already. Nobody is heard before both are written.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evener_core::farm::group::{drained_in_record, without_drains};
+use evener_core::farm::plan::ServerName;
+use evener_core::net::http::Url;
+use evener_core::pool::OperatorState;
+
+use super::clocks;
+use super::groups::record_path;
+use crate::config::{Config, GroupService};
+use crate::runtime::files;
+use crate::state::store::{AuditEntry, Store};
+use crate::state::{Author, Change, FarmState, Place, operator_value};
+
+/// Makes changes of drains that are none yet; the state with them.
+pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory: &Path) -> FarmState {
+    let (mut drained, mut records) = (Vec::new(), Vec::<(PathBuf, String)>::new());
+    for service in &config.groups {
+        let path = record_path(directory, &service.group.name);
+        let Ok(record) = fs::read_to_string(&path) else { continue };
+        let found = drained_in_record(&record);
+        if !found.is_empty() {
+            drained.extend(found.iter().map(|url| member(service, url)));
+            records.push((path, without_drains(&record)));
+        }
+    }
+    drained.retain(|server| !state.states.servers.contains_key(server));
+    let state = if drained.is_empty() { state } else { changed(&state, &drained) };
+    if !drained.is_empty()
+        && let Err(error) = write(store, &state)
+    {
+        tracing::error!("drains of members hold until a restart, since they can't be written: {error}");
+        return state;
+    }
+    for (path, record) in records {
+        if let Err(error) = files::replace(&path, record.as_bytes()) {
+            let path = path.display();
+            tracing::warn!(%path, %error, "its members are drained once more at the next start");
+        }
+    }
+    state
+}
+
+/// A member, by the name that the file has for it, else by its URL.
+fn member(service: &GroupService, url: &Url) -> ServerName {
+    let listed = service.group.members.iter().find(|member| member.url == *url);
+    let server = listed.map_or_else(|| url.to_string(), |member| member.name.clone());
+    ServerName { service: service.group.name.to_string(), server }
+}
+
+fn changed(state: &FarmState, drained: &[ServerName]) -> FarmState {
+    let author = Author { by: "evener".to_owned(), from: "a start".to_owned() };
+    let names: Vec<String> =
+        drained.iter().map(|server| format!("{}/{}", server.service, server.server)).collect();
+    let message = format!("drained before, by the version before: {}", names.join(", "));
+    let edits = drained.iter().map(|ServerName { service, server }| {
+        let place = Place::Operator { service: service.clone(), server: server.clone() };
+        (place, operator_value(OperatorState::Drain))
+    });
+    let mut record = state.record.clone();
+    record.add(clocks().unix_ms, author, message, edits.collect(), &state.file);
+    FarmState::new(Arc::clone(&state.file), Arc::clone(&state.sources), record)
+}
+
+fn write(store: &Store, state: &FarmState) -> io::Result<()> {
+    store.write(&state.record)?;
+    let entry = |change: &Arc<Change>| AuditEntry {
+        unix_ms: change.unix_ms,
+        author: change.author.clone(),
+        generation: change.number,
+        message: change.message.clone(),
+    };
+    store.log(&state.record.changes.last().map(entry).into_iter().collect::<Vec<_>>())
+}
