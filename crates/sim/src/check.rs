@@ -258,11 +258,9 @@ fn keeps_any(node: &Node) -> bool {
 fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
     if ring == 0 {
-        let is_drained = |server: &String| {
-            node.drained.iter().any(|name| name.server == *server && name.service == farms::service(0))
-        };
         let were_good = (0..SERVERS_MAX).filter(|server| (node.listed() & node.last_good) >> server & 1 == 1);
-        if let Some(server) = were_good.map(farms::name).find(|server| !is_drained(server)) {
+        let mut wanted = were_good.filter(|server| !node.has_drained(&farms::server_name(0, *server)));
+        if let Some(server) = wanted.next().map(farms::name) {
             return Err(Promise::Emptied.broken(format!("{server} was the last, and nobody is")));
         }
     }
@@ -358,8 +356,8 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 /// Whether a node may give a server a new connection.
 pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
-    let is_drained = node.takes_part() && node.is_settled() && node.drained.contains(server);
-    if !node.drained.is_empty() && world.kind != Kind::EveryHost {
+    let is_drained = node.takes_part() && node.is_settled() && node.has_drained(server);
+    if !node.operator.is_empty() && world.kind != Kind::EveryHost {
         world.coverage.checked(Promise::Drained);
     }
     // Where every host decides, one that has nobody else serves what it gets.
@@ -461,7 +459,7 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
             // Where every host decides, each drains itself, and all others heed that.
             let heeded = if world.kind == Kind::EveryHost { &world.nodes[..] } else { slice::from_ref(node) };
             let is_drained = |server: &String| {
-                let mut drained = heeded.iter().flat_map(|node| &node.drained);
+                let mut drained = heeded.iter().flat_map(|node| node.operator.keys());
                 drained.any(|name| name.service == service.name && name.server == *server)
             };
             let mut wanted: Vec<String> =

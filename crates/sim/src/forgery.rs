@@ -134,9 +134,8 @@ pub(crate) fn replay(world: &mut World, number: usize, to: usize) {
 
 /// One comes with another byte.
 pub(crate) fn change(world: &mut World, number: usize, to: usize, at: usize) {
-    if let Some(Input::Datagram { from, mut bytes }) = world.recording.nth(number) {
-        let at = at % bytes.len().max(1);
-        bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = byte.wrapping_add(1));
+    if let Some(Input::Datagram { from, bytes }) = world.recording.nth(number) {
+        let bytes = Forgery::Changed.make(&bytes, at);
         world.send(to, None, 1, Input::Datagram { from, bytes });
     }
 }

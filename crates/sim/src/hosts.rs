@@ -64,7 +64,7 @@ struct Fitness {
 impl Fitness {
     fn of(world: &World) -> Fitness {
         let of = |number: usize| {
-            world.nodes.get(number).map(|node| (node.drained.is_empty(), node.is_reloading()))
+            world.nodes.get(number).map(|node| (node.operator.is_empty(), node.is_reloading()))
         };
         let nodes = std::array::from_fn(|number| of(number).unwrap_or_default());
         Fitness { presence: world.hosts.presence, works: world.works, nodes }
@@ -239,14 +239,14 @@ fn note_unfit(world: &mut World) {
         let whys = [
             (Unfit::Silent, !world.hears(a, b) || !other.takes_part()),
             (Unfit::Failed, heeded && !world.works[b]),
-            (Unfit::Drained, heeded && !other.drained.is_empty()),
+            (Unfit::Drained, heeded && !other.operator.is_empty()),
             (Unfit::Disagrees, !world.hosts.agreed.contains(&(a, b))),
         ];
         for (why, _) in whys.into_iter().filter(|(_, is_so)| *is_so) {
             let since = world.hosts.unfit_since.get(&(a, b, why)).copied();
             unfit.insert((a, b, why), since.unwrap_or(now_ms).max(one.since_ms));
         }
-        if !alike || world.loss > 0 || !world.works[b] || !other.drained.is_empty() {
+        if !alike || world.loss > 0 || !world.works[b] || !other.operator.is_empty() {
             world.hosts.fit_since.remove(&(a, b));
         } else {
             world.hosts.fit_since.entry((a, b)).or_insert(now_ms);

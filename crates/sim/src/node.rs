@@ -29,6 +29,7 @@ use crate::farms::{self, Kind, LINK, SERVERS, VIPS};
 use crate::forgery;
 use crate::handoff::BEGUN_MS;
 use crate::mutation::Mutation;
+use crate::step::OperatorOrder;
 use crate::streaks::Streaks;
 use crate::web;
 
@@ -71,19 +72,17 @@ pub(crate) struct Node {
     pub(crate) has_carrier: bool,
     /// Its kernel's neighbours.
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
-    /// The servers in its file, by bits, and what the operator has drained: on disk.
+    /// The servers in its file, by bits: on disk.
     pub(crate) file: u8,
     /// The files that were in force since promises were last looked at.
     pub(crate) files_had: Vec<u8>,
     /// Files that are to be in force with the answers to these orders.
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
-    pub(crate) drained: BTreeSet<ServerName>,
-    /// The same of a group and of names, and the group's members: on disk, too.
-    pub(crate) drained_of_consumers: BTreeSet<ServerName>,
+    /// The group's members: on disk, too.
     pub(crate) record: Option<String>,
-    /// Servers of every consumer that the operator has in maintenance: on disk.
-    pub(crate) suspended: BTreeSet<ServerName>,
+    /// The operator's word on servers, of every consumer: on disk.
+    pub(crate) operator: OperatorStates,
     /// How far its wall clock is off, in milliseconds.
     pub(crate) wall_off_ms: i64,
     /// Where it is a server: since when its operator wants it to take connections; those that its
@@ -142,10 +141,8 @@ impl Node {
             files_had: Vec::new(),
             files: VecDeque::new(),
             work: None,
-            drained: BTreeSet::new(),
-            suspended: BTreeSet::new(),
-            drained_of_consumers: BTreeSet::new(),
             record: None,
+            operator: OperatorStates::new(),
             wall_off_ms: 0,
             wanted_since_ms: Some(0),
             sockets: BTreeSet::new(),
@@ -278,7 +275,7 @@ impl Node {
             farm,
             network,
             links: BTreeMap::from([(LINK, mac)]),
-            operator: self.operator_states(),
+            operator: self.operator.clone(),
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
@@ -316,24 +313,24 @@ impl Node {
         (answer, orders)
     }
 
-    /// Whether the operator has drained a server, for whichever consumer its name says.
+    /// Whether the operator wants no new clients to go to a server.
     pub(crate) fn has_drained(&self, server: &ServerName) -> bool {
-        self.drained.contains(server) || self.drained_of_consumers.contains(server)
+        self.operator.contains_key(server)
     }
 
-    /// The operator's word on a server, for whichever consumer its name says.
-    pub(crate) fn operator_state(&self, server: &ServerName) -> OperatorState {
-        match (self.suspended.contains(server), self.has_drained(server)) {
-            (true, _) => OperatorState::Maintenance,
-            (false, true) => OperatorState::Drain,
-            (false, false) => OperatorState::Ready,
+    /// Follows an operator's order; whether that says something new.
+    pub(crate) fn take_order(&mut self, server: &ServerName, order: OperatorOrder, now_ms: u64) -> bool {
+        let before = self.operator.get(server).copied().unwrap_or_default();
+        let state = order.after(before);
+        if state == OperatorState::Ready {
+            self.operator.remove(server);
+        } else {
+            self.operator.insert(server.clone(), state);
         }
-    }
-
-    /// The same of all of which it says anything.
-    fn operator_states(&self) -> OperatorStates {
-        let all = self.drained.iter().chain(&self.drained_of_consumers).chain(&self.suspended);
-        all.map(|server| (server.clone(), self.operator_state(server))).collect()
+        if before.is_drained() != state.is_drained() {
+            self.wanted_since_ms = self.operator.is_empty().then_some(now_ms);
+        }
+        before != state
     }
 
     /// The group's members on disk.

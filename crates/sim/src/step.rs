@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use evener_core::pool::OperatorState;
+
 use crate::farms::{KINDS, Kind};
 use crate::forgery::RECORDED;
 use crate::random::Random;
@@ -108,6 +110,27 @@ pub enum Step {
     /// The last datagram comes once more, in a way in which it is not to be believed: which, and
     /// where it is cut or changed.
     Forgery(usize, usize),
+}
+
+/// An operator's order about a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperatorOrder {
+    Drain,
+    Undrain,
+    Suspend,
+    Resume,
+}
+
+impl OperatorOrder {
+    /// The operator's word behind it. Maintenance is neither begun nor ended by a drain.
+    pub(crate) fn after(self, before: OperatorState) -> OperatorState {
+        match self {
+            OperatorOrder::Drain => before.max(OperatorState::Drain),
+            OperatorOrder::Undrain if before.is_suspended() => before,
+            OperatorOrder::Undrain | OperatorOrder::Resume => OperatorState::Ready,
+            OperatorOrder::Suspend => OperatorState::Maintenance,
+        }
+    }
 }
 
 impl Step {

@@ -20,7 +20,7 @@ use crate::node::Node;
 use crate::random::Random;
 use crate::rest;
 use crate::router::{self, Router};
-use crate::step::{CLIENTS, Step};
+use crate::step::{CLIENTS, OperatorOrder, Step};
 use crate::web::{self, Web};
 
 /// Something on its way to a node.
@@ -151,10 +151,10 @@ impl World {
             Step::Work(server) => self.work(server % servers, true),
             Step::Silence(server) => self.answer(server % servers, false),
             Step::Answer(server) => self.answer(server % servers, true),
-            Step::Drain(node, server) => self.drain(node % nodes, server, true),
-            Step::Undrain(node, server) => self.drain(node % nodes, server, false),
-            Step::Suspend(node, server) => self.suspend(node % nodes, server, true),
-            Step::Resume(node, server) => self.suspend(node % nodes, server, false),
+            Step::Drain(node, server) => self.order(node % nodes, server, OperatorOrder::Drain),
+            Step::Undrain(node, server) => self.order(node % nodes, server, OperatorOrder::Undrain),
+            Step::Suspend(node, server) => self.order(node % nodes, server, OperatorOrder::Suspend),
+            Step::Resume(node, server) => self.order(node % nodes, server, OperatorOrder::Resume),
             Step::Reload(node, file) => {
                 let (node, now_ms) = (node % nodes, self.now_ms);
                 let orders = self.nodes[node].reload(now_ms, file);
@@ -182,10 +182,10 @@ impl World {
             Step::Visit(client) => web::visit(self, client % CLIENTS)?,
             Step::Agent(server, how) => web::act(self, server, how),
             Step::Report(server, how) => web::set_reports(self, server % servers, how),
-            Step::DrainOf(consumer, server) => web::drain(self, consumer, server, true),
-            Step::UndrainOf(consumer, server) => web::drain(self, consumer, server, false),
-            Step::SuspendOf(consumer, server) => web::suspend(self, consumer, server, true),
-            Step::ResumeOf(consumer, server) => web::suspend(self, consumer, server, false),
+            Step::DrainOf(consumer, server) => web::order(self, consumer, server, OperatorOrder::Drain),
+            Step::UndrainOf(consumer, server) => web::order(self, consumer, server, OperatorOrder::Undrain),
+            Step::SuspendOf(consumer, server) => web::order(self, consumer, server, OperatorOrder::Suspend),
+            Step::ResumeOf(consumer, server) => web::order(self, consumer, server, OperatorOrder::Resume),
             Step::Rank(how) => web::set_ranks(self, how),
             Step::Message(how, server) => web::forge(self, how, server)?,
             Step::Storm(count) => web::storm(self, count),
@@ -247,19 +247,6 @@ impl World {
         }
     }
 
-    fn drain(&mut self, node: usize, server: usize, drain: bool) {
-        let name = self.drainable(node, server);
-        if !drain && self.nodes[node].suspended.contains(&name) {
-            return;
-        }
-        let drained = &mut self.nodes[node].drained;
-        let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
-        if changed {
-            self.nodes[node].wanted_since_ms = self.nodes[node].drained.is_empty().then_some(self.now_ms);
-            self.tell_operator_state(node, name);
-        }
-    }
-
     /// The server that a node's operator means: hosts drain themselves.
     fn drainable(&self, node: usize, server: usize) -> ServerName {
         let servers = self.kind.servers();
@@ -271,22 +258,24 @@ impl World {
         }
     }
 
-    /// Maintenance begins, or ends.
-    fn suspend(&mut self, node: usize, server: usize, is_suspended: bool) {
+    /// An operator orders something of a server of the services that packets are sent on for.
+    fn order(&mut self, node: usize, server: usize, order: OperatorOrder) {
         let name = self.drainable(node, server);
-        let suspended = &mut self.nodes[node].suspended;
-        if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
+        let is_maintenance = matches!(order, OperatorOrder::Suspend | OperatorOrder::Resume);
+        if self.give_order(node, &name, order) && is_maintenance {
             let number = farms::number(&name.server).unwrap_or_default();
             self.web.disturb_server(number, self.now_ms);
-            self.tell_operator_state(node, name);
         }
-        self.drain(node, server, is_suspended);
     }
 
-    /// Tells a node what its operator says of a server.
-    pub(crate) fn tell_operator_state(&mut self, node: usize, server: ServerName) {
-        let state = self.nodes[node].operator_state(&server);
-        self.tell(node, Input::SetOperatorState { server, state });
+    /// Has a node follow an order about a server; whether that says something new.
+    pub(crate) fn give_order(&mut self, node: usize, server: &ServerName, order: OperatorOrder) -> bool {
+        let is_news = self.nodes[node].take_order(server, order, self.now_ms);
+        if is_news {
+            let state = self.nodes[node].operator.get(server).copied().unwrap_or_default();
+            self.tell(node, Input::SetOperatorState { server: server.clone(), state });
+        }
+        is_news
     }
 
     pub(crate) fn kill(&mut self, node: usize) {
@@ -301,10 +290,8 @@ impl World {
         let old = &mut self.nodes[node];
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
         (fresh.engine.refuse_at, fresh.engine.refusals) = (old.engine.refuse_at, old.engine.refusals);
-        fresh.drained = std::mem::take(&mut old.drained);
-        fresh.suspended = std::mem::take(&mut old.suspended);
+        fresh.operator = std::mem::take(&mut old.operator);
         (fresh.wanted_since_ms, fresh.since_ms) = (old.wanted_since_ms, self.now_ms);
-        fresh.drained_of_consumers = std::mem::take(&mut old.drained_of_consumers);
         (fresh.record, fresh.wall_off_ms) = (old.record.take(), old.wall_off_ms);
         self.hosts.forget(node);
         self.nodes[node] = fresh;
@@ -442,7 +429,7 @@ impl World {
         for node in 0..self.nodes.len() {
             if self.nodes[node].next_at().is_some_and(|at| at <= now_ms) {
                 self.facts += 1;
-                if !self.nodes[node].suspended.is_empty() {
+                if self.nodes[node].operator.values().any(|state| state.is_suspended()) {
                     self.coverage.checked(Promise::Disturbed);
                 }
                 let orders = self.nodes[node].time(now_ms);
@@ -559,7 +546,7 @@ impl World {
 
     /// A node probes a server, which may be in maintenance.
     pub(crate) fn probes(&mut self, node: usize, server: &ServerName) {
-        if self.nodes[node].suspended.contains(server) {
+        if self.nodes[node].operator.get(server).is_some_and(|state| state.is_suspended()) {
             self.watched.disturbed = Some(format!("{} of {} by node {node}", server.server, server.service));
         }
     }

@@ -26,6 +26,7 @@ use evener_core::farm::plan::ServerName;
 use crate::check::Promise;
 use crate::farms::{self, SERVERS, SERVERS_MAX};
 use crate::handoff::{BEGUN_MS, DAY_MS};
+use crate::step::OperatorOrder;
 use crate::world::World;
 use message::{Message, Post};
 use model::{LISTED, NAMES, REPORT_MS};
@@ -233,49 +234,17 @@ pub(crate) fn act(world: &mut World, server: usize, how: usize) {
     world.web.disturb_server(server, now_ms);
 }
 
-/// The operator drains a server for one of its consumers, or wants it again; where there is none,
-/// it is told so.
-pub(crate) fn drain(world: &mut World, consumer: usize, server: usize, drain: bool) {
-    let (server, now_ms) = (server % SERVERS, world.now_ms);
-    let consumer = Consumer::ALL[consumer % Consumer::ALL.len()];
-    let Some(name) = consumer.server_name(server) else { return };
-    let node = &mut world.nodes[DIRECTOR];
-    if !drain && node.suspended.contains(&name) {
-        return;
-    }
-    if !node.takes_part() || node.director.as_ref().is_none_or(|director| director.drainable(&name).is_err())
+/// The operator orders something of a server for one of its consumers; where there is none, it is
+/// told so.
+pub(crate) fn order(world: &mut World, consumer: usize, server: usize, order: OperatorOrder) {
+    let server = server % SERVERS;
+    let Some(name) = Consumer::ALL[consumer % Consumer::ALL.len()].server_name(server) else { return };
+    let node = &world.nodes[DIRECTOR];
+    let director = node.director.as_ref().filter(|_| node.takes_part());
+    if director.is_some_and(|director| director.drainable(&name).is_ok())
+        && world.give_order(DIRECTOR, &name, order)
     {
-        return;
-    }
-    let drained = match consumer {
-        Consumer::Packets => &mut node.drained,
-        Consumer::Group | Consumer::Name(_) => &mut node.drained_of_consumers,
-    };
-    if if drain { drained.insert(name.clone()) } else { drained.remove(&name) } {
-        world.web.disturb_server(server, now_ms);
-        world.tell_operator_state(DIRECTOR, name);
-    }
-}
-
-/// Has a consumer leave a server alone, which gets nothing new either; or ends that.
-pub(crate) fn suspend(world: &mut World, consumer: usize, server: usize, is_suspended: bool) {
-    let found = Consumer::ALL[consumer % Consumer::ALL.len()].server_name(server % SERVERS);
-    let Some(name) = found else { return };
-    if is_suspended {
-        drain(world, consumer, server, true);
-    }
-    let node = &mut world.nodes[DIRECTOR];
-    if !node.takes_part() || node.director.as_ref().is_none_or(|director| director.drainable(&name).is_err())
-    {
-        return;
-    }
-    let suspended = &mut node.suspended;
-    if if is_suspended { suspended.insert(name.clone()) } else { suspended.remove(&name) } {
-        world.web.disturb_server(server % SERVERS, world.now_ms);
-        world.tell_operator_state(DIRECTOR, name);
-    }
-    if !is_suspended {
-        drain(world, consumer, server, false);
+        world.web.disturb_server(server, world.now_ms);
     }
 }
 
