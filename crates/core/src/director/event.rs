@@ -10,6 +10,7 @@ use crate::farm::membership;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::node::peers;
+use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
@@ -206,6 +207,30 @@ pub enum Level {
 }
 
 impl Event {
+    /// An event of a server of a service.
+    pub(super) fn of_server(server: ServerName, event: ServerEvent) -> Event {
+        match event {
+            ServerEvent::Health(transition) => Event::Health { server, transition },
+            ServerEvent::Refuses(refuses) => Event::Wished { server, refuses },
+            ServerEvent::Reports(error) => Event::Reports { server, error },
+            ServerEvent::Drained(drain) => Event::Drained { server, drain },
+            ServerEvent::Suspended(is_suspended) => Event::Suspended { server, is_suspended },
+        }
+    }
+
+    /// An event of a member of a group, or of a name's own server. `None` if the member went down
+    /// without a failed probe.
+    pub(super) fn of_member(member: ServerName, event: ServerEvent) -> Option<Event> {
+        let change = match event {
+            ServerEvent::Health(Transition { to: HealthState::Up, .. }) => MemberChange::Up,
+            ServerEvent::Health(transition) => MemberChange::Down(transition.reason?),
+            ServerEvent::Drained(true) => MemberChange::Drained,
+            ServerEvent::Drained(false) => MemberChange::Undrained,
+            event => return Some(Event::of_server(member, event)),
+        };
+        Some(Event::Member { member, change })
+    }
+
     /// How much it matters.
     pub fn level(&self) -> Level {
         let is_bad = match self {

@@ -189,10 +189,9 @@ impl Groups {
         self.orders.extend(orders.into_iter().map(|order| (name.to_string(), order)));
         for (member, event) in running.members.take_events() {
             let server = ServerName { service: name.to_string(), server: member };
-            self.events.push(match event {
-                MemberEvent::Changed(change) => Event::Member { member: server, change },
-                MemberEvent::Refuses(refuses) => Event::Wished { server, refuses },
-                MemberEvent::Reports(error) => Event::Reports { server, error },
+            self.events.extend(match event {
+                MemberEvent::Changed(change) => Some(Event::Member { member: server, change }),
+                MemberEvent::Server(event) => Event::of_member(server, event),
             });
         }
         running.due_ms = running.members.poll_timeout();

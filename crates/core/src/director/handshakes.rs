@@ -12,6 +12,7 @@ use core::net::IpAddr;
 use super::{Director, Event};
 use crate::farm::Method;
 use crate::farm::plan::ServerName;
+use crate::pool::health::Failure;
 
 /// A session of SYNs alone is stalled after this time, in milliseconds.
 pub const STALLED_AFTER_MS: u64 = 5_000;
@@ -265,7 +266,10 @@ impl Director {
                 if seen.suspicion != Some(Suspicion::Server) || is_one_too_many {
                     continue;
                 }
-                if let Some(change) = self.pools.eject(&server, seen.sentence(service.method), now_ms) {
+                let failure = Failure::Other(seen.sentence(service.method));
+                if let Some(change) =
+                    self.pools.change(&server, |server| server.eject(failure, now_ms)).flatten()
+                {
                     (ejected, up) = (ejected + 1, up - 1);
                     // It is judged by its new connections once it takes some again.
                     self.handshakes.servers.remove(&server);

@@ -288,7 +288,8 @@ impl Director {
         for known in known {
             let named = identity(&known.service, &known.server);
             if running.servers.values().any(|server| server.identity == named && server.up) {
-                self.pools.resume(&ServerName { service: known.service, server: known.server });
+                let name = ServerName { service: known.service, server: known.server };
+                self.pools.change(&name, PoolServer::resume);
             }
         }
         self.resume_hosts(running, now_ms);

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Director, Event, Moment};
+use super::{Director, Moment};
 use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 use crate::pool::OperatorState;
@@ -80,29 +80,21 @@ impl Director {
 
     /// Follows the operator's word on a server, present or not.
     pub(super) fn set_operator_state(&mut self, server: ServerName, state: OperatorState, now: Moment) {
-        let before = match state {
+        match state {
             OperatorState::Ready => self.operator.remove(&server),
             state => self.operator.insert(server.clone(), state),
         };
-        let before = before.unwrap_or_default();
         if self.groups.has(&server.service) {
             return self.groups.set_operator_state(now, &server, state);
         }
         if self.names.find(&server.service).is_some() {
             return self.names.set_operator_state(&server, state, now.ms);
         }
-        self.pools.set_operator_state(&server, state, now.ms);
-        if before.is_drained() != state.is_drained() {
-            self.emit(Event::Drained { server: server.clone(), drain: state.is_drained() });
+        let change = self.pools.change(&server, |server| server.set_operator_state(state, now.ms));
+        if let Some(change) = change {
+            self.follow_change(&server, change);
         }
-        if before.is_suspended() != state.is_suspended() {
-            self.emit(Event::Suspended { server, is_suspended: state.is_suspended() });
-        }
-        self.follow_operator(now);
-    }
-
-    /// Plans at once, and has other hosts know.
-    fn follow_operator(&mut self, now: Moment) {
+        // A drain is planned at once, and other hosts learn it with it.
         self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }

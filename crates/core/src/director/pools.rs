@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use super::operator::OperatorStates;
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
-use crate::pool::health::{self, Failure, HealthStatus};
-use crate::pool::{DueChecks, Fact, OperatorState, Pool, PoolServer, PoolSettings, ServerChange};
+use crate::pool::health::{self, HealthStatus};
+use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
 /// All of them.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,9 @@ impl Pools {
                 servers = before.servers;
                 if before.settings != settings {
                     let seed = |server: &String| identity(&service.name, server);
-                    servers.change_all(|name, server| server.reconfigure(&settings, seed(name), now_ms));
+                    for (name, server) in servers.iter_mut() {
+                        server.reconfigure(&settings, seed(name), now_ms);
+                    }
                 }
             }
             self.pools.insert(service.name.clone(), ServicePool { settings, servers });
@@ -72,16 +74,6 @@ impl Pools {
         }
     }
 
-    /// A server that took sessions when an earlier director stopped.
-    pub(super) fn resume(&mut self, name: &ServerName) {
-        self.change(name, PoolServer::resume);
-    }
-
-    /// Has a server follow its operator, if it is there.
-    pub(super) fn set_operator_state(&mut self, name: &ServerName, state: OperatorState, now_ms: u64) {
-        self.change(name, |server| server.set_operator_state(state, now_ms));
-    }
-
     /// A server.
     pub(super) fn server(&self, name: &ServerName) -> Option<&PoolServer> {
         self.pools.get(&name.service)?.servers.get(&name.server)
@@ -94,12 +86,12 @@ impl Pools {
 
     /// How many servers there are.
     pub(super) fn len(&self) -> usize {
-        self.pools.values().map(|pool| pool.servers.iter().count()).sum()
+        self.pools.values().map(|pool| pool.servers.values().len()).sum()
     }
 
     /// Whether every server that can be probed was.
     pub(super) fn are_settled(&self) -> bool {
-        let mut servers = self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server);
+        let mut servers = self.pools.values().flat_map(|pool| pool.servers.values());
         servers.all(|server| {
             let health = server.health();
             let is_probed = health.is_reachable() && !server.operator_state().is_suspended();
@@ -126,17 +118,17 @@ impl Pools {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }
 
-    /// Takes a server out of service for a time, whatever its probes say.
-    pub(super) fn eject(&mut self, name: &ServerName, why: String, now_ms: u64) -> Option<ServerChange> {
-        self.change(name, |server| server.eject(Failure::Other(why), now_ms)).flatten()
-    }
-
     /// Whether it is out of service so.
     pub(super) fn is_ejected(&self, name: &ServerName, now_ms: u64) -> bool {
         self.server(name).is_some_and(|server| server.health().is_ejected(now_ms))
     }
 
-    fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {
+    /// Changes a server, if a pool has it.
+    pub(super) fn change<T>(
+        &mut self,
+        name: &ServerName,
+        change: impl FnOnce(&mut PoolServer) -> T,
+    ) -> Option<T> {
         self.pools.get_mut(&name.service)?.servers.change(&name.server, change)
     }
 }

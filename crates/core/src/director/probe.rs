@@ -9,7 +9,7 @@ use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::pool::health::Failure;
-use crate::pool::{Fact, HealthKind, ServerChange};
+use crate::pool::{Effect, Fact, HealthKind, ServerChange, ServerEvent};
 
 impl Director {
     /// Has servers probed and asked that it is time for, and follows what time alone has changed.
@@ -33,19 +33,15 @@ impl Director {
     }
 
     pub(super) fn follow_change(&mut self, server: &ServerName, change: ServerChange) {
-        let ServerChange { is_news, is_weighed, transition, refuses, reports } = change;
-        self.scores.has_news |= is_news;
-        self.replan_wanted |= is_weighed;
-        self.has_changed |= is_weighed;
-        if let Some(transition) = transition {
-            self.emit(Event::Health { server: server.clone(), transition });
-            self.send_own_report();
-        }
-        if let Some(refuses) = refuses {
-            self.emit(Event::Wished { server: server.clone(), refuses });
-        }
-        if let Some(error) = reports {
-            self.emit(Event::Reports { server: server.clone(), error });
+        self.scores.has_news |= change.effect >= Effect::Load;
+        self.replan_wanted |= change.effect >= Effect::Weight;
+        self.has_changed |= change.effect >= Effect::Weight;
+        for event in change.events {
+            let is_of_health = matches!(event, ServerEvent::Health(_));
+            self.emit(Event::of_server(server.clone(), event));
+            if is_of_health {
+                self.send_own_report();
+            }
         }
     }
 

@@ -21,8 +21,8 @@ mod slow_start;
 use health::HealthState;
 
 pub use check_history::{CHECKS_MAX, CheckHistory};
-pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
-pub use servers::Pool;
+pub use server::{DueChecks, Effect, Fact, PoolServer, PoolSettings, ServerChange, ServerEvent};
+pub use servers::{Pool, PoolEntry};
 pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 
 /// The TCP port at which agents say servers' load, and the UDP port at which they measure paths,

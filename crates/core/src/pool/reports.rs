@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use super::report::{AdminState, BadReport, Report};
-use super::{FULL_WEIGHT, Reporting};
+use super::{Effect, FULL_WEIGHT, Reporting, ServerChange, ServerEvent};
 
 /// After so many questions without a good answer a report is too old, and after this time at least,
 /// in milliseconds.
@@ -53,19 +53,6 @@ pub struct ReportsSnapshot {
     pub error: Option<BadReport>,
 }
 
-/// The change by a report, or by the want of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReportChange {
-    /// Something is known that was not, or the other way round.
-    pub is_news: bool,
-    /// Reports are believed again (`None` within), or no more, and why.
-    pub turned: Option<Option<BadReport>>,
-    /// It wants another part of its weight.
-    pub requests_weight: bool,
-    /// It wants no new sessions, or wants them again.
-    pub refuses: Option<bool>,
-}
-
 impl Reports {
     /// Nothing yet. The first questions to servers are spread over an interval, so that not all
     /// answers come at once; `spread` is any number that differs among servers. Times are in
@@ -87,40 +74,41 @@ impl Reports {
 
     /// The server is asked now. A report that is too old means nothing any more, and what it wished
     /// neither.
-    pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
+    pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ServerChange {
         self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
         if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
-            return ReportChange::default();
+            return ServerChange::default();
         }
         self.last = None;
-        ReportChange { is_news: true, ..self.requested(RequestedWeight::default()) }
+        self.request(RequestedWeight::default())
     }
 
     /// Takes in an answer, or that there was none.
-    pub fn apply_result(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ReportChange {
+    pub fn apply_result(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ServerChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
         self.seen.error = error;
-        let change = match result {
+        let mut change = match result {
             Ok(report) => {
                 self.last = Some((report, now_ms));
-                self.requested(RequestedWeight::of(&report))
+                self.request(RequestedWeight::of(&report))
             }
             Err(bad) => {
                 *self.seen.bad.entry(bad).or_default() += 1;
-                ReportChange::default()
+                ServerChange { effect: Effect::Load, ..ServerChange::default() }
             }
         };
-        ReportChange { is_news: true, turned, ..change }
+        change.events.extend(turned.map(ServerEvent::Reports));
+        change
     }
 
-    fn requested(&mut self, requested: RequestedWeight) -> ReportChange {
-        let was = core::mem::replace(&mut self.requested, requested);
-        ReportChange {
-            requests_weight: was != requested,
-            refuses: (was.refuses != requested.refuses).then_some(requested.refuses),
-            ..ReportChange::default()
+    fn request(&mut self, requested: RequestedWeight) -> ServerChange {
+        let before = core::mem::replace(&mut self.requested, requested);
+        let refuses = (before.refuses != requested.refuses).then_some(requested.refuses);
+        ServerChange {
+            effect: if before == requested { Effect::Load } else { Effect::Weight },
+            events: refuses.into_iter().map(ServerEvent::Refuses).collect(),
         }
     }
 

@@ -3,10 +3,11 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::health::{self, Failure, Health, Transition};
 use super::report::{BadReport, Report};
-use super::reports::{self, Reports, ReportsSnapshot};
+use super::reports::{Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
 use super::{FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
@@ -39,19 +40,40 @@ pub enum Fact {
     Reported(Result<Report, BadReport>),
 }
 
-/// The change by a fact, or by the want of one.
+/// The change of a server by a fact, by its operator, or by time alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
-    /// Something is known of it that was not, or the other way round.
-    pub is_news: bool,
-    /// It has another part of its weight, or isn't given what it was.
-    pub is_weighed: bool,
-    /// Probes found it in another state.
-    pub transition: Option<Transition>,
-    /// It wants no new sessions, or wants them again.
-    pub refuses: Option<bool>,
-    /// Its reports are believed again (`None` within), or no more, and why.
-    pub reports: Option<Option<BadReport>>,
+    /// The values that have to be computed anew.
+    pub effect: Effect,
+    /// The events to publish, in order.
+    pub events: Vec<ServerEvent>,
+}
+
+/// The values that a change of a server makes stale. Each includes the ones before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// None.
+    #[default]
+    None,
+    /// Scores and shares by load.
+    Load,
+    /// Weights, and with them tables, rings and answers.
+    Weight,
+}
+
+/// An event of one server, whoever has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// Probes found the server in another state.
+    Health(Transition),
+    /// By its own report the server takes no new sessions (`true`), or takes them again.
+    Refuses(bool),
+    /// Reports fail with this error, or are valid again (`None`).
+    Reports(Option<BadReport>),
+    /// The operator drains the server, or no longer does.
+    Drained(bool),
+    /// The operator suspends probes and reports, or no longer does.
+    Suspended(bool),
 }
 
 /// The questions due for a server.
@@ -134,11 +156,11 @@ impl PoolServer {
         if let (Some(settings), Some(reports)) = (&self.settings.report, &mut self.reports)
             && reports.query_at_ms() <= now_ms
         {
-            due.change = reports.note_query(settings, now_ms).into();
+            due.change = reports.note_query(settings, now_ms);
             due.query = true;
         }
         if self.slow_start.rise(now_ms, self.settings.slow_start_ms) {
-            (due.change.is_news, due.change.is_weighed) = (true, true);
+            due.change.effect = Effect::Weight;
         }
         due
     }
@@ -157,7 +179,7 @@ impl PoolServer {
             // nothing.
             Fact::Reported(result) => {
                 let change = self.reports.as_mut().map(|reports| reports.apply_result(result, now_ms));
-                change.map(ServerChange::from).unwrap_or_default()
+                change.unwrap_or_default()
             }
         }
     }
@@ -176,19 +198,24 @@ impl PoolServer {
             self.slow_start.changed(transition, now_ms);
         }
         let has_risen = self.slow_start.rise(now_ms, self.settings.slow_start_ms);
-        let is_news = transition.is_some() || has_risen;
-        ServerChange { is_news, is_weighed: is_news, transition, ..ServerChange::default() }
+        let effect = if transition.is_some() || has_risen { Effect::Weight } else { Effect::None };
+        ServerChange { effect, events: transition.into_iter().map(ServerEvent::Health).collect() }
     }
 
-    /// Follows its operator's word; the one of before, if this is news. After maintenance its next
-    /// probe is its first.
-    pub fn set_operator_state(&mut self, state: OperatorState, now_ms: u64) -> Option<OperatorState> {
+    /// Sets the operator's state. After maintenance the next probe counts as the first one.
+    pub fn set_operator_state(&mut self, state: OperatorState, now_ms: u64) -> ServerChange {
         let before = core::mem::replace(&mut self.operator, state);
         if before.is_suspended() && !state.is_suspended() {
             self.health.restart(now_ms);
             self.slow_start = SlowStart::whole(true);
         }
-        (before != state).then_some(before)
+        let (drained, suspended) = (state.is_drained(), state.is_suspended());
+        let drained = (before.is_drained() != drained).then_some(ServerEvent::Drained(drained));
+        let suspended = (before.is_suspended() != suspended).then_some(ServerEvent::Suspended(suspended));
+        ServerChange {
+            effect: if before == state { Effect::None } else { Effect::Weight },
+            events: drained.into_iter().chain(suspended).collect(),
+        }
     }
 
     /// Its operator's word.
@@ -265,19 +292,6 @@ impl PoolServer {
     }
 }
 
-impl From<reports::ReportChange> for ServerChange {
-    fn from(change: reports::ReportChange) -> ServerChange {
-        let reports::ReportChange { is_news, turned, requests_weight, refuses } = change;
-        ServerChange {
-            is_news,
-            is_weighed: requests_weight || refuses.is_some(),
-            transition: None,
-            refuses,
-            reports: turned,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +320,10 @@ mod tests {
 
     fn reports(server: &mut PoolServer, report: Report, now_ms: u64) -> ServerChange {
         server.apply_fact(Fact::Reported(Ok(report)), now_ms)
+    }
+
+    fn weighed(event: ServerEvent) -> ServerChange {
+        ServerChange { effect: Effect::Weight, events: alloc::vec![event] }
     }
 
     fn wants(percent: u16) -> Report {
@@ -354,11 +372,13 @@ mod tests {
             (server.state(0, false), server.state(1, true)),
             (ServerState::Draining, ServerState::Draining)
         );
-        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), Some(OperatorState::Ready));
-        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), None);
+        let drained = weighed(ServerEvent::Drained(true));
+        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), drained);
+        assert_eq!(server.set_operator_state(OperatorState::Drain, 1), ServerChange::default());
         assert_eq!(server.operator_state(), OperatorState::Drain);
         assert_eq!(server.state(1, false), ServerState::Draining);
-        assert_eq!(server.set_operator_state(OperatorState::Ready, 1), Some(OperatorState::Drain));
+        let undrained = weighed(ServerEvent::Drained(false));
+        assert_eq!(server.set_operator_state(OperatorState::Ready, 1), undrained);
         fails(&mut server, 2);
         assert_eq!((server.state(1, false), server.state(0, false)), (ServerState::Down, ServerState::Down));
     }
@@ -368,8 +388,10 @@ mod tests {
         let mut server = PoolServer::new(&settings(10_000), 0, 0, false);
         server.poll(0);
         works(&mut server, 1);
-        assert_eq!(server.set_operator_state(OperatorState::Maintenance, 2), Some(OperatorState::Ready));
-        assert_eq!(server.set_operator_state(OperatorState::Maintenance, 3), None);
+        let change = server.set_operator_state(OperatorState::Maintenance, 2);
+        assert_eq!(change.events, [ServerEvent::Drained(true), ServerEvent::Suspended(true)]);
+        let repeated = server.set_operator_state(OperatorState::Maintenance, 3);
+        assert_eq!(repeated, ServerChange::default());
         assert_eq!((server.next_at(), server.poll(60_000)), (u64::MAX, DueChecks::default()));
         for now_ms in 3..9 {
             assert_eq!(
@@ -379,11 +401,11 @@ mod tests {
             );
         }
         assert_eq!(server.state(1, false), ServerState::Maintenance);
-        let before = server.set_operator_state(OperatorState::Ready, 70_000);
-        assert_eq!(before, Some(OperatorState::Maintenance));
+        let change = server.set_operator_state(OperatorState::Ready, 70_000);
+        assert_eq!(change.events, [ServerEvent::Drained(false), ServerEvent::Suspended(false)]);
         assert_eq!(server.state(1, false), ServerState::Down, "nobody knows whether it works");
         assert!(server.poll(70_000).probe);
-        assert!(works(&mut server, 70_001).transition.is_some());
+        assert!(matches!(works(&mut server, 70_001).events[..], [ServerEvent::Health(_)]));
         assert_eq!((server.state(1, false), server.tenths()), (ServerState::Up, 1), "it starts slowly");
     }
 
@@ -401,10 +423,10 @@ mod tests {
         works(&mut server, 1_000);
         assert_eq!((server.tenths(), server.slow_start_percent(1_000)), (1, 10));
         let change = reports(&mut server, wants(40), 1_000);
-        assert!(change.is_news && change.is_weighed && change.refuses.is_none());
+        assert_eq!(change, ServerChange { effect: Effect::Weight, ..ServerChange::default() });
         assert_eq!((server.tenths(), server.wanted_tenths()), (1, 4));
         let due = server.poll(7_000);
-        assert!(due.change.is_news && due.change.is_weighed);
+        assert_eq!(due.change.effect, Effect::Weight);
         assert_eq!((server.tenths(), server.slow_start_percent(7_000)), (4, 60));
     }
 
@@ -415,7 +437,7 @@ mod tests {
         assert_eq!(server.signals(0), Signals::default());
         works(&mut server, 1);
         let report = Report { load_milli: Some(7), claim: Some(AdminState::Drain), ..wants(30) };
-        assert_eq!(reports(&mut server, report, 1).refuses, Some(true));
+        assert_eq!(reports(&mut server, report, 1), weighed(ServerEvent::Refuses(true)));
         let signals = |server: &PoolServer, now_ms| server.signals(now_ms);
         let known = Signals { latency_us: Some(700), report, age_ms: Some(7_000), ..Signals::default() };
         assert_eq!(signals(&server, 7_001), known);
@@ -424,7 +446,7 @@ mod tests {
             assert!(server.refuses() && server.wanted_tenths() == 3, "{now_ms}");
         }
         let change = server.poll(16_000).change;
-        assert_eq!((change.is_news, change.is_weighed, change.refuses), (true, true, Some(false)));
+        assert_eq!(change, weighed(ServerEvent::Refuses(false)));
         assert_eq!((server.signals(16_000).age_ms, server.wanted_tenths()), (None, 10));
     }
 
@@ -435,8 +457,10 @@ mod tests {
             often.report.map(|report| Arc::new(Reporting { interval_ms: 1_000, ..(*report).clone() }));
         let mut server = PoolServer::new(&Arc::new(often), 0, 0, false);
         reports(&mut server, wants(30), 0);
-        (0..10).for_each(|second| assert!(!server.poll(second * 1_000).change.is_news, "{second}"));
-        assert!(server.poll(10_000).change.is_news);
+        (0..10).for_each(|second| {
+            assert_eq!(server.poll(second * 1_000).change, ServerChange::default(), "{second}")
+        });
+        assert_eq!(server.poll(10_000).change.effect, Effect::Weight);
     }
 
     #[test]
@@ -449,10 +473,10 @@ mod tests {
     #[test]
     fn reports_that_are_not_believed_are_counted_by_their_reason() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
-        let mut bad = |bad| server.apply_fact(Fact::Reported(Err(bad)), 1).reports;
-        assert_eq!(bad(BadReport::Silent), Some(Some(BadReport::Silent)));
-        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (None, None), "that is known");
-        assert_eq!(reports(&mut server, wants(100), 2).reports, Some(None));
+        let mut bad = |bad| server.apply_fact(Fact::Reported(Err(bad)), 1).events;
+        assert_eq!(bad(BadReport::Silent), [ServerEvent::Reports(Some(BadReport::Silent))]);
+        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (Vec::new(), Vec::new()), "that is known");
+        assert_eq!(reports(&mut server, wants(100), 2).events, [ServerEvent::Reports(None)]);
         let seen = server.reports().unwrap();
         assert_eq!((seen.error, seen.bad[&BadReport::Silent], seen.bad[&BadReport::Odd]), (None, 2, 1));
     }
@@ -466,7 +490,7 @@ mod tests {
         assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
         // Without slow start it has its whole weight, and without reports it wants all of it.
         let change = server.reconfigure(&without_reports(0), 0, 3);
-        assert!(change.is_news && change.is_weighed && change.transition.is_none());
+        assert_eq!(change, ServerChange { effect: Effect::Weight, ..ServerChange::default() });
         assert_eq!((server.wanted_tenths(), server.tenths(), server.reports()), (10, 10, None));
     }
 

@@ -4,26 +4,60 @@ use alloc::vec::Vec;
 
 use super::server::{DueChecks, Fact, PoolServer, ServerChange};
 
-/// Servers, each by a key of whoever made the pool. There may be hundreds of thousands of pools,
-/// and most have few servers.
-#[derive(Clone, Debug)]
-pub struct Pool<K> {
-    /// In the order of their keys.
-    servers: Vec<(K, PoolServer)>,
-    /// Nothing is due for any of them before this, in milliseconds.
-    next_ms: u64,
-}
+/// An entry of a pool: a server with all that its owner keeps beside it.
+pub trait PoolEntry {
+    /// The server.
+    fn server(&self) -> &PoolServer;
 
-impl<K: Ord + Clone> Default for Pool<K> {
-    fn default() -> Pool<K> {
-        Pool { servers: Vec::new(), next_ms: u64::MAX }
+    /// The server, to be changed.
+    fn server_mut(&mut self) -> &mut PoolServer;
+
+    /// True if the server is probed and asked for reports at all.
+    fn is_polled(&self) -> bool {
+        true
     }
 }
 
-impl<K: Ord + Clone> Pool<K> {
-    /// Goes on with the servers of these keys, which come in order: each as it is known by now, or
-    /// as `new` makes it.
-    pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> PoolServer) {
+impl PoolEntry for PoolServer {
+    fn server(&self) -> &PoolServer {
+        self
+    }
+
+    fn server_mut(&mut self) -> &mut PoolServer {
+        self
+    }
+}
+
+/// Servers of one service, group or name, each by a key of its owner. There may be hundreds of
+/// thousands of pools, and most have few servers.
+#[derive(Clone, Debug)]
+pub struct Pool<K, E = PoolServer> {
+    /// In the order of their keys.
+    servers: Vec<(K, E)>,
+    /// The time of the first thing that is due, in milliseconds; `None` if servers have changed
+    /// since that was known.
+    next_ms: Option<u64>,
+}
+
+impl<K: Ord + Clone, E: PoolEntry> Default for Pool<K, E> {
+    fn default() -> Pool<K, E> {
+        Pool { servers: Vec::new(), next_ms: None }
+    }
+}
+
+impl<K: Ord, E> FromIterator<(K, E)> for Pool<K, E> {
+    fn from_iter<I: IntoIterator<Item = (K, E)>>(servers: I) -> Pool<K, E> {
+        let mut servers: Vec<(K, E)> = servers.into_iter().collect();
+        servers.sort_by(|(one, _), (other, _)| one.cmp(other));
+        servers.shrink_to_fit();
+        Pool { servers, next_ms: None }
+    }
+}
+
+impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
+    /// Has the servers of these keys, which come in order: known ones stay, others are made by
+    /// `new`.
+    pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> E) {
         let mut known = core::mem::take(&mut self.servers).into_iter().peekable();
         for key in keys {
             while known.next_if(|(before, _)| *before < key).is_some() {}
@@ -35,68 +69,106 @@ impl<K: Ord + Clone> Pool<K> {
         }
         self.servers.shrink_to_fit();
         debug_assert!(self.servers.is_sorted_by(|(one, _), (other, _)| one < other));
-        self.schedule();
+        self.next_ms = None;
     }
 
-    /// The servers themselves, in the order of their keys, for another pool.
-    pub fn into_servers(self) -> impl DoubleEndedIterator<Item = PoolServer> + ExactSizeIterator {
+    /// Adds a server, in place of one with the same key.
+    pub fn insert(&mut self, key: K, server: E) {
+        self.remove(&key);
+        self.next_ms = None;
+        let at = self.servers.partition_point(|(known, _)| *known < key);
+        self.servers.insert(at, (key, server));
+    }
+
+    /// Removes a server.
+    pub fn remove(&mut self, key: &K) -> Option<E> {
+        let at = self.position(key).ok()?;
+        Some(self.servers.remove(at).1)
+    }
+
+    /// Removes all servers but these.
+    pub fn retain(&mut self, mut stays: impl FnMut(&E) -> bool) {
+        self.servers.retain(|(_, server)| stays(server));
+    }
+
+    /// The entries, in the order of their keys, for another pool.
+    pub fn into_values(self) -> impl DoubleEndedIterator<Item = E> + ExactSizeIterator {
         self.servers.into_iter().map(|(_, server)| server)
     }
 
-    /// A server.
-    pub fn get(&self, key: &K) -> Option<&PoolServer> {
-        let at = self.servers.binary_search_by(|(known, _)| known.cmp(key)).ok()?;
-        self.servers.get(at).map(|(_, server)| server)
+    fn position(&self, key: &K) -> Result<usize, usize> {
+        self.servers.binary_search_by(|(known, _)| known.cmp(key))
     }
 
-    /// Changes a server.
+    /// A server.
+    pub fn get(&self, key: &K) -> Option<&E> {
+        self.servers.get(self.position(key).ok()?).map(|(_, server)| server)
+    }
+
+    /// A server, to be changed.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut E> {
+        let at = self.position(key).ok()?;
+        self.next_ms = None;
+        self.servers.get_mut(at).map(|(_, server)| server)
+    }
+
+    /// Changes a server. The time of what is due next stays known.
     pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {
-        let at = self.servers.binary_search_by(|(known, _)| known.cmp(key)).ok()?;
-        let (_, server) = self.servers.get_mut(at)?;
-        let changed = change(server);
-        self.next_ms = self.next_ms.min(server.next_at());
+        let at = self.position(key).ok()?;
+        let (_, entry) = self.servers.get_mut(at)?;
+        let changed = change(entry.server_mut());
+        let due_ms = due_ms(entry);
+        self.next_ms = self.next_ms.map(|next_ms| next_ms.min(due_ms));
         Some(changed)
     }
 
-    /// Changes all servers.
-    pub fn change_all<T>(&mut self, mut change: impl FnMut(&K, &mut PoolServer) -> T) {
-        for (key, server) in &mut self.servers {
-            change(key, server);
-        }
-        self.schedule();
-    }
-
-    /// All servers, in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &PoolServer)> {
+    /// All servers, with their keys, in the order of these.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &E)> {
         self.servers.iter().map(|(key, server)| (key, server))
     }
 
-    /// Takes in what came of a question to a server; nothing where it is none any more.
+    /// All servers with their keys, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut E)> {
+        self.next_ms = None;
+        self.servers.iter_mut().map(|(key, server)| (&*key, server))
+    }
+
+    /// All servers, in the order of their keys.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = &E> {
+        self.servers.iter().map(|(_, server)| server)
+    }
+
+    /// All servers, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut E> {
+        self.iter_mut().map(|(_, server)| server)
+    }
+
+    /// Applies the result of a probe or a question to a server, if it is still here.
     pub fn apply_fact(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.change(key, |server| server.apply_fact(fact, now_ms))
     }
 
-    /// When [`Pool::poll`] has something to do, in milliseconds.
+    /// Returns the time, in milliseconds, at which [`Pool::poll`] has something to do.
     pub fn next_at(&self) -> u64 {
-        self.next_ms
+        self.next_ms.unwrap_or_else(|| self.values().map(due_ms).min().unwrap_or(u64::MAX))
     }
 
-    /// The questions due now.
+    /// Returns the probes and questions due now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
-        if self.next_ms > now_ms {
-            return Vec::new();
+        let mut due = Vec::new();
+        if self.next_at() <= now_ms {
+            for (key, entry) in self.servers.iter_mut().filter(|(_, entry)| due_ms(entry) <= now_ms) {
+                due.push((key.clone(), entry.server_mut().poll(now_ms)));
+            }
+            self.next_ms = None;
         }
-        let is_due = |(_, server): &&mut (K, PoolServer)| server.next_at() <= now_ms;
-        let due = self.servers.iter_mut().filter(is_due);
-        let due = due.map(|(key, server)| (key.clone(), server.poll(now_ms))).collect();
-        self.schedule();
+        self.next_ms = Some(self.next_at());
         due
     }
+}
 
-    fn schedule(&mut self) {
-        let next = self.servers.iter().map(|(_, server)| server.next_at()).min();
-        self.next_ms = next.unwrap_or(u64::MAX);
-    }
+fn due_ms(entry: &impl PoolEntry) -> u64 {
+    if entry.is_polled() { entry.server().next_at() } else { u64::MAX }
 }
 
 #[cfg(test)]
@@ -158,7 +230,7 @@ mod tests {
         assert_eq!(works(&mut all, 1, 20), None, "an answer of one that is gone changes nothing");
         assert_eq!(all.apply_fact(&7, Fact::Probed(Err(Failure::Refused)), 20), None);
         assert_eq!(
-            all.into_servers().map(|server| server.is_up()).collect::<Vec<_>>(),
+            all.into_values().map(|server| server.is_up()).collect::<Vec<_>>(),
             [false, true, true, false]
         );
     }
@@ -166,7 +238,7 @@ mod tests {
     #[test]
     fn a_server_that_can_be_reached_again_is_due() {
         let mut all = pool(&[1, 2], 0);
-        all.change_all(|_, server| server.set_reachable(false));
+        all.values_mut().for_each(|server| server.set_reachable(false));
         assert_eq!((all.next_at(), due(&mut all, 0)), (u64::MAX, Vec::new()));
         all.change(&2, |server| server.set_reachable(true));
         assert_eq!((all.next_at(), due(&mut all, 0)), (0, [2].into()));

@@ -23,12 +23,11 @@ use crate::dns::{
     self, AddressPool, AddressesFrom, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange,
     PathOrder, PathProber, PathProbing, ServerList, SharedList,
 };
-use crate::farm::group::MemberChange;
 use crate::farm::plan::{ServerName, identity};
 use crate::farm::{Farm, Service};
 use crate::path::seed::Seed;
 use crate::pool::signals::Signals;
-use crate::pool::{Fact, LOAD_PORT, OperatorState, ReportKind, Reporting, ServerChange};
+use crate::pool::{Effect, Fact, LOAD_PORT, OperatorState, ReportKind, Reporting, ServerChange};
 use candidate::WatchedService;
 use own::OwnServers;
 use running::{AddressSource, NameState};
@@ -173,7 +172,7 @@ impl Names {
             for (place, server) in list.servers.iter().enumerate() {
                 let server = ServerName { service: named.clone(), server: server.name().into_owned() };
                 let state = operator.get(&server).copied().unwrap_or_default();
-                servers.set_operator_state(place, state, now_ms);
+                servers.0.change(&place, |server| server.set_operator_state(state, now_ms));
             }
         }
         servers
@@ -240,10 +239,10 @@ impl Names {
         let before = servers.unknown();
         let change = servers.apply_fact(place, fact, now.ms).unwrap_or_default();
         self.unknown = (self.unknown + servers.unknown()).saturating_sub(before);
-        if change.is_news || counts {
+        if counts {
             self.mark(number);
         }
-        self.report_change(&known, place, change);
+        self.follow_change(number, &known, place, change);
     }
 
     fn ranks_read(&mut self, number: usize, read: Result<String, String>, now: Moment) {
@@ -295,43 +294,37 @@ impl Names {
     fn settle(&mut self, number: usize, now: Moment) {
         let Some(running) = self.running.get_mut(number) else { return };
         let name = Arc::clone(&running.name);
-        let mut is_news = running.is_due(now.ms);
+        let is_due = running.is_due(now.ms);
         if running.begins_to_read(now.ms) {
             self.orders.push_back(NameOrder::ReadRanks(Arc::clone(&name), number));
         }
-        if let AddressSource::Own(servers) = &mut running.servers {
-            for (place, due) in servers.poll(now.ms) {
-                if due.probe {
-                    self.orders.push_back(NameOrder::Probe(Arc::clone(&name), place));
-                }
-                if due.query {
-                    self.orders.push_back(NameOrder::QueryLoad(Arc::clone(&name), place));
-                }
-                is_news |= due.change.is_news;
-                self.report_change(&name, place, due.change);
-            }
-        }
-        if is_news {
+        let due = match &mut running.servers {
+            AddressSource::Own(servers) => servers.0.poll(now.ms),
+            AddressSource::Services { .. } => Vec::new(),
+        };
+        if is_due {
             self.mark(number);
+        }
+        for (place, due) in due {
+            if due.probe {
+                self.orders.push_back(NameOrder::Probe(Arc::clone(&name), place));
+            }
+            if due.query {
+                self.orders.push_back(NameOrder::QueryLoad(Arc::clone(&name), place));
+            }
+            self.follow_change(number, &name, place, due.change);
         }
         self.schedule(number);
     }
 
-    /// Reports what happened to a server.
-    fn report_change(&mut self, name: &BalancedName, place: usize, change: ServerChange) {
-        let ServerChange { transition, refuses, reports, .. } = change;
-        if transition.is_none() && refuses.is_none() && reports.is_none() {
-            return;
+    /// Publishes the events of a server's change, and has the name's answers made anew if needed.
+    fn follow_change(&mut self, number: usize, name: &BalancedName, place: usize, change: ServerChange) {
+        if change.effect != Effect::None {
+            self.mark(number);
         }
         let Some(server) = name.list().and_then(|list| list.servers.get(place)) else { return };
-        let server = || server_name(name, server);
-        let change = transition.and_then(MemberChange::by_probes);
-        let events = [
-            change.map(|change| Event::Member { member: server(), change }),
-            refuses.map(|refuses| Event::Wished { server: server(), refuses }),
-            reports.map(|error| Event::Reports { server: server(), error }),
-        ];
-        self.events.extend(events.into_iter().flatten());
+        let event = |event| Event::of_member(server_name(name, server), event);
+        self.events.extend(change.events.into_iter().filter_map(event));
     }
 
     /// Has a name looked at anew before the next answer.
@@ -364,19 +357,11 @@ impl Names {
         };
         let mut list = name.list().into_iter().flat_map(|list| &list.servers);
         let Some(place) = list.position(|listed| listed.name() == server.server) else { return };
-        let unknown = servers.unknown();
-        let Some(before) = servers.set_operator_state(place, state, now_ms) else { return };
+        let (unknown, name) = (servers.unknown(), Arc::clone(name));
+        let change = servers.0.change(&place, |server| server.set_operator_state(state, now_ms));
         self.unknown = (self.unknown + servers.unknown()).saturating_sub(unknown);
-        if before.is_drained() != state.is_drained() {
-            let change = if state.is_drained() { MemberChange::Drained } else { MemberChange::Undrained };
-            self.events.push(Event::Member { member: server.clone(), change });
-        }
-        if before.is_suspended() != state.is_suspended() {
-            let is_suspended = state.is_suspended();
-            self.events.push(Event::Suspended { server: server.clone(), is_suspended });
-        }
+        self.follow_change(number, &name, place, change.unwrap_or_default());
         self.schedule(number);
-        self.mark(number);
     }
 
     /// Whether a name has an address of a server that lives.

@@ -1,7 +1,6 @@
 //! Servers that are listed for one name alone, as they are now.
 
 use alloc::borrow::ToOwned;
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -11,95 +10,90 @@ use core::net::SocketAddr;
 use super::candidate::{AddressCandidate, stand_by};
 use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
-use crate::pool::{DueChecks, Fact, OperatorState, Pool, PoolServer, ServerChange, ServerState};
+use crate::pool::{Fact, Pool, PoolEntry, PoolServer, ServerChange, ServerState};
 
 /// The servers of a name as they are now, by their places in its list, which is given with each
 /// call.
 #[derive(Clone, Debug)]
-pub(super) struct OwnServers {
-    pool: Pool<usize>,
-    counts: Box<[Arc<AddressCounts>]>,
+pub(super) struct OwnServers(pub(super) Pool<usize, CountedServer>);
+
+/// A server with the counts of its address, which the threads that answer queries share.
+#[derive(Clone, Debug)]
+pub(super) struct CountedServer {
+    server: PoolServer,
+    counts: Arc<AddressCounts>,
+}
+
+impl PoolEntry for CountedServer {
+    fn server(&self) -> &PoolServer {
+        &self.server
+    }
+
+    fn server_mut(&mut self) -> &mut PoolServer {
+        &mut self.server
+    }
 }
 
 impl OwnServers {
-    /// Of servers that nothing is known of. `seed` is another number for each name: it spreads
-    /// their probes.
+    /// Servers without any result yet. `seed` differs from name to name and spreads their probes.
     pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
-        let mut pool = Pool::default();
-        pool.follow(0..list.servers.len(), |place| {
-            PoolServer::new(&list.settings, seed_of(seed, *place), now_ms, false)
-        });
-        OwnServers { pool, counts: list.servers.iter().map(|_| Arc::default()).collect() }
+        OwnServers::of(list, |place, _| CountedServer {
+            server: PoolServer::new(&list.settings, seed_of(seed, place), now_ms, false),
+            counts: Arc::default(),
+        })
     }
 
-    /// Goes on with another list; what is known of servers whose addresses stay is kept.
+    fn of(list: &ServerList, mut server: impl FnMut(usize, SocketAddr) -> CountedServer) -> OwnServers {
+        let servers = list.servers.iter().enumerate();
+        OwnServers(servers.map(|(place, listed)| (place, server(place, listed.address))).collect())
+    }
+
+    /// Follows another list. Servers whose addresses stay keep their state.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
-        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, Arc<AddressCounts>)>> = BTreeMap::new();
-        for ((server, counts), listed) in self.pool.into_servers().zip(self.counts).zip(&before.servers).rev()
-        {
-            known.entry(listed.address).or_default().push((server, counts));
+        let mut known: BTreeMap<SocketAddr, Vec<CountedServer>> = BTreeMap::new();
+        for (counted, listed) in self.0.into_values().zip(&before.servers).rev() {
+            known.entry(listed.address).or_default().push(counted);
         }
-        let mut pool = Pool::default();
-        let mut all_counts = Vec::with_capacity(list.servers.len());
-        pool.follow(0..list.servers.len(), |place| {
-            let seed = seed_of(seed, *place);
-            let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
-            let is_known = listed.is_some();
-            let (mut server, counts) = listed
-                .unwrap_or_else(|| (PoolServer::new(&list.settings, seed, now_ms, true), Arc::default()));
-            if is_known {
-                server.reconfigure(&list.settings, seed, now_ms);
+        OwnServers::of(list, |place, address| {
+            let seed = seed_of(seed, place);
+            match known.get_mut(&address).and_then(Vec::pop) {
+                Some(mut counted) => {
+                    counted.server.reconfigure(&list.settings, seed, now_ms);
+                    counted
+                }
+                None => CountedServer {
+                    server: PoolServer::new(&list.settings, seed, now_ms, true),
+                    counts: Arc::default(),
+                },
             }
-            all_counts.push(counts);
-            server
-        });
-        OwnServers { pool, counts: all_counts.into() }
-    }
-
-    /// When [`OwnServers::poll`] has something to do, in milliseconds.
-    pub(super) fn next_at(&self) -> u64 {
-        self.pool.next_at()
-    }
-
-    /// The questions due now, by places in the list.
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, DueChecks)> {
-        self.pool.poll(now_ms)
+        })
     }
 
     /// Takes in what came of a question.
     pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         let is_probe = matches!(fact, Fact::Probed(_));
-        let change = self.pool.apply_fact(&place, fact, now_ms);
-        if is_probe && let Some((server, counts)) = self.pool.get(&place).zip(self.counts.get(place)) {
-            counts.set_checks(server.health().checks());
+        let change = self.0.apply_fact(&place, fact, now_ms);
+        if is_probe && let Some(counted) = self.0.get(&place) {
+            counted.counts.set_checks(counted.server.health().checks());
         }
         change
     }
 
-    /// Has a server follow its operator, and gives what that said before, if it is news.
-    pub(super) fn set_operator_state(
-        &mut self,
-        place: usize,
-        state: OperatorState,
-        now_ms: u64,
-    ) -> Option<OperatorState> {
-        self.pool.change(&place, |server| server.set_operator_state(state, now_ms)).flatten()
-    }
-
     /// Of how many servers it isn't known yet whether they work.
     pub(super) fn unknown(&self) -> usize {
-        self.pool.iter().filter(|(_, server)| server.is_unknown()).count()
+        self.0.values().filter(|counted| counted.server.is_unknown()).count()
     }
 
     /// All of them, in the order of the list.
     pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<AddressCandidate> {
-        let all = || self.pool.iter().map(|(_, server)| server).zip(&list.servers);
+        let all = || self.0.values().zip(&list.servers);
         // Reports alone leave no name without servers.
-        let takes =
-            |(server, listed): (&PoolServer, &OwnServer)| is_wanted(server, listed) && !server.refuses();
+        let takes = |(CountedServer { server, .. }, listed): (&CountedServer, &OwnServer)| {
+            is_wanted(server, listed) && !server.refuses()
+        };
         let may_refuse = all().any(takes);
-        let candidate = |((server, listed), counts): ((&PoolServer, &OwnServer), &Arc<AddressCounts>)| {
+        let candidate = |(CountedServer { server, counts }, listed): (&CountedServer, &OwnServer)| {
             let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
             let state = server.state(listed.weight, refuses);
             let failed = server.health().last_failure().filter(|_| state == ServerState::Down);
@@ -121,7 +115,7 @@ impl OwnServers {
                 counts: Some(Arc::clone(counts)),
             }
         };
-        let mut candidates: Vec<AddressCandidate> = all().zip(&self.counts).map(candidate).collect();
+        let mut candidates: Vec<AddressCandidate> = all().map(candidate).collect();
         stand_by(&mut candidates);
         candidates
     }
@@ -140,9 +134,9 @@ fn seed_of(seed: u64, place: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::farm::example;
-    use crate::pool::health::{self, Failure};
+    use crate::pool::health::{self, Failure, Transition};
     use crate::pool::report::Report;
-    use crate::pool::{HealthKind, PoolSettings, ReportKind, Reporting};
+    use crate::pool::{Effect, HealthKind, OperatorState, PoolSettings, ReportKind, Reporting, ServerEvent};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
@@ -167,20 +161,26 @@ mod tests {
         states.candidates(list, now_ms).iter().map(|one| one.state.name()).collect()
     }
 
+    fn set_state(servers: &mut OwnServers, place: usize, state: OperatorState) -> Option<ServerChange> {
+        servers.0.change(&place, |server| server.set_operator_state(state, 0))
+    }
+
     #[test]
     fn servers_are_probed_when_they_are_due_and_follow_their_answers() {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&list, 7, 0);
-        assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
-        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.query));
-        assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
+        assert_eq!((servers.0.next_at(), servers.unknown()), (0, 2));
+        assert!(servers.0.poll(0).iter().all(|(_, due)| due.probe && !due.query));
+        assert_eq!(servers.0.next_at(), u64::MAX, "nothing is due while probes are under way");
         let up = servers.apply_fact(0, Fact::Probed(Ok(5)), 3).unwrap();
-        assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::HealthState::Up));
+        assert_eq!((up.effect, up.events.len()), (Effect::Weight, 1));
+        assert!(matches!(&up.events[0], ServerEvent::Health(Transition { to: health::HealthState::Up, .. })));
         let down = servers.apply_fact(1, Fact::Probed(Err(Failure::Refused)), 4).unwrap();
-        assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
+        let reason = Some(Failure::Refused);
+        assert!(matches!(&down.events[..], [ServerEvent::Health(transition)] if transition.reason == reason));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
-        assert_eq!(servers.next_at(), 1_000);
-        let checks: Vec<_> = servers.counts.iter().map(|counts| counts.checks().to_string()).collect();
+        assert_eq!(servers.0.next_at(), 1_000);
+        let checks: Vec<_> = servers.0.values().map(|counted| counted.counts.checks().to_string()).collect();
         assert_eq!(checks, [".", "x"]);
         assert_eq!(servers.apply_fact(9, Fact::Probed(Ok(5)), 5), None);
     }
@@ -189,7 +189,7 @@ mod tests {
     fn servers_that_are_not_probed_are_up_and_never_due() {
         let list = list(&["192.0.2.1:80"], HealthKind::None);
         let servers = OwnServers::new(&list, 7, 0);
-        assert_eq!((servers.next_at(), servers.unknown()), (u64::MAX, 0));
+        assert_eq!((servers.0.next_at(), servers.unknown()), (u64::MAX, 0));
         assert_eq!(states(&servers, &list, 0), ["up"]);
     }
 
@@ -197,7 +197,7 @@ mod tests {
     fn reload_keeps_state_of_remaining_addresses() {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&before, 7, 0);
-        servers.poll(0);
+        servers.0.poll(0);
         servers.apply_fact(1, Fact::Probed(Ok(5)), 3);
         let after = list(&["192.0.2.2:80", "192.0.2.3:80"], HealthKind::Tcp);
         let servers = servers.follow(&before, &after, 7, 10);
@@ -210,11 +210,14 @@ mod tests {
     fn drained_server_drains_until_undrained() {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
         let mut servers = OwnServers::new(&list, 7, 0);
-        assert_eq!(servers.set_operator_state(0, OperatorState::Drain, 0), Some(OperatorState::Ready));
-        assert_eq!(servers.set_operator_state(0, OperatorState::Drain, 0), None);
-        assert_eq!(servers.set_operator_state(9, OperatorState::Drain, 0), None);
+        let drained =
+            |drained| ServerChange { effect: Effect::Weight, events: vec![ServerEvent::Drained(drained)] };
+        assert_eq!(set_state(&mut servers, 0, OperatorState::Drain), Some(drained(true)));
+        let repeated = set_state(&mut servers, 0, OperatorState::Drain);
+        assert_eq!(repeated, Some(ServerChange::default()));
+        assert_eq!(set_state(&mut servers, 9, OperatorState::Drain), None);
         assert_eq!(states(&servers, &list, 0), ["draining", "up"]);
-        assert_eq!(servers.set_operator_state(0, OperatorState::Ready, 0), Some(OperatorState::Drain));
+        assert_eq!(set_state(&mut servers, 0, OperatorState::Ready), Some(drained(false)));
         assert_eq!(states(&servers, &list, 0), ["up", "up"]);
     }
 
@@ -227,14 +230,15 @@ mod tests {
         let mut servers = OwnServers::new(&list, 7, 0);
         let refusal = || Fact::Reported(Ok(Report { percent: Some(0), ..Report::default() }));
         let change = servers.apply_fact(0, refusal(), 1).unwrap();
-        assert_eq!((change.is_news, change.refuses), (true, Some(true)));
+        let refused = ServerChange { effect: Effect::Weight, events: vec![ServerEvent::Refuses(true)] };
+        assert_eq!(change, refused);
         assert_eq!(states(&servers, &list, 1), ["draining", "up"]);
         servers.apply_fact(1, refusal(), 1);
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
-        servers.set_operator_state(1, OperatorState::Drain, 0);
+        set_state(&mut servers, 1, OperatorState::Drain);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
         assert_eq!(
-            servers.poll(1_000).iter().filter(|(_, due)| due.query).count(),
+            servers.0.poll(1_000).iter().filter(|(_, due)| due.query).count(),
             2,
             "both are asked again"
         );
@@ -247,20 +251,22 @@ mod tests {
         let servers = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp).servers;
         let after = ServerList { servers, settings: Arc::clone(&before.settings) };
         let mut servers = OwnServers::new(&before, 7, 0);
-        servers.poll(0);
+        servers.0.poll(0);
         servers.apply_fact(0, Fact::Probed(Ok(5)), 1);
         let mut servers = servers.follow(&before, &after, 7, 1);
-        servers.poll(1);
+        servers.0.poll(1);
         servers.apply_fact(1, Fact::Probed(Ok(5)), 1);
         let tenths = |servers: &OwnServers| -> Vec<u16> {
             servers.candidates(&after, 0).iter().map(|one| one.known.tenths).collect()
         };
-        assert_eq!((tenths(&servers), servers.next_at()), (vec![10, 1], 201));
-        assert!(servers.poll(501).iter().any(|(place, due)| *place == 1 && due.change.is_news));
+        assert_eq!((tenths(&servers), servers.0.next_at()), (vec![10, 1], 201));
+        assert!(
+            servers.0.poll(501).iter().any(|(place, due)| *place == 1 && due.change.effect == Effect::Weight)
+        );
         assert_eq!(tenths(&servers), [10, 5]);
-        servers.poll(1_001);
+        servers.0.poll(1_001);
         assert_eq!(tenths(&servers), [10, 10]);
-        assert_ne!(servers.next_at(), 1_101, "it has its whole share");
+        assert_ne!(servers.0.next_at(), 1_101, "it has its whole share");
     }
 
     #[test]
@@ -272,7 +278,7 @@ mod tests {
             servers.candidates(&list, 0).iter().map(AddressCandidate::lives).collect()
         };
         assert_eq!(lives(&servers), [true, false]);
-        servers.set_operator_state(0, OperatorState::Drain, 0);
+        set_state(&mut servers, 0, OperatorState::Drain);
         assert_eq!(lives(&servers), [false, true]);
     }
 }

@@ -244,7 +244,7 @@ impl NameState {
     /// When there is something to do next, in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         let servers = match &self.servers {
-            AddressSource::Own(servers) => servers.next_at(),
+            AddressSource::Own(servers) => servers.0.next_at(),
             AddressSource::Services { .. } => u64::MAX,
         };
         let ranks = self.ranks.as_ref().and_then(|ranks| ranks.due_ms).unwrap_or(u64::MAX);

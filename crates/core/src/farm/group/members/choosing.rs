@@ -224,6 +224,6 @@ impl Members {
         let by_load =
             self.group.weighing().is_some() || [Choice::Head, Choice::Two].contains(&self.group.choice());
         let slow = |member: &TrackedMember| member.server.slow_start_percent(now.now_ms) < 100;
-        !self.members.is_empty() && (by_load || self.members.values().any(slow))
+        self.members.values().len() > 0 && (by_load || self.members.values().any(slow))
     }
 }

@@ -17,8 +17,8 @@ use crate::pool::serving::{DISBELIEVED, STANDS_BY};
 use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
-    CheckHistory, FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings,
-    Reporting, ServerState,
+    CheckHistory, FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolEntry, PoolServer,
+    PoolSettings, Reporting, ServerState,
 };
 
 /// Whether a member serves as its health says.
@@ -102,6 +102,21 @@ pub(super) struct TrackedMember {
     /// When it was last asked for its load, since it fell silent.
     pub(super) queried_ms: Option<u64>,
     pub(super) dispatched: Arc<AtomicU64>,
+}
+
+impl PoolEntry for TrackedMember {
+    fn server(&self) -> &PoolServer {
+        &self.server
+    }
+
+    fn server_mut(&mut self) -> &mut PoolServer {
+        &mut self.server
+    }
+
+    /// A member that has left is not probed until it returns.
+    fn is_polled(&self) -> bool {
+        !self.left
+    }
 }
 
 impl TrackedMember {

@@ -36,9 +36,8 @@ use super::model::{Group, GroupMember};
 use super::reach::Reach;
 use crate::net::http::{RedirectStatus, Url};
 use crate::path::seed::Seed;
-use crate::pool::health::{self, Failure, Transition};
-use crate::pool::report::BadReport;
-use crate::pool::{HealthCheck, OperatorState, PoolServer, Reporting, ServerState};
+use crate::pool::health::Failure;
+use crate::pool::{HealthCheck, OperatorState, Pool, PoolServer, Reporting, ServerEvent, ServerState};
 use member::{MemberSettings, TrackedMember};
 
 /// Members of one group, listed ones aside.
@@ -150,10 +149,8 @@ pub struct GroupRules {
 pub enum MemberEvent {
     /// It came, went, or is otherwise than it was.
     Changed(MemberChange),
-    /// By its own report it wants no clients, or wants them again.
-    Refuses(bool),
-    /// Its reports are believed again (`None`), or no more, and why.
-    Reports(Option<BadReport>),
+    /// An event that any server may have.
+    Server(ServerEvent),
 }
 
 /// The changes of a member.
@@ -191,23 +188,14 @@ pub enum MemberChange {
     Undrained,
 }
 
-impl MemberChange {
-    /// By probes; nothing where one went down for no reason that they met.
-    pub(crate) fn by_probes(transition: Transition) -> Option<MemberChange> {
-        match (transition.to, transition.reason) {
-            (health::HealthState::Up, _) => Some(MemberChange::Up),
-            (_, reason) => reason.map(MemberChange::Down),
-        }
-    }
-}
-
 /// The members of a group.
 #[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
     care: MemberSettings,
     seed: Seed,
-    members: BTreeMap<usize, TrackedMember>,
+    /// By their numbers.
+    members: Pool<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
     /// The operator's word on members, by name or URL: it holds as well when they come again.
@@ -227,7 +215,7 @@ impl Members {
             group: group.clone(),
             care: MemberSettings::of(group),
             seed,
-            members: BTreeMap::new(),
+            members: Pool::default(),
             by_url: BTreeMap::new(),
             next_id: 0,
             operator: BTreeMap::new(),
@@ -271,8 +259,8 @@ impl Members {
                 }
             }
         }
-        self.members.retain(|_, member| member.listed.is_some() || (member.joined && !member.left));
-        self.by_url.retain(|_, id| self.members.contains_key(id));
+        self.members.retain(|member| member.listed.is_some() || (member.joined && !member.left));
+        self.by_url.retain(|_, id| self.members.get(id).is_some());
     }
 
     fn remember(&mut self, now: ClockReading, one: record::MemberRecord) {
@@ -353,7 +341,7 @@ impl Members {
         self.is_to_save |= was_silent;
         self.learn(now, id, load);
         // A choice among many takes a while to be made.
-        let gather_ms = GATHER_MS.saturating_add(self.members.len() as u64);
+        let gather_ms = GATHER_MS.saturating_add(self.members.values().len() as u64);
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(gather_ms));
         Ok(())
     }
@@ -411,7 +399,7 @@ impl Members {
     pub fn are_serving(&self, now: ClockReading) -> bool {
         let query_after_ms = self.group.joining.query_after_ms;
         let mut members = self.members.values();
-        self.members.is_empty() || members.any(|member| member.state(now, query_after_ms) == ServerState::Up)
+        members.len() == 0 || members.any(|member| member.state(now, query_after_ms) == ServerState::Up)
     }
 
     /// Whether it is known of every member that takes part whether it works.
@@ -502,10 +490,10 @@ impl Members {
                 None => member.reported_ms.saturating_add(joining.query_after_ms),
                 Some(queried_ms) => queried_ms.saturating_add(joining.report_ms),
             };
-            let server = if member.left { u64::MAX } else { member.server.next_at() };
-            removal.min(question).min(server)
+            removal.min(question)
         };
-        self.members.values().map(of).min().unwrap_or(u64::MAX).min(self.publish_at_ms)
+        let messages = self.members.values().map(of).min().unwrap_or(u64::MAX);
+        messages.min(self.members.next_at()).min(self.publish_at_ms)
     }
 
     fn changed(&mut self, now: ClockReading) {

@@ -2,7 +2,7 @@
 
 use alloc::string::ToString;
 
-use super::{ClockReading, MemberChange, Members};
+use super::{ClockReading, Members};
 use crate::pool::OperatorState;
 
 impl Members {
@@ -18,13 +18,8 @@ impl Members {
             self.operator.insert(name.to_string(), state);
         }
         let Some(member) = member else { return };
-        let Some(before) = member.server.set_operator_state(state, now.now_ms) else { return };
-        if before.is_drained() != state.is_drained() {
-            let name = member.name().to_string();
-            let change = if state.is_drained() { MemberChange::Drained } else { MemberChange::Undrained };
-            self.push_event(name, change);
-        }
-        self.changed(now);
+        let (id, change) = (member.id, member.server.set_operator_state(state, now.now_ms));
+        self.follow_change(now, id, change);
     }
 
     /// The name of the member that its operator means by a name, or by a URL.

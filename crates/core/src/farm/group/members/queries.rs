@@ -4,9 +4,8 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::member::TrackedMember;
 use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
-use crate::pool::{DueChecks, Fact, ServerChange};
+use crate::pool::{DueChecks, Effect, Fact, ServerChange, ServerEvent};
 
 /// The result of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,56 +40,39 @@ impl Members {
         }
     }
 
-    /// Takes in what came of a probe, or of a question for what a member knows of its load.
+    /// Applies the result of a probe of a member, or of a question for its load.
     pub fn apply_fact(&mut self, now: ClockReading, member: usize, fact: Fact) {
-        if let Some(one) = self.members.get_mut(&member) {
-            let change = one.server.apply_fact(fact, now.now_ms);
-            self.take_in(now, member, change);
+        if let Some(change) = self.members.apply_fact(&member, fact, now.now_ms) {
+            self.follow_change(now, member, change);
         }
     }
 
-    /// Members that are due are probed and queried. One that has left is no member until it
-    /// returns.
+    /// Orders the probes and questions that are due.
     pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
-        let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
-        let mut changes = Vec::new();
-        for member in self.members.values_mut().filter(is_due) {
-            let DueChecks { probe, query, change } = member.server.poll(now.now_ms);
-            let address = member.health_address;
-            let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
+        for (id, DueChecks { probe, query, change }) in self.members.poll(now.now_ms) {
+            let Some(member) = self.members.get(&id) else { continue };
+            let to = || (member.joiner.url.clone(), member.reach(&self.group));
             if probe {
-                let (member, url, reach) = to();
+                let ((url, reach), address) = (to(), member.health_address);
                 let check = Arc::clone(self.care.check());
-                orders.push(MemberOrder::Probe { member, url, address, check, reach });
+                orders.push(MemberOrder::Probe { member: id, url, address, check, reach });
             }
-            if query {
-                let (member, url, reach) = to();
-                orders.extend(self.care.report().map(|settings| MemberOrder::FetchReport {
-                    member,
-                    url,
-                    settings: Arc::clone(settings),
-                    reach,
-                }));
+            if let Some(settings) = self.care.report().filter(|_| query) {
+                let ((url, reach), settings) = (to(), Arc::clone(settings));
+                orders.push(MemberOrder::FetchReport { member: id, url, settings, reach });
             }
-            changes.push((member.id, change));
+            self.follow_change(now, id, change);
         }
-        changes.into_iter().for_each(|(member, change)| self.take_in(now, member, change));
     }
 
-    fn take_in(&mut self, now: ClockReading, member: usize, change: ServerChange) {
-        let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
-        let ServerChange { is_weighed, transition, refuses, reports: error, .. } = change;
-        let refuses = refuses.map(MemberEvent::Refuses);
-        let events = refuses.into_iter().chain(error.map(MemberEvent::Reports));
-        self.events.extend(events.map(|event| (name.clone(), event)));
-        if is_weighed {
+    /// Publishes the events of a member's change, and has the choice made anew if needed.
+    pub(super) fn follow_change(&mut self, now: ClockReading, member: usize, change: ServerChange) {
+        let Some(member) = self.members.get(&member) else { return };
+        let event = |event| (member.name().to_string(), MemberEvent::Server(event));
+        self.is_to_save |= change.events.iter().any(|event| matches!(event, ServerEvent::Health(_)));
+        self.events.extend(change.events.into_iter().map(event));
+        if change.effect >= Effect::Weight {
             self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
-        }
-        if let Some(transition) = transition {
-            if let Some(change) = MemberChange::by_probes(transition) {
-                self.push_event(name, change);
-            }
-            self.changed(now);
         }
     }
 }
@@ -214,7 +196,10 @@ mod tests {
         assert_eq!(shares(&mut members, 1), [0, 300]);
         assert_eq!(members.snapshot(at(1))[0].state, ServerState::Draining);
         let events = members.take_events();
-        assert!(events.iter().any(|(_, event)| *event == MemberEvent::Refuses(true)), "{events:?}");
+        assert!(
+            events.iter().any(|(_, event)| *event == MemberEvent::Server(ServerEvent::Refuses(true))),
+            "{events:?}"
+        );
         members.apply_fact(at(2), 1, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 2), [150, 150]);
         members.apply_fact(at(3), 0, Fact::Reported(Ok(Report { percent: Some(50), ..Report::default() })));
