@@ -31,14 +31,18 @@ fn main() -> Exit {
     }
 }
 
-/// Shows everything that is wrong with a file, or what a good one leaves to Evener.
+/// Shows everything that is wrong with a file, or the notes on a good one; or prints the schema.
 fn check(args: &CheckArgs) -> Exit {
-    let checked = config::check(&args.file, args.file_only);
+    let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
+        let written = writeln!(io::stdout(), "{:#}", config::schema(&manual::key_description));
+        return done("the schema could not be written", written);
+    };
+    let checked = config::check(file, args.file_only);
     let written = match &checked {
         Ok(checked) if args.json => write_json(checked.reports()),
         Err(problems) if args.json => write_json(problems.reports()),
         Ok(checked) => {
-            let lines = [&[summary(&args.file, &checked.config)][..], &checked.notes].concat();
+            let lines = [&[summary(file, &checked.config)][..], &checked.notes].concat();
             writeln!(io::stdout(), "{}", lines.join("\n"))
         }
         Err(problems) => writeln!(io::stderr(), "{}", problems.render(has_colour(&io::stderr()))),

@@ -183,6 +183,24 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
     entries
 }
 
+/// The prose of a key, by the path of its table (empty for the file) and its name. Tables that
+/// services, names and members share are explained with services.
+pub fn key_description(table: &str, key: &str) -> Option<String> {
+    let shared = ["dns.name.", "agent.member."].iter().find_map(|owner| table.strip_prefix(owner));
+    let of_service = || explained(&format!("service.{}", shared?), key);
+    explained(table, key).or_else(of_service)
+}
+
+fn explained(table: &str, key: &str) -> Option<String> {
+    let mut heading = "";
+    let found = example_entries().into_iter().find(|entry| {
+        heading = entry.heading.map_or(heading, |heading| heading.trim_matches(['[', ']']));
+        let has_key = |line: &&str| line.split_once(" = ").is_some_and(|(name, _)| name == key);
+        heading == table && entry.keys.iter().any(has_key)
+    });
+    found.map(|entry| entry.comment.join(" "))
+}
+
 /// The key of a line `# KEY = VALUE`: the example has such keys as comments, since they don't go
 /// with others that it shows. Those of code within a comment are indented further.
 fn commented_key(line: &str) -> Option<&str> {

@@ -4,6 +4,7 @@
 //! [`reports`] and a slow start, by the pool's [`PoolSettings`]. [`signals`] are what is known of
 //! their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
+mod change;
 mod check_history;
 pub mod health;
 pub mod policy;
@@ -20,8 +21,9 @@ mod slow_start;
 
 use health::HealthState;
 
+pub use change::{Effect, ServerChange, ServerEvent};
 pub use check_history::{CHECKS_MAX, CheckHistory};
-pub use server::{DueChecks, Effect, Fact, PoolServer, PoolSettings, ServerChange, ServerEvent};
+pub use server::{DueChecks, Fact, PoolServer, PoolSettings};
 pub use servers::{Pool, PoolEntry};
 pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 

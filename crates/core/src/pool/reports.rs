@@ -2,8 +2,9 @@
 
 use alloc::collections::BTreeMap;
 
+use super::change::{Effect, ServerChange, ServerEvent};
 use super::report::{AdminState, BadReport, Report};
-use super::{Effect, FULL_WEIGHT, Reporting, ServerChange, ServerEvent};
+use super::{FULL_WEIGHT, Reporting};
 
 /// After so many questions without a good answer a report is too old, and after this time at least,
 /// in milliseconds.

@@ -3,8 +3,8 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
+use super::change::{Effect, ServerChange, ServerEvent};
 use super::health::{self, Failure, Health, Transition};
 use super::report::{BadReport, Report};
 use super::reports::{Reports, ReportsSnapshot};
@@ -38,42 +38,6 @@ pub enum Fact {
     Probed(Result<u64, Failure>),
     /// The load that the server reports, or why that isn't believed.
     Reported(Result<Report, BadReport>),
-}
-
-/// The change of a server by a fact, by its operator, or by time alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerChange {
-    /// The values that have to be computed anew.
-    pub effect: Effect,
-    /// The events to publish, in order.
-    pub events: Vec<ServerEvent>,
-}
-
-/// The values that a change of a server makes stale. Each includes the ones before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
-    /// None.
-    #[default]
-    None,
-    /// Scores and shares by load.
-    Load,
-    /// Weights, and with them tables, rings and answers.
-    Weight,
-}
-
-/// An event of one server, whoever has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerEvent {
-    /// Probes found the server in another state.
-    Health(Transition),
-    /// By its own report the server takes no new sessions (`true`), or takes them again.
-    Refuses(bool),
-    /// Reports fail with this error, or are valid again (`None`).
-    Reports(Option<BadReport>),
-    /// The operator drains the server, or no longer does.
-    Drained(bool),
-    /// The operator suspends probes and reports, or no longer does.
-    Suspended(bool),
 }
 
 /// The questions due for a server.
@@ -475,7 +439,7 @@ mod tests {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
         let mut bad = |bad| server.apply_fact(Fact::Reported(Err(bad)), 1).events;
         assert_eq!(bad(BadReport::Silent), [ServerEvent::Reports(Some(BadReport::Silent))]);
-        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (Vec::new(), Vec::new()), "that is known");
+        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (alloc::vec![], alloc::vec![]), "that is known");
         assert_eq!(reports(&mut server, wants(100), 2).events, [ServerEvent::Reports(None)]);
         let seen = server.reports().unwrap();
         assert_eq!((seen.error, seen.bad[&BadReport::Silent], seen.bad[&BadReport::Odd]), (None, 2, 1));

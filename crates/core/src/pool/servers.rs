@@ -2,7 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::server::{DueChecks, Fact, PoolServer, ServerChange};
+use super::change::ServerChange;
+use super::server::{DueChecks, Fact, PoolServer};
 
 /// An entry of a pool: a server with all that its owner keeps beside it.
 pub trait PoolEntry {

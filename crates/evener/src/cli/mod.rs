@@ -173,8 +173,11 @@ pub struct RequestsArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The configuration
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "schema")]
+    pub file: Option<PathBuf>,
+    /// Print a JSON Schema of configurations instead, by which editors complete and check them
+    #[arg(long, conflicts_with_all = ["file", "file_only", "json"])]
+    pub schema: bool,
     /// Check the file only, not whether this host has the keys and interfaces that it names
     #[arg(long)]
     pub file_only: bool,

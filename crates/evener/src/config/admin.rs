@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use toml::Spanned;
 
+use super::keys::tables::{admin as keys, admin_tls};
 use super::problems::Problem;
 use super::references::{AdminFiles, References};
 use super::section::Section;
@@ -41,19 +42,19 @@ pub struct ClientCertificates {
     pub names: PathBuf,
 }
 
-pub(super) fn read(section: &mut Section<'_>, refers: &mut References) -> AdminConfig {
+pub(super) fn read(section: &Section<'_>, refers: &mut References) -> AdminConfig {
     AdminConfig {
-        listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
-        token_file: kept(section.get("token_file", values::path), &mut refers.token_file),
-        hosts: section.list("hosts", values::host_name).into_iter().map(Spanned::into_inner).collect(),
-        tls: section.section("tls", |section| tls(section, &mut refers.admin)),
+        listen: section.or(&keys::LISTEN, values::listen, Some(defaults::ADMIN_LISTEN)),
+        token_file: kept(section.get(&keys::TOKEN_FILE, values::path), &mut refers.token_file),
+        hosts: section.list(&keys::HOSTS, values::host_name).into_iter().map(Spanned::into_inner).collect(),
+        tls: section.section(&keys::TLS, |section| tls(section, &mut refers.admin)),
     }
 }
 
 fn tls(section: &mut Section<'_>, files: &mut AdminFiles) -> Option<AdminTls> {
     files.tls = group::tls(section);
-    files.client_ca = section.get("client_ca", values::path);
-    files.certificates_file = section.get("certificates_file", values::path);
+    files.client_ca = section.get(&admin_tls::CLIENT_CA, values::path);
+    files.certificates_file = section.get(&admin_tls::CERTIFICATES_FILE, values::path);
     let given = |name: &str| section.key_span(name);
     match (given("client_ca"), given("certificates_file")) {
         (Some(one), None) | (None, Some(one)) => {

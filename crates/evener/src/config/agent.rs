@@ -9,6 +9,7 @@ use evener_core::net::prefix::Prefix;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::keys::tables::agent as keys;
 use super::references::MemberFiles;
 use super::section::{Complaint, Section};
 use super::{MemberConfig, addresses, defaults, member, values};
@@ -45,7 +46,8 @@ pub enum DelayKind {
     Paper,
 }
 
-const DELAYS: [(&str, DelayKind); 2] = [("corrected", DelayKind::Corrected), ("paper", DelayKind::Paper)];
+pub(super) const DELAYS: [(&str, DelayKind); 2] =
+    [("corrected", DelayKind::Corrected), ("paper", DelayKind::Paper)];
 
 /// Where an agent answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +78,16 @@ impl AgentConfig {
     }
 }
 
-pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> AgentConfig {
+pub(super) fn read(section: &Section<'_>, files: &mut MemberFiles) -> AgentConfig {
     AgentConfig {
-        report_ms: section.or("report", values::duration_ms(defaults::REPORT_MS), defaults::MEASURE_MS),
-        listen: section.or("listen", listen, Some(AgentListen::At(defaults::LOAD_LISTEN))),
-        check_listen: section.or("check_listen", listen, None),
-        allow: section.list("allow", addresses::prefix).into_iter().map(Spanned::into_inner).collect(),
-        status_url: section.get("status_url", status_url).map(Spanned::into_inner),
-        cgroup: section.get("cgroup", cgroup).map(Spanned::into_inner),
-        delay: section.or("delay", values::choice(&DELAYS, &[]), DelayKind::default()),
-        member: section.section("member", |section| member::read(section, files)),
+        report_ms: section.time_or(&keys::REPORT),
+        listen: section.or(&keys::LISTEN, listen, Some(AgentListen::At(defaults::LOAD_LISTEN))),
+        check_listen: section.or(&keys::CHECK_LISTEN, listen, None),
+        allow: section.list(&keys::ALLOW, addresses::prefix).into_iter().map(Spanned::into_inner).collect(),
+        status_url: section.get(&keys::STATUS_URL, status_url).map(Spanned::into_inner),
+        cgroup: section.get(&keys::CGROUP, cgroup).map(Spanned::into_inner),
+        delay: section.word(&keys::DELAY, &DELAYS),
+        member: section.section(&keys::MEMBER, |section| member::read(section, files)),
     }
 }
 

@@ -5,14 +5,15 @@ use std::net::IpAddr;
 
 use toml::Spanned;
 
+use super::keys::tables::farm;
 use super::problems::Problem;
 use super::section::Section;
 use super::service::ServiceEntry;
 use super::values;
 
 /// Reads it as it is written: what it means is known once there are services.
-pub(super) fn read(section: &mut Section<'_>) -> Option<Spanned<String>> {
-    section.get("dispatcher", values::text)
+pub(super) fn read(section: &Section<'_>) -> Option<Spanned<String>> {
+    section.get(&farm::DISPATCHER, values::text)
 }
 
 /// The dispatcher's address: as it is written, or that of the server of this name.

@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evener_core::farm::Placement;
 use evener_core::farm::group::{
-    Claims, Group, GroupMember, JoinerError, Joining, LoadReading, WEIGHT_MAX, member_host, member_path,
+    Claims, Group, GroupMember, JoinerError, Joining, LoadReading, member_host, member_path,
 };
 use evener_core::net::Protocol;
 use evener_core::net::http::{RedirectStatus, Url};
-use evener_core::pool::policy::score::GAIN_PERCENT;
 use evener_core::pool::policy::{Choice, Consumer, Policy};
 use evener_core::pool::signals::Signal;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::keys;
+use super::keys::tables::{group as joins, server, service, tls as tls_keys};
 use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::references::GroupFiles;
@@ -24,35 +24,9 @@ use super::section::{Complaint, Section};
 use super::service::service_addresses;
 use super::{addresses, defaults, health, report, route, values};
 
-const LOADS: [(&str, LoadReading); 2] = [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
+pub(super) const LOADS: [(&str, LoadReading); 2] =
+    [("aged", LoadReading::Aged), ("paper", LoadReading::Paper)];
 
-/// Keys of services whose packets are sent on. Here the clients come to a socket.
-const PACKET_KEYS: [&str; 19] = [
-    "protocol",
-    "placement",
-    "stateless",
-    "discover",
-    "discover_interval",
-    "discover_rounds",
-    "servers_max",
-    "allow",
-    "announce",
-    "source_nat",
-    "encapsulation",
-    "mtu",
-    "clamp_mss",
-    "later_requests",
-    "proxy_protocol_port",
-    "rehandoff",
-    "keep_last",
-    "passive_checks",
-    "timeouts",
-];
-/// Keys of servers that packets are sent to.
-const PACKET_SERVER_KEYS: [&str; 4] = ["address", "port", "mac", "publish"];
-/// Keys of groups alone, and of their servers.
-const KEYS: [&str; 4] = ["status", "load", "group", "tls"];
-const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
 /// Keys of [service.group] for members without a token.
 const CLAIM_KEYS: [&str; 3] = ["paths", "hosts", "weight"];
 
@@ -89,51 +63,34 @@ pub(super) struct PlacedGroup {
     pub(super) urls: Vec<Span>,
 }
 
-/// Complains of a group's keys in a service that sends packets on.
-pub(super) fn refuse_keys(section: &mut Section<'_>) {
-    for key in KEYS {
-        section.foreign(key, "is only for method \"redirect\"", "remove it, or write method = \"redirect\"");
-    }
-}
-
-/// The same in one of its servers.
-pub(super) fn refuse_server_keys(section: &mut Section<'_>) {
-    for key in SERVER_KEYS {
-        section.foreign(key, "is only for method \"redirect\"", "remove it, and give the server's `address`");
-    }
-}
-
 /// Reads one group; `None` if it has no address, which has then been noted.
 pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
-    let name = section.get("name", values::name);
+    let name = section.get(&service::NAME, values::name);
     // It is this one, or somebody else would read.
-    section.get("method", values::text);
+    section.get(&service::METHOD, values::text);
+    section.scope().consumer = keys::Consumer::Redirect;
     let addresses = service_addresses(section, addresses::listening);
-    for key in PACKET_KEYS {
-        let why = "is about packets, and with method \"redirect\" clients are answered by HTTP";
-        section.foreign(key, why, "remove it");
-    }
-    let status = section.or("status", status, RedirectStatus::Found);
+    let status = section.or(&service::STATUS, status, RedirectStatus::Found);
     let policy =
-        section.or("policy", values::policy(Consumer::Redirect), Consumer::Redirect.default_policy());
-    let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
-    let report_gain_percent =
-        section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
-    let report = report::read(section, Placement::Director);
+        section.or(&service::POLICY, values::policy(Consumer::Redirect), Consumer::Redirect.default_policy());
+    let load = section.word(&service::LOAD, &LOADS);
+    let report_gain_percent = section.factor(&service::REPORT_GAIN);
+    let report = report::read(section, &service::REPORT);
     check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
-    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
-    let panic_percent = section.or("panic_threshold", values::share, 0);
-    let (joining, claims, allow, token_file, client_ca, joins) = section.section("group", |section| {
-        let allow = section.list("allow", addresses::prefix);
-        let joining = joining(section);
-        let token_file = section.get("token_file", values::path);
-        let client_ca = section.get("client_ca", values::path);
-        let shown = ["token_file", "client_ca"].iter().any(|key| section.key_span(key).is_some());
-        let joins = joining.insecure || shown;
-        let claims = claims(section, joining.insecure);
-        (joining, claims, allow, token_file, client_ca, joins)
-    });
-    let tls = section.section("tls", tls);
+    let slow_start_ms = section.time_or(&service::SLOW_START);
+    let panic_percent = section.or(&service::PANIC_THRESHOLD, values::share, 0);
+    let (joining, claims, allow, token_file, client_ca, joins) =
+        section.section(&service::GROUP, |section| {
+            let allow = section.list(&joins::ALLOW, addresses::prefix);
+            let joining = joining(section);
+            let token_file = section.get(&joins::TOKEN_FILE, values::path);
+            let client_ca = section.get(&joins::CLIENT_CA, values::path);
+            let shown = ["token_file", "client_ca"].iter().any(|key| section.key_span(key).is_some());
+            let joins = joining.insecure || shown;
+            let claims = claims(section, joining.insecure);
+            (joining, claims, allow, token_file, client_ca, joins)
+        });
+    let tls = section.section(&service::TLS, tls);
     if let Some(client_ca) = client_ca.as_ref().filter(|_| section.key_span("tls").is_none()) {
         let message = "members show certificates by TLS, and this service has no `tls`";
         let help = "add tls = { certificate = \"FILE\", key = \"FILE\" }, or use a token_file";
@@ -144,7 +101,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let routes = route::read(section, &RouteTargets { names, whole });
     let routed = "method \"redirect\"";
     let health =
-        section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed), true));
+        section.section(&service::HEALTH, |section| health::read(section, Protocol::Tcp, Some(routed), true));
 
     let first = addresses.first()?;
     Some(PlacedGroup {
@@ -210,16 +167,15 @@ fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
     }
 }
 
-fn joining(section: &mut Section<'_>) -> Joining {
-    let time = || values::duration_ms(defaults::GROUP_MS);
-    let insecure = section.or("insecure", values::flag, false);
+fn joining(section: &Section<'_>) -> Joining {
+    let insecure = section.flag(&joins::INSECURE);
     let shown = ["token_file", "client_ca"].iter().find_map(|key| section.key_span(key));
     if let Some(span) = shown.filter(|_| insecure) {
         let message = "with `insecure` anybody may join, whatever is shown";
         section.problem(Problem::new(span, message, "remove one of the two"));
     }
-    let report_ms = section.or("report", time(), defaults::GROUP_REPORT_MS);
-    let query = section.get("query_after", time());
+    let report_ms = section.time_or(&joins::REPORT);
+    let query = section.time(&joins::QUERY_AFTER);
     let query_after_ms = query.as_ref().map_or(report_ms * defaults::GROUP_QUERY, |query| *query.get_ref());
     if let Some(query) = query.filter(|query| *query.get_ref() <= report_ms) {
         let message = format!("`query_after` is not longer than `report` ({})", values::written(report_ms));
@@ -229,7 +185,7 @@ fn joining(section: &mut Section<'_>) -> Joining {
             "a member that reports in time is not silent: raise it",
         ));
     }
-    let remove = section.get("remove_after", time());
+    let remove = section.time(&joins::REMOVE_AFTER);
     let remove_after_ms = remove.as_ref().map_or(query_after_ms + report_ms, |remove| *remove.get_ref());
     if let Some(remove) = remove.filter(|remove| *remove.get_ref() <= query_after_ms) {
         let message =
@@ -240,7 +196,7 @@ fn joining(section: &mut Section<'_>) -> Joining {
 }
 
 /// The claims of members without a token: lines of tokens say themselves what they allow.
-fn claims(section: &mut Section<'_>, insecure: bool) -> Claims {
+fn claims(section: &Section<'_>, insecure: bool) -> Claims {
     for key in CLAIM_KEYS {
         let Some(span) =
             section.key_span(key).filter(|_| !insecure && section.key_span("client_ca").is_none())
@@ -250,12 +206,12 @@ fn claims(section: &mut Section<'_>, insecure: bool) -> Claims {
         let message = format!("`{key}` is for members that join by a certificate, or with `insecure`");
         section.problem(Problem::new(span, message, "write it on the lines of the token_file"));
     }
-    let paths = section.list("paths", pattern(member_path));
-    let hosts = section.list("hosts", pattern(member_host));
+    let paths = section.list(&joins::PATHS, pattern(member_path));
+    let hosts = section.list(&joins::HOSTS, pattern(member_host));
     Claims {
         paths: paths.into_iter().map(Spanned::into_inner).collect(),
         hosts: hosts.into_iter().map(Spanned::into_inner).collect(),
-        weight_max: section.or("weight", values::count(0..=u64::from(WEIGHT_MAX)), defaults::WEIGHT),
+        weight_max: section.number_or(&joins::WEIGHT),
     }
 }
 
@@ -270,8 +226,8 @@ fn pattern<P>(
 
 /// Both files, or none.
 pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
-    let certificate = section.get("certificate", values::path);
-    let key = section.get("key", values::path);
+    let certificate = section.get(&tls_keys::CERTIFICATE, values::path);
+    let key = section.get(&tls_keys::KEY, values::path);
     let there = |name: &str| section.key_span(name).is_some();
     if there("certificate") != there("key") {
         let lacking = if there("key") { "certificate" } else { "key" };
@@ -302,9 +258,9 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
 }
 
 /// The listed members with the places of their URLs, and whether none had a fault.
-fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
+fn members(section: &Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
     let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());
-    let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
+    let listed = section.sections(&service::SERVER, |section| member(section, &mut names, &mut urls));
     if !joins && !section.has("server") {
         let help = "add [[service.server]] with its url, or token_file or client_ca in [service.group]";
         section.missing("server", "this group has no members, and none may join", help);
@@ -320,25 +276,18 @@ fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Spa
 }
 
 fn member(
-    section: &mut Section<'_>,
+    section: &Section<'_>,
     names: &mut FirstSeen<String>,
     urls: &mut FirstSeen<Url>,
 ) -> Option<(GroupMember, Span)> {
-    let name = section.get("name", values::name);
-    let url = section.get("url", url);
-    for key in PACKET_SERVER_KEYS {
-        let why = "is for servers that packets are sent to; clients of method \"redirect\" are sent to a URL";
-        section.foreign(key, why, "write url = \"http://...\" instead");
-    }
-    let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
-    let backup = section.or("backup", values::flag, false);
-    let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
-    let anonymous = section.or("anonymous", values::flag, false);
-    let why =
-        "is for servers that packets are sent to: how many connections a client has to a member isn't seen";
-    section.foreign("max_connections", why, "remove it");
-    let control = section.get("control", self::url).map(Spanned::into_inner);
-    if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
+    let name = section.get(&server::NAME, values::name);
+    let url = section.get(&server::URL, url);
+    let weight = section.number_or(&server::WEIGHT);
+    let backup = section.flag(&server::BACKUP);
+    let health_address = section.get(&server::HEALTH_ADDRESS, addresses::address).map(Spanned::into_inner);
+    let anonymous = section.flag(&server::ANONYMOUS);
+    let control = section.get(&server::CONTROL, self::url).map(Spanned::into_inner);
+    if section.key_span("url").is_none() && !section.has("address") {
         let help = "add where clients are sent to, such as url = \"http://192.0.2.31:8080\"";
         section.missing("url", "this server has no URL", help);
     }

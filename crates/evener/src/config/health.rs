@@ -5,12 +5,13 @@ use evener_core::pool::{HealthCheck, HealthKind, ProbeTls};
 use toml::Spanned;
 
 use super::Config;
+use super::keys::tables::health as keys;
 use super::problems::Problem;
 use super::section::Section;
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CheckKind {
+pub(super) enum CheckKind {
     Tcp,
     Http,
     Https,
@@ -18,7 +19,7 @@ enum CheckKind {
     None,
 }
 
-const KINDS: [(&str, CheckKind); 5] = [
+pub(super) const KINDS: [(&str, CheckKind); 5] = [
     ("tcp", CheckKind::Tcp),
     ("http", CheckKind::Http),
     ("https", CheckKind::Https),
@@ -57,15 +58,14 @@ pub(super) fn read(
     routed: Option<&str>,
     named: bool,
 ) -> HealthCheck {
-    let written = section.get("kind", values::choice(&KINDS, &[]));
+    let written = section.get(&keys::KIND, values::choice(&KINDS, &[]));
     if let Some(kind) = &written {
         impossible_kind(section, kind, protocol, routed);
     }
     let misspelt = written.is_none() && section.has("kind");
     let kind = written.map_or(default_kind(protocol, routed), Spanned::into_inner);
-    if !misspelt {
-        misplaced_keys(section, kind);
-    }
+    let word = KINDS.iter().find(|(_, named)| *named == kind).map(|(word, _)| *word);
+    section.scope().kind = word.filter(|_| !misspelt);
     let tls = tls(section, named || kind != CheckKind::Https);
     let http = http(section, tls.filter(|_| kind == CheckKind::Https));
     let (interval_ms, timeout_ms) = times(section);
@@ -78,14 +78,10 @@ pub(super) fn read(
         },
         interval_ms,
         timeout_ms,
-        rise: section.or("rise", values::count(defaults::COUNTS), defaults::HEALTH_RISE),
-        fall: section.or("fall", values::count(defaults::COUNTS), defaults::HEALTH_FALL),
-        jitter_percent: section.or(
-            "jitter_percent",
-            values::count(defaults::JITTER_PERCENT),
-            defaults::HEALTH_JITTER_PERCENT,
-        ),
-        port: section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner),
+        rise: section.number_or(&keys::RISE),
+        fall: section.number_or(&keys::FALL),
+        jitter_percent: section.number_or(&keys::JITTER_PERCENT),
+        port: section.number(&keys::PORT).map(Spanned::into_inner),
     }
 }
 
@@ -124,33 +120,11 @@ fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     }
 }
 
-/// Complains of keys that mean nothing with this kind of probe.
-fn misplaced_keys(section: &Section<'_>, kind: CheckKind) {
-    let complain = |key: &str, what: &str, help: &str| {
-        if let Some(span) = section.key_span(key) {
-            section.problem(Problem::new(span, format!("`{key}` is only for {what}"), help));
-        }
-    };
-    if kind != CheckKind::Https {
-        for key in ["name", "ca", "verify"] {
-            complain(key, "probes by TLS", "write kind = \"https\", or remove it");
-        }
-    }
-    if !matches!(kind, CheckKind::Http | CheckKind::Https) {
-        for key in ["path", "host", "status", "body"] {
-            complain(key, "HTTP probes", "write kind = \"http\", or remove it");
-        }
-    }
-    if matches!(kind, CheckKind::Arp | CheckKind::None) {
-        complain("port", "probes of a port", "write kind = \"tcp\" or \"http\", or remove it");
-    }
-}
-
 /// Reads the keys of TLS. Certificates are verified by a name, which must be there or be `named`.
-fn tls(section: &mut Section<'_>, named: bool) -> Option<ProbeTls> {
-    let name = section.get("name", values::host_name).map(Spanned::into_inner);
-    let ca = section.get("ca", values::path);
-    let verify = section.or("verify", values::flag, true);
+fn tls(section: &Section<'_>, named: bool) -> Option<ProbeTls> {
+    let name = section.get(&keys::NAME, values::host_name).map(Spanned::into_inner);
+    let ca = section.get(&keys::CA, values::path);
+    let verify = section.flag(&keys::VERIFY);
     if let Some(ca) = &ca {
         section.note_authorities(ca);
     }
@@ -168,27 +142,26 @@ fn tls(section: &mut Section<'_>, named: bool) -> Option<ProbeTls> {
 }
 
 /// Reads the keys of an HTTP probe.
-fn http(section: &mut Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
+fn http(section: &Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
     let status: Vec<_> =
-        section.one_or_list("status", values::status).into_iter().map(Spanned::into_inner).collect();
+        section.one_or_list(&keys::STATUS, values::status).into_iter().map(Spanned::into_inner).collect();
     if let Some(span) = section.key_span("status").filter(|_| !section.has("status")) {
         let help = "name the status codes that mean health, such as \"200-399\"";
         section.problem(Problem::new(span, "`status` is empty, so no server would ever be healthy", help));
     }
     HealthKind::Http {
-        path: section.or("path", values::request_target, defaults::HEALTH_PATH.to_owned()),
-        host: section.get("host", values::host_field).map(Spanned::into_inner),
+        path: section.or(&keys::PATH, values::request_target, defaults::HEALTH_PATH.to_owned()),
+        host: section.get(&keys::HOST, values::host_field).map(Spanned::into_inner),
         status: if status.is_empty() { vec![defaults::HEALTH_STATUS] } else { status },
-        body: section.get("body", values::text).map(Spanned::into_inner),
+        body: section.get(&keys::BODY, values::text).map(Spanned::into_inner),
         tls,
     }
 }
 
 /// Interval and timeout, in milliseconds.
-fn times(section: &mut Section<'_>) -> (u64, u64) {
-    let interval_ms =
-        section.or("interval", values::duration_ms(defaults::INTERVAL_MS), defaults::HEALTH_INTERVAL_MS);
-    let Some(timeout) = section.get("timeout", values::duration_ms(1..=*defaults::INTERVAL_MS.end())) else {
+fn times(section: &Section<'_>) -> (u64, u64) {
+    let interval_ms = section.time_or(&keys::INTERVAL);
+    let Some(timeout) = section.time(&keys::TIMEOUT) else {
         return (interval_ms, defaults::health_timeout_ms(interval_ms));
     };
     if *timeout.get_ref() >= interval_ms {

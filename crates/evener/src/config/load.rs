@@ -11,6 +11,7 @@ use toml::de::DeTable;
 
 use super::NamesText;
 use super::include::{self, SourceText};
+use super::keys::tables;
 use super::problems::{ProblemReport, ProblemSink, Problems};
 use super::references::References;
 use super::section::Section;
@@ -172,7 +173,7 @@ fn read_with_names(
     let origin = SourceText { included: &included, ..origin };
     let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
-        Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
+        Section::root(document.get_ref(), tables::FILE, &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink, &document);
     drop(document);
     let mut found = include::by_file(sink.drain(), origin);

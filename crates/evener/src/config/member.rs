@@ -3,16 +3,17 @@
 
 use std::path::PathBuf;
 
-use evener_core::farm::group::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX};
+use evener_core::farm::group::{Joiner, JoinerError, PATTERNS_MAX};
 use evener_core::net::http::Url;
 use evener_core::path::content::{HostPattern, PathPattern};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::keys::tables::member as keys;
 use super::problems::Problem;
 use super::references::MemberFiles;
 use super::section::{Complaint, Section};
-use super::{Tls, defaults, values};
+use super::{Tls, values};
 
 /// How a host is a member of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,13 +49,13 @@ impl Default for MemberConfig {
         MemberConfig {
             group: None,
             url: None,
-            weight: defaults::WEIGHT,
+            weight: keys::WEIGHT.default() as u16,
             anonymous: false,
             paths: Vec::new(),
             hosts: Vec::new(),
             control: None,
             token_file: None,
-            report_ms: defaults::GROUP_REPORT_MS,
+            report_ms: keys::REPORT.default(),
             ca: None,
             tls: None,
         }
@@ -62,10 +63,10 @@ impl Default for MemberConfig {
 }
 
 /// Reads what the host is in groups, and whether the file says so at all.
-pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> MemberConfig {
+pub(super) fn read(section: &Section<'_>, files: &mut MemberFiles) -> MemberConfig {
     files.names_group = section.key_span("group").is_some();
-    let group = section.get("group", url);
-    let own_url = section.get("url", url);
+    let group = section.get(&keys::GROUP, url);
+    let own_url = section.get(&keys::URL, url);
     for key in ["weight", "anonymous", "path", "host", "url"] {
         if let Some(span) = section.key_span(key).filter(|_| section.key_span("group").is_none()) {
             let message = format!("`{key}` is of the group that this host joins, and no `group` is named");
@@ -73,22 +74,22 @@ pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> Member
             section.problem(Problem::new(span, message, help));
         }
     }
-    let weight = section.or("weight", values::count(0..=u64::from(WEIGHT_MAX)), defaults::WEIGHT);
-    let anonymous = section.or("anonymous", values::flag, false);
+    let weight = section.number_or(&keys::WEIGHT);
+    let anonymous = section.flag(&keys::ANONYMOUS);
     if let Some(url) = own_url.as_ref().filter(|url| anonymous && url.get_ref().is_secure()) {
         let message =
             "what clients want of an anonymous member is fetched without TLS, and this URL is https";
         section.problem(Problem::new(url.span(), message, "write an http URL, or remove `anonymous`"));
     }
-    let paths = section.one_or_list("path", |value| own(value, "\"/img/*\"", Joiner::add_path));
-    let hosts = section.one_or_list("host", |value| own(value, "\"img.example.com\"", Joiner::add_host));
+    let paths = section.one_or_list(&keys::PATH, |value| own(value, "\"/img/*\"", Joiner::add_path));
+    let hosts = section.one_or_list(&keys::HOST, |value| own(value, "\"img.example.com\"", Joiner::add_host));
     for (key, found) in [("path", &paths), ("host", &hosts)] {
         if let Some(one) = found.get(PATTERNS_MAX) {
             let message = format!("this member has more than {PATTERNS_MAX} entries of `{key}`");
             section.problem(Problem::new(one.span(), message, "name fewer, with stars"));
         }
     }
-    let control = section.get("control", url);
+    let control = section.get(&keys::CONTROL, url);
     if let Some(span) =
         control.as_ref().filter(|url| url.get_ref().is_secure() && section.key_span("tls").is_none())
     {
@@ -100,10 +101,10 @@ pub(super) fn read(section: &mut Section<'_>, files: &mut MemberFiles) -> Member
         ));
     }
     let control = control.map(Spanned::into_inner);
-    files.token_file = section.get("token_file", values::path);
-    let report_ms = section.or("report", values::duration_ms(defaults::GROUP_MS), defaults::GROUP_REPORT_MS);
-    files.ca = section.get("ca", values::path);
-    files.tls = section.section("tls", super::group::tls);
+    files.token_file = section.get(&keys::TOKEN_FILE, values::path);
+    let report_ms = section.time_or(&keys::REPORT);
+    files.ca = section.get(&keys::CA, values::path);
+    files.tls = section.section(&keys::TLS, super::group::tls);
     MemberConfig {
         group: group.map(Spanned::into_inner),
         url: own_url.map(Spanned::into_inner),

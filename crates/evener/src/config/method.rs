@@ -7,9 +7,10 @@ use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::tables::RehandoffMode;
 use toml::Spanned;
 
+use super::keys::tables::service as keys;
 use super::problems::Problem;
 use super::section::Section;
-use super::{defaults, values};
+use super::values;
 
 const METHODS: [(&str, Method); Method::ALL.len()] = {
     let mut named = [("", Method::L2); Method::ALL.len()];
@@ -20,11 +21,16 @@ const METHODS: [(&str, Method); Method::ALL.len()] = {
     }
     named
 };
-const LATER_REQUESTS: [(&str, RehandoffMode); 3] =
+pub(super) const LATER_REQUESTS: [(&str, RehandoffMode); 3] =
     [("stay", RehandoffMode::Stay), ("close", RehandoffMode::Close), ("rehandoff", RehandoffMode::Rehandoff)];
 const METHODS_LATER: [&str; 1] = ["dns"];
-const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
+pub(super) const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
+
+/// The names of all methods.
+pub(super) fn words() -> Vec<&'static str> {
+    METHOD_NAMES.to_vec()
+}
 
 /// How a connection reaches its server.
 pub(super) struct MethodConfig {
@@ -47,38 +53,22 @@ impl MethodConfig {
         protocol: Protocol,
         placement: Placement,
     ) -> MethodConfig {
-        let method =
-            section.get("method", values::choice_of(&METHODS, METHOD_NAMES.to_vec(), &METHODS_LATER));
+        let method = section.get(&keys::METHOD, values::choice_of(&METHODS, words(), &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
         let reach = MethodConfig {
             written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),
-            source_nat: section.or("source_nat", values::flag, false),
+            source_nat: section.flag(&keys::SOURCE_NAT),
             encapsulation: section.or(
-                "encapsulation",
+                &keys::ENCAPSULATION,
                 values::choice(&ENCAPSULATIONS, &[]),
                 default_encapsulation(placement),
             ),
-            tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
-            clamp_mss: section.or("clamp_mss", values::flag, true),
-            later_requests: section.or(
-                "later_requests",
-                values::choice(&LATER_REQUESTS, &[]),
-                RehandoffMode::Stay,
-            ),
-            proxy_protocol_port: section
-                .get("proxy_protocol_port", values::count(defaults::PORTS))
-                .map(Spanned::into_inner),
+            tunnel_mtu: section.number(&keys::MTU).map(Spanned::into_inner),
+            clamp_mss: section.flag(&keys::CLAMP_MSS),
+            later_requests: section.word(&keys::LATER_REQUESTS, &LATER_REQUESTS),
+            proxy_protocol_port: section.number(&keys::PROXY_PROTOCOL_PORT).map(Spanned::into_inner),
         };
-        reach.only_with(section, &[Method::Nat], &["source_nat"]);
-        reach.only_with(section, &[Method::Handoff], &["later_requests", "proxy_protocol_port"]);
-        // Hosts that aren't on the link are reached by a tunnel, whatever the method.
-        if placement == Placement::Director {
-            reach.only_with(section, &[Method::Tunnel, Method::Handoff], &["encapsulation", "mtu"]);
-        }
-        // With a handoff it is who greets clients that offers them a segment size.
-        if placement == Placement::Director || reach.written.is_some_and(Method::hands_over) {
-            reach.only_with(section, &[Method::Tunnel], &["clamp_mss"]);
-        }
+        section.scope().method = reach.written;
         if reach.written.is_some_and(Method::translates) {
             one_family(section, addresses);
         }
@@ -104,23 +94,6 @@ impl MethodConfig {
             Placement::EveryHost => Some("placement \"every-host\"".to_owned()),
             Placement::Director => None,
         })
-    }
-
-    /// Complains of keys that mean nothing with other methods than these.
-    pub(super) fn only_with(&self, section: &Section<'_>, methods: &[Method], keys: &[&'static str]) {
-        let Some(written) = self.written.filter(|written| !methods.contains(written)) else { return };
-        let named = |beginning: &str| {
-            let named = methods.iter().map(|method| format!("{beginning}\"{method}\""));
-            named.collect::<Vec<_>>().join(" or ")
-        };
-        for key in keys {
-            if let Some(span) = section.key_span(key) {
-                let message =
-                    format!("`{key}` is only for method {}; this service has \"{written}\"", named(""));
-                let help = format!("remove it, or write {}", named("method = "));
-                section.problem(Problem::new(span, message, help));
-            }
-        }
     }
 }
 

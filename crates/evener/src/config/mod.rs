@@ -12,6 +12,7 @@ mod dns;
 mod group;
 mod health;
 mod include;
+mod keys;
 mod load;
 mod member;
 mod method;
@@ -48,12 +49,15 @@ use toml::Spanned;
 
 pub use admin::{AdminConfig, AdminTls, ClientCertificates};
 pub use agent::{AgentConfig, AgentListen, DelayKind};
-pub(crate) use defaults::LOAD_PORT;
+pub(crate) use defaults::{FARM_ROUTES, LOAD_PORT, ROUTES, SERVERS, VIPS};
 pub use dns::{DnsConfig, NameConfig, NamesText, ZoneConfig};
 use dns::{NamesFile, ServiceReference};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 use include::SourceText;
+pub use keys::schema;
+use keys::tables::{file, log};
+pub(crate) use keys::{idle_limits_ms, interval_limits_ms};
 pub(crate) use load::parse_changed;
 pub use load::{Checked, LoadedConfig, Sources, check, load, load_tables, parse};
 pub use member::MemberConfig;
@@ -276,21 +280,22 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 ];
 
 fn config(
-    root: &mut Section<'_>,
+    root: &Section<'_>,
     origin: SourceText<'_>,
     unwritten: &mut DefaultedPolicies,
 ) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
-    let engine = root.section("engine", |section| engine(section, &mut refers));
+    let engine = root.section(&file::ENGINE, |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
-        root.section("farm", |section| (farm(section, &mut refers), dispatcher::read(section)));
-    let admin = root.section("admin", |section| admin::read(section, &mut refers));
-    let log = root.section("log", |section| LogConfig {
-        access: kept(section.get("access", values::log_target), &mut refers.access_log),
+        root.section(&file::FARM, |section| (farm(section, &mut refers), dispatcher::read(section)));
+    let admin = root.section(&file::ADMIN, |section| admin::read(section, &mut refers));
+    let log = root.section(&file::LOG, |section| LogConfig {
+        access: kept(section.get(&log::ACCESS, values::log_target), &mut refers.access_log),
     });
-    let (agent, agent_listen) = root
-        .section("agent", |section| (agent::read(section, &mut refers.member), section.key_span("listen")));
-    let read = root.sections("service", |section| service_or_group(section, unwritten));
+    let (agent, agent_listen) = root.section(&file::AGENT, |section| {
+        (agent::read(section, &mut refers.member), section.key_span("listen"))
+    });
+    let read = root.sections(&file::SERVICE, |section| service_or_group(section, unwritten));
     if !root.has("service") && !root.has("dns") && !refers.member.names_group {
         root.missing("service",
             "there is no service",
@@ -311,7 +316,7 @@ fn config(
     let of_groups =
         groups.iter().map(|placed| ServiceReference::group(&placed.service.group, placed.name.clone()));
     let followed: Vec<_> = of_packets.chain(of_groups).collect();
-    let (dns, files) = root.section("dns", |section| {
+    let (dns, files) = root.section(&file::DNS, |section| {
         refers.dns = section.span();
         refers.cookie_secret_file = section.key_span("cookie_secret_file");
         dns::read(section, &followed, origin, unwritten)
@@ -348,8 +353,10 @@ fn kept<T: Clone>(read: Option<Spanned<T>>, place: &mut Option<Spanned<T>>) -> O
     read.map(Spanned::into_inner)
 }
 
-fn engine(section: &mut Section<'_>, refers: &mut References) -> EngineConfig {
-    let interfaces = section.list("interfaces", values::interface);
+fn engine(section: &Section<'_>, refers: &mut References) -> EngineConfig {
+    use keys::tables::engine as keys;
+
+    let interfaces = section.list(&keys::INTERFACES, values::interface);
     let mut once = FirstSeen::new();
     for interface in &interfaces {
         let name = interface.get_ref();
@@ -357,46 +364,43 @@ fn engine(section: &mut Section<'_>, refers: &mut References) -> EngineConfig {
         once.first(section, name, interface.span(), message, "list it once");
     }
     refers.interfaces.clone_from(&interfaces);
-    let sessions_max = section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX);
+    let sessions_max = section.number_or(&keys::SESSIONS_MAX);
     EngineConfig {
-        kind: section.or("kind", values::choice(&ENGINE_KINDS, &[]), defaults::ENGINE_KIND),
-        xdp_mode: section.or("xdp_mode", values::choice(&XDP_MODES, &[]), defaults::XDP_MODE),
+        kind: section.word(&keys::KIND, &ENGINE_KINDS),
+        xdp_mode: section.word(&keys::XDP_MODE, &XDP_MODES),
         interfaces: interfaces.into_iter().map(Spanned::into_inner).collect(),
         sessions_max,
-        sessions6_max: section.or(
-            "sessions6_max",
-            values::count(defaults::SESSIONS),
-            defaults::sessions6_max(sessions_max),
-        ),
-        threads: section.get("threads", values::count(defaults::THREADS)).map(Spanned::into_inner),
+        sessions6_max: section
+            .number(&keys::SESSIONS6_MAX)
+            .map_or_else(|| defaults::sessions6_max(sessions_max), Spanned::into_inner),
+        threads: section.number(&keys::THREADS).map(Spanned::into_inner),
     }
 }
 
-fn farm(section: &mut Section<'_>, refers: &mut References) -> FarmConfig {
-    let directors = section.list("directors", addresses::director_address);
+fn farm(section: &Section<'_>, refers: &mut References) -> FarmConfig {
+    use keys::tables::farm as keys;
+
+    let directors = section.list(&keys::DIRECTORS, addresses::director_address);
     let mut once = FirstSeen::new();
     for director in &directors {
         let message = format!("director {} is listed twice", director.get_ref());
         once.first(section, *director.get_ref(), director.span(), message, "list it once");
     }
     FarmConfig {
-        secret_file: kept(section.get("secret_file", values::path), &mut refers.secret_file),
-        cookie_epoch_ms: section.or(
-            "cookie_epoch",
-            values::duration_ms(defaults::COOKIE_EPOCH),
-            defaults::COOKIE_EPOCH_MS,
-        ),
-        orphan_ms: section.or("orphan", values::duration_ms(defaults::ORPHAN), defaults::ORPHAN_MS),
+        secret_file: kept(section.get(&keys::SECRET_FILE, values::path), &mut refers.secret_file),
+        cookie_epoch_ms: section.time_or(&keys::COOKIE_EPOCH),
+        orphan_ms: section.time_or(&keys::ORPHAN),
         directors: directors.into_iter().map(Spanned::into_inner).collect(),
         dispatcher: None,
         peers: peers(section),
     }
 }
 
-fn peers(section: &mut Section<'_>) -> PeerOptions {
-    let range = || values::duration_ms(defaults::REPORT_MS);
-    let interval_ms = section.or("interval", range(), defaults::REPORT_INTERVAL_MS);
-    let silence = section.get("silence", range());
+fn peers(section: &Section<'_>) -> PeerOptions {
+    use keys::tables::farm as keys;
+
+    let interval_ms = section.time_or(&keys::INTERVAL);
+    let silence = section.time(&keys::SILENCE);
     let silence_ms = silence.as_ref().map_or(interval_ms * defaults::SILENCE, |silence| *silence.get_ref());
     // One report lost is no silence.
     if let Some(silence) = silence.filter(|_| silence_ms < interval_ms * defaults::SILENCE_LEAST) {
@@ -404,11 +408,7 @@ fn peers(section: &mut Section<'_>) -> PeerOptions {
         let least = values::written(interval_ms * defaults::SILENCE_LEAST);
         section.problem(Problem::new(silence.span(), message, format!("write \"{least}\" or more")));
     }
-    PeerOptions {
-        port: section.or("port", values::count(defaults::PORTS), defaults::PEER_PORT),
-        interval_ms,
-        silence_ms,
-    }
+    PeerOptions { port: section.number_or(&keys::PORT), interval_ms, silence_ms }
 }
 
 /// Checks the addresses that each service may have for itself only.

@@ -13,7 +13,7 @@ pub(super) struct ProblemSpans {
 }
 
 /// Reports what an agent with this file would refuse, or not hear.
-pub(super) fn check(root: &mut Section<'_>, config: &Config, places: ProblemSpans) {
+pub(super) fn check(root: &Section<'_>, config: &Config, places: ProblemSpans) {
     if !config.dns.probes_paths() {
         return;
     }

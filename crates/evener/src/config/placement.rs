@@ -6,60 +6,32 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::farm::{Method, Placement, Server};
 use toml::Spanned;
 
+use super::keys::tables::service;
 use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::service::ServiceEntry;
-use super::{FarmConfig, addresses, defaults, values};
+use super::{FarmConfig, values};
 
-const PLACEMENTS: [(&str, Placement); 2] =
+pub(super) const PLACEMENTS: [(&str, Placement); 2] =
     [("director", Placement::Director), ("every-host", Placement::EveryHost)];
 
 /// Reads `placement`.
 pub(super) fn read(section: &mut Section<'_>) -> Placement {
-    let placement = section.or("placement", values::choice(&PLACEMENTS, &[]), Placement::Director);
-    if let Some(span) = section.key_span("discover").filter(|_| placement == Placement::EveryHost) {
-        let message = "with \"every-host\" hosts know each other by name: none is found by `discover`";
-        let help = "list every host as [[service.server]], and remove it";
-        section.problem(Problem::new(span, message, help));
-    }
+    let placement = section.word(&service::PLACEMENT, &PLACEMENTS);
+    section.scope().placement = placement;
     placement
 }
 
 /// Reads `stateless`.
-pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy: &str) -> bool {
-    let Some(stateless) = section.get("stateless", values::flag) else { return false };
-    let problem = |message: &str, help: &str| section.problem(Problem::new(stateless.span(), message, help));
-    if placement != Placement::EveryHost {
-        problem("`stateless` is only for placement \"every-host\"", "remove it");
-    } else if policy != "hash" && *stateless.get_ref() {
-        problem(
-            "only policy \"hash\" comes to the same choice for every packet without remembering it",
-            "write policy = \"hash\", or remove `stateless`",
-        );
+pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &str) -> bool {
+    let Some(stateless) = section.get(&service::STATELESS, values::flag) else { return false };
+    if placement == Placement::EveryHost && policy != "hash" && *stateless.get_ref() {
+        let message = "only policy \"hash\" comes to the same choice for every packet without remembering it";
+        let help = "write policy = \"hash\", or remove `stateless`";
+        section.problem(Problem::new(stateless.span(), message, help));
     }
     stateless.into_inner()
-}
-
-/// Reads `slow_start`. Hosts that pass on what isn't theirs need tables that are alike, and hear of
-/// each other at different moments.
-pub(super) fn slow_start_ms(section: &mut Section<'_>, placement: Placement) -> u64 {
-    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
-    if let Some(span) = section.key_span("slow_start").filter(|_| placement == Placement::EveryHost) {
-        let message = "with placement = \"every-host\" all hosts need the same tables, and `slow_start` would part them for a while";
-        section.problem(Problem::new(span, message, "remove it"));
-    }
-    slow_start_ms
-}
-
-/// Reads `publish` of a server: one address or several.
-pub(super) fn publish(section: &mut Section<'_>, placement: Placement) -> Vec<Spanned<IpAddr>> {
-    let published = section.one_or_list("publish", addresses::published);
-    if let Some(span) = section.key_span("publish").filter(|_| placement != Placement::EveryHost) {
-        let help = "remove it, or add placement = \"every-host\" to the service";
-        section.problem(Problem::new(span, "`publish` is only for placement \"every-host\"", help));
-    }
-    published
 }
 
 /// Makes published addresses the service's, on the port of its first.

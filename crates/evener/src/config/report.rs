@@ -1,36 +1,33 @@
 //! `[service.report]`: how servers are asked for their load.
 
-use evener_core::farm::Placement;
 use evener_core::pool::policy::{Consumer, Policy};
 use evener_core::pool::signals::Signal;
 use evener_core::pool::{ReportKind, Reporting};
 use toml::Spanned;
 
+use super::keys::Key;
+use super::keys::tables::report as keys;
 use super::problems::Problem;
 use super::section::Section;
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ReportFormat {
+pub(super) enum ReportFormat {
     Http,
     AgentCheck,
     ModStatus,
 }
 
-const KINDS: [(&str, ReportFormat); 3] = [
+pub(super) const KINDS: [(&str, ReportFormat); 3] = [
     ("http", ReportFormat::Http),
     ("agent-check", ReportFormat::AgentCheck),
     ("mod_status", ReportFormat::ModStatus),
 ];
 
-/// Reads how the servers of a service are asked, if they are.
-pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Reporting> {
-    let span = service.key_span("report")?;
-    if placement == Placement::EveryHost {
-        let message = "with placement = \"every-host\" hosts tell each other their load, and ask nobody";
-        service.problem(Problem::new(span, message, "remove it"));
-    }
-    Some(service.section("report", reporting))
+/// Reads how servers are asked for reports; `None` if the table of this key isn't there.
+pub(super) fn read(section: &Section<'_>, key: &Key) -> Option<Reporting> {
+    section.key_span(key.name)?;
+    Some(section.section(key, reporting))
 }
 
 /// Complains of a policy that goes by what servers say where they aren't asked, or for how much of
@@ -50,21 +47,15 @@ pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, repor
 }
 
 fn reporting(section: &mut Section<'_>) -> Reporting {
-    let kind = section.or("kind", values::choice(&KINDS, &[]), ReportFormat::Http);
-    let path = section.get("path", values::request_target);
-    let port = section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner);
-    if kind == ReportFormat::AgentCheck {
-        if let Some(span) = section.key_span("path") {
-            let help = "write kind = \"http\", or remove it";
-            section.problem(Problem::new(span, "`path` is only for reports by HTTP", help));
-        }
-        if section.key_span("port").is_none() {
-            let help = "write the port that your agents listen on, such as port = 9184";
-            section.missing("port", "agent-check has no port of its own", help);
-        }
+    let kind = section.word(&keys::KIND, &KINDS);
+    section.scope().kind = KINDS.iter().find(|(_, named)| *named == kind).map(|(word, _)| *word);
+    let path = section.get(&keys::PATH, values::request_target);
+    let port = section.number(&keys::PORT).map(Spanned::into_inner);
+    if kind == ReportFormat::AgentCheck && section.key_span("port").is_none() {
+        let help = "write the port that your agents listen on, such as port = 9184";
+        section.missing("port", "agent-check has no port of its own", help);
     }
-    let interval_ms =
-        section.or("interval", values::duration_ms(defaults::INTERVAL_MS), defaults::HEALTH_INTERVAL_MS);
+    let interval_ms = section.time_or(&keys::INTERVAL);
     Reporting {
         kind: match kind {
             ReportFormat::Http => {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use evener_core::farm::Route;
 use evener_core::farm::plan::SERVICES_MAX;
-use evener_core::farm::{Method, Route};
 use evener_core::path::content::{HostPattern, METHOD_MAX, PathPattern, PatternError};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::method::MethodConfig;
+use super::keys::tables::{route, service};
 use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section, nearest_or_all};
@@ -22,16 +22,9 @@ pub(super) struct RouteTargets<'a> {
     pub(super) whole: bool,
 }
 
-/// Complains of routes where servers aren't chosen by what clients ask for.
-pub(super) fn only_by_content(section: &Section<'_>, reach: &MethodConfig) {
-    let by_content: Vec<Method> =
-        Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
-    reach.only_with(section, &by_content, &["route"]);
-}
-
 /// Reads the routes of a service with these servers, each with its place in the file.
-pub(super) fn read(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Vec<Spanned<Route>> {
-    let routes = section.sections("route", |section| {
+pub(super) fn read(section: &Section<'_>, listed: &RouteTargets<'_>) -> Vec<Spanned<Route>> {
+    let routes = section.sections(&service::ROUTE, |section| {
         let read = one(section, listed);
         Spanned::new(section.span(), read)
     });
@@ -49,16 +42,16 @@ pub(super) fn read(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Vec<
 }
 
 /// One route; `None` if a part of it can't be read, which has been noted.
-fn one(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
-    let host = section.get("host", host);
-    let path = section.get("path", path);
-    let methods = section.one_or_list("methods", method);
+fn one(section: &Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
+    let host = section.get(&route::HOST, host);
+    let path = section.get(&route::PATH, path);
+    let methods = section.one_or_list(&route::METHODS, method);
     if let Some(span) = section.key_span("methods").filter(|_| !section.has("methods")) {
         let help = "name the methods, such as [\"GET\", \"HEAD\"], or leave it out for all";
         section.problem(Problem::new(span, "`methods` is empty, so this route would take nothing", help));
     }
     once(section, &methods, "the method");
-    let servers = section.one_or_list("servers", values::name);
+    let servers = section.one_or_list(&route::SERVERS, values::name);
     check_servers(section, &servers, listed);
     let lacks = |key: &str, read: bool| section.key_span(key).is_some() && !read;
     if lacks("host", host.is_some()) || lacks("path", path.is_some()) || lacks("methods", !methods.is_empty())

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::keys::{Key, Scope, Value, home};
 use super::problems::{Problem, ProblemSink, Span};
+use super::values;
 use crate::runtime::spelling::{is_like, nearest};
 
 /// Why a value will not do, to be prefixed by its key, and what to write instead.
@@ -27,32 +29,6 @@ impl Complaint {
     }
 }
 
-/// Where keys belong that are easily written at the top of the file.
-const HOMES: [(&str, &[&str]); 9] = [
-    ("[[service.server]]", &["server", "servers"]),
-    ("[[service.route]]", &["route", "routes"]),
-    ("[service.health]", &["health"]),
-    ("[service.timeouts]", &["timeouts"]),
-    (
-        "[[service]]",
-        &[
-            "name",
-            "address",
-            "addresses",
-            "protocol",
-            "method",
-            "placement",
-            "policy",
-            "discover",
-            "announce",
-        ],
-    ),
-    ("[engine]", &["kind", "xdp_mode", "interfaces", "sessions_max", "threads"]),
-    ("[farm]", &["secret_file", "directors", "dispatcher"]),
-    ("[admin]", &["listen", "token_file", "hosts"]),
-    ("[admin.tls]", &["client_ca", "certificates_file"]),
-];
-
 static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// A table of the file while it is read.
@@ -61,22 +37,29 @@ pub(super) struct Section<'d> {
     title: String,
     table: &'d DeTable<'d>,
     span: Span,
-    known: Vec<&'static str>,
-    later: Vec<&'static str>,
-    /// The help for other keys, where probably none that is known was meant.
+    /// The keys that tables of this title may have.
+    keys: &'static [&'static Key],
+    scope: Scope,
+    /// The help for unknown keys, where probably none of this table was meant.
     others: Option<&'static str>,
     sink: &'d ProblemSink,
 }
 
 impl<'d> Section<'d> {
-    /// Reads the whole file with `read`, then complains of the keys it did not ask for.
+    /// Reads a whole file with `read`, then complains of keys that it can't have.
     pub(super) fn root<T>(
         table: &'d DeTable<'d>,
+        keys: &'static [&'static Key],
         sink: &'d ProblemSink,
         read: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let (known, later, others) = (Vec::new(), Vec::new(), None);
-        Section { title: String::new(), table, span: 0..0, known, later, others, sink }.read(read)
+        let scope = Scope::FILE;
+        Section { title: String::new(), table, span: 0..0, keys, scope, others: None, sink }.read(read)
+    }
+
+    /// The choices that decide which keys this table, and tables within it, may have.
+    pub(super) fn scope(&mut self) -> &mut Scope {
+        &mut self.scope
     }
 
     /// Where the table begins: its header.
@@ -101,35 +84,77 @@ impl<'d> Section<'d> {
 
     /// The value of `key`, if it is there and `read` takes it.
     pub(super) fn get<T>(
-        &mut self,
-        key: &'static str,
+        &self,
+        key: &Key,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Option<Spanned<T>> {
-        let value = self.value(key)?;
-        self.accept(&format!("`{key}`"), value, read)
+        debug_assert!(self.keys.iter().any(|known| known.name == key.name), "{} {}", self.title, key.name);
+        self.accept(&format!("`{}`", key.name), self.value(key.name)?, read)
     }
 
     /// The value of `key`, or `default`.
     pub(super) fn or<T>(
-        &mut self,
-        key: &'static str,
+        &self,
+        key: &Key,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Complaint>,
         default: T,
     ) -> T {
         self.get(key, read).map_or(default, Spanned::into_inner)
     }
 
+    /// The value of a flag, or its default.
+    pub(super) fn flag(&self, key: &Key) -> bool {
+        self.or(key, values::flag, matches!(key.value, Value::Flag(true)))
+    }
+
+    /// The value of a number within its limits.
+    pub(super) fn number<T: TryFrom<u64>>(&self, key: &Key) -> Option<Spanned<T>> {
+        self.get(key, values::count(key.limits()))
+    }
+
+    /// The value of a number within its limits, or its default.
+    pub(super) fn number_or<T: TryFrom<u64> + Default>(&self, key: &Key) -> T {
+        let default = || T::try_from(key.default()).unwrap_or_default();
+        self.number(key).map_or_else(default, Spanned::into_inner)
+    }
+
+    /// The value of a factor within its limits, or its default, in percent.
+    pub(super) fn factor(&self, key: &Key) -> u64 {
+        self.or(key, values::percent(key.limits()), key.default())
+    }
+
+    /// The value of a time within its limits, in milliseconds.
+    pub(super) fn time(&self, key: &Key) -> Option<Spanned<u64>> {
+        self.get(key, values::duration_ms(key.limits()))
+    }
+
+    /// The value of a time within its limits, or its default, in milliseconds.
+    pub(super) fn time_or(&self, key: &Key) -> u64 {
+        self.time(key).map_or(key.default(), Spanned::into_inner)
+    }
+
+    /// The value of a word, or its default: the first choice if the key has none.
+    pub(super) fn word<T: Copy>(&self, key: &Key, choices: &'static [(&'static str, T)]) -> T {
+        let default = match key.value {
+            Value::Word(_, default) => choices.iter().find(|(name, _)| Some(*name) == default),
+            _ => None,
+        };
+        let default = default.map_or(choices[0].1, |(_, choice)| *choice);
+        self.or(key, values::choice(choices, &[]), default)
+    }
+
     /// The entries of the list `key` that `read` takes; none if there is no list.
     pub(super) fn list<T>(
-        &mut self,
-        key: &'static str,
+        &self,
+        key: &Key,
         read: impl Fn(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Vec<Spanned<T>> {
-        match self.value(key).map(|value| (value.get_ref(), value.span())) {
+        let name = key.name;
+        match self.value(name).map(|value| (value.get_ref(), value.span())) {
             None | Some((DeValue::Array(_), _)) => self.one_or_list(key, read),
             Some((other, span)) => {
-                let message = format!("`{key}` must be a list, not {}", type_of(other));
-                self.problem(Problem::new(span, message, format!("put it in brackets: {key} = [...]")));
+                let message = format!("`{name}` must be a list, not {}", type_of(other));
+                self.problem(Problem::new(span, message, format!("put it in brackets: {name} = [...]")));
                 Vec::new()
             }
         }
@@ -137,10 +162,11 @@ impl<'d> Section<'d> {
 
     /// As [`Section::list`], where a single value may stand for a list of one.
     pub(super) fn one_or_list<T>(
-        &mut self,
-        key: &'static str,
+        &self,
+        key: &Key,
         read: impl Fn(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Vec<Spanned<T>> {
+        let key = key.name;
         let Some(value) = self.value(key) else { return Vec::new() };
         let DeValue::Array(entries) = value.get_ref() else {
             return self.accept(&format!("`{key}`"), value, read).into_iter().collect();
@@ -151,11 +177,12 @@ impl<'d> Section<'d> {
 
     /// Reads the table `[key]`; one that is not there reads as empty, so that defaults come from
     /// `read` alone.
-    pub(super) fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
+    pub(super) fn section<T>(&self, key: &Key, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
+        let (keys, key) = (key.keys(), key.name);
         let title = format!("[{}]", self.path_of(key));
         let value = self.value(key);
         match value.map(|value| (value.get_ref(), value.span())) {
-            Some((DeValue::Table(table), span)) => self.child(title, table, span).read(read),
+            Some((DeValue::Table(table), span)) => self.child(title, keys, table, span).read(read),
             Some((other, span)) => {
                 let message = format!("`{key}` must be a table, not {}", type_of(other));
                 self.problem(Problem::new(
@@ -163,18 +190,15 @@ impl<'d> Section<'d> {
                     message,
                     format!("write {title} on a line of its own"),
                 ));
-                self.child(title, &EMPTY, span).read(read)
+                self.child(title, keys, &EMPTY, span).read(read)
             }
-            None => self.child(title, &EMPTY, self.span()).read(read),
+            None => self.child(title, keys, &EMPTY, self.span()).read(read),
         }
     }
 
     /// Reads every `[[key]]`.
-    pub(super) fn sections<T>(
-        &mut self,
-        key: &'static str,
-        mut read: impl FnMut(&mut Section<'d>) -> T,
-    ) -> Vec<T> {
+    pub(super) fn sections<T>(&self, key: &Key, mut read: impl FnMut(&mut Section<'d>) -> T) -> Vec<T> {
+        let (keys, key) = (key.keys(), key.name);
         let title = format!("[[{}]]", self.path_of(key));
         let Some(value) = self.value(key) else { return Vec::new() };
         let entries = match value.get_ref() {
@@ -185,7 +209,7 @@ impl<'d> Section<'d> {
         for entry in entries {
             match (entry.get_ref(), value.get_ref()) {
                 (DeValue::Table(table), DeValue::Array(_)) => {
-                    out.push(self.child(title.clone(), table, entry.span()).read(&mut read));
+                    out.push(self.child(title.clone(), keys, table, entry.span()).read(&mut read));
                 }
                 (DeValue::Table(_), _) => {
                     let message =
@@ -203,14 +227,6 @@ impl<'d> Section<'d> {
             }
         }
         out
-    }
-
-    /// A key that belongs elsewhere: where it stands here all the same, says why it doesn't.
-    pub(super) fn foreign(&mut self, key: &'static str, why: &str, help: &str) {
-        self.later.push(key);
-        if let Some(span) = self.key_span(key) {
-            self.problem(Problem::new(span, format!("`{key}` {why}"), help));
-        }
     }
 
     /// Whether `key` is this word, before anybody reads it.
@@ -237,19 +253,20 @@ impl<'d> Section<'d> {
     pub(super) fn missing(&self, key: &str, message: &str, help: &str) {
         let misspelt = |name: &Spanned<DeString<'_>>| {
             let name: &str = name.get_ref();
-            let at_home = HOMES.iter().any(|(_, keys)| self.title.is_empty() && keys.contains(&name));
-            !self.known.contains(&name) && !at_home && is_like(name, key)
+            let is_at_home = self.title.is_empty() && home(name).is_some();
+            self.key(name).is_none() && !is_at_home && is_like(name, key)
         };
         if !self.table.keys().any(misspelt) {
             self.problem(Problem::missing(self.span(), message, help));
         }
     }
 
-    fn value(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
-        if !self.known.contains(&key) {
-            self.known.push(key);
-        }
+    fn value(&self, key: &str) -> Option<&'d Spanned<DeValue<'d>>> {
         self.table.get(key)
+    }
+
+    fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.name == name).copied()
     }
 
     fn accept<T>(
@@ -267,38 +284,55 @@ impl<'d> Section<'d> {
         }
     }
 
-    fn child(&self, title: String, table: &'d DeTable<'d>, span: Span) -> Section<'d> {
-        Section { title, table, span, known: Vec::new(), later: Vec::new(), others: None, sink: self.sink }
+    fn child(
+        &self,
+        title: String,
+        keys: &'static [&'static Key],
+        table: &'d DeTable<'d>,
+        span: Span,
+    ) -> Section<'d> {
+        let scope = Scope { kind: None, ..self.scope };
+        Section { title, table, span, keys, scope, others: None, sink: self.sink }
     }
 
     fn read<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let value = read(&mut self);
-        self.unknown_keys();
+        self.check_keys();
         value
     }
 
-    fn unknown_keys(&self) {
+    /// Complains of keys that the table can't have.
+    fn check_keys(&self) {
+        let has = |key: &str| self.table.contains_key(key);
         for name in self.table.keys() {
-            let key: &str = name.get_ref();
-            if self.known.contains(&key) || self.later.contains(&key) {
-                continue;
+            let problem = match self.key(name.get_ref()) {
+                Some(key) => key.misplaced(&self.scope, &self.title, has),
+                None => Some(self.unknown_key(name.get_ref())),
+            };
+            if let Some((message, help)) = problem {
+                self.problem(Problem::new(name.span(), message, help));
             }
-            let place = match self.title.as_str() {
-                "" => "at the top of the file".to_owned(),
-                title => format!("in {title}"),
-            };
-            let message = format!("unknown key {key:?} {place}");
-            let home = HOMES.iter().find(|(_, keys)| self.title.is_empty() && keys.contains(&key));
-            let help = match home {
-                _ if self.others.is_some() => self.others.unwrap_or_default().to_owned(),
-                Some((home, _)) if home.starts_with("[[service.") || home.starts_with("[service.") => {
-                    format!("write {home}, behind the [[service]] that it belongs to")
-                }
-                Some((home, _)) => format!("it belongs below {home}"),
-                None => nearest_or_all(key, &self.known),
-            };
-            self.problem(Problem::new(name.span(), message, help));
         }
+    }
+
+    fn unknown_key(&self, key: &str) -> (String, String) {
+        let place = match self.title.as_str() {
+            "" => "at the top of the file".to_owned(),
+            title => format!("in {title}"),
+        };
+        let home = home(key).filter(|_| self.title.is_empty());
+        let help = match (self.others, home) {
+            (Some(others), _) => others.to_owned(),
+            (None, Some(home)) if home.trim_start_matches('[').starts_with("service.") => {
+                format!("write {home}, behind the [[service]] that it belongs to")
+            }
+            (None, Some(home)) => format!("it belongs below {home}"),
+            (None, None) => {
+                let known = self.keys.iter().filter(|key| key.is_for(self.scope.consumer));
+                nearest_or_all(key, &known.map(|key| key.name).collect::<Vec<_>>())
+            }
+        };
+        (format!("unknown key {key:?} {place}"), help)
     }
 
     fn path_of(&self, key: &str) -> String {

@@ -2,22 +2,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::{Method, Placement, Server};
+use evener_core::farm::{Method, Server};
 use evener_core::net::wire::Mac;
 use toml::Spanned;
 
+use super::keys::tables::{server as keys, service};
 use super::method::MethodConfig;
 use super::once::FirstSeen;
-use super::placement::{self, PublishedAddress};
+use super::placement::PublishedAddress;
 use super::problems::{Problem, Span};
 use super::section::Section;
-use super::{addresses, defaults, group, values};
+use super::{addresses, defaults, values};
 
 /// The servers of one service while they are read.
 pub(super) struct ServersReader<'a> {
     service: &'a [Spanned<SocketAddr>],
     reach: &'a MethodConfig,
-    placement: Placement,
     published: Vec<PublishedAddress>,
     names: FirstSeen<String>,
     addresses: FirstSeen<(IpAddr, Option<u16>)>,
@@ -52,18 +52,14 @@ impl WrittenAddress {
 
 impl<'a> ServersReader<'a> {
     /// Those of a service that has the addresses `service`.
-    pub(super) fn new(
-        service: &'a [Spanned<SocketAddr>],
-        reach: &'a MethodConfig,
-        placement: Placement,
-    ) -> ServersReader<'a> {
+    pub(super) fn new(service: &'a [Spanned<SocketAddr>], reach: &'a MethodConfig) -> ServersReader<'a> {
         let (names, addresses, macs) = (FirstSeen::new(), FirstSeen::new(), FirstSeen::new());
-        ServersReader { service, reach, placement, published: Vec::new(), names, addresses, macs }
+        ServersReader { service, reach, published: Vec::new(), names, addresses, macs }
     }
 
     /// Reads all servers; without any there must be discovery.
-    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> ConfiguredServers {
-        let listed = section.sections("server", |section| self.one(section));
+    pub(super) fn read(mut self, section: &Section<'_>, discovered: bool) -> ConfiguredServers {
+        let listed = section.sections(&service::SERVER, |section| self.one(section));
         if !discovered && !section.has("server") {
             section.missing(
                 "server",
@@ -87,22 +83,15 @@ impl<'a> ServersReader<'a> {
         }
     }
 
-    fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
-        let name = section.get("name", values::name);
+    fn one(&mut self, section: &Section<'_>) -> Option<Server> {
+        let name = section.get(&keys::NAME, values::name);
         let at = self.place(section);
-        let mac = section.get("mac", addresses::mac);
-        self.reach.only_with(section, &[Method::L2], &["mac"]);
-        group::refuse_server_keys(section);
-        if let (Some(mac), Placement::EveryHost) = (&mac, self.placement) {
-            let message = "`mac` is only for placement \"director\": hosts tell each other theirs";
-            section.problem(Problem::new(mac.span(), message, "remove it"));
-        }
-        let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
-        let backup = section.or("backup", values::flag, false);
-        let max_connections = self.max_connections(section);
-        let health_address = section.get("health_address", addresses::address);
-        self.reach.only_with(section, &[Method::Nat], &["health_address"]);
-        let published = placement::publish(section, self.placement);
+        let mac = section.get(&keys::MAC, addresses::mac);
+        let weight = section.number_or(&keys::WEIGHT);
+        let backup = section.flag(&keys::BACKUP);
+        let max_connections = section.number_or(&keys::MAX_CONNECTIONS);
+        let health_address = section.get(&keys::HEALTH_ADDRESS, addresses::address);
+        let published = section.one_or_list(&keys::PUBLISH, addresses::published);
         let at = at?;
         self.check(section, name.as_ref(), &at, mac.as_ref());
         let name = name.map_or_else(|| at.text(), Spanned::into_inner);
@@ -122,23 +111,10 @@ impl<'a> ServersReader<'a> {
         })
     }
 
-    /// The most active sessions, which only a host knows that forwards them all.
-    fn max_connections(&self, section: &mut Section<'_>) -> u32 {
-        let limit = section.get("max_connections", values::count(defaults::CONNECTIONS));
-        if let (Some(limit), Placement::EveryHost) = (&limit, self.placement) {
-            let message =
-                "`max_connections` is only for placement \"director\": no host knows the sessions of all";
-            let help = "remove it, or have a director choose";
-            section.problem(Problem::new(limit.span(), message, help));
-        }
-        limit.map_or(0, Spanned::into_inner)
-    }
-
     /// Address and port, which may be written as one or as two.
-    fn place(&self, section: &mut Section<'_>) -> Option<WrittenAddress> {
-        let address = section.get("address", addresses::server_address);
-        let port = section.get("port", values::count::<u16>(defaults::PORTS));
-        self.reach.only_with(section, &[Method::Nat], &["port"]);
+    fn place(&self, section: &Section<'_>) -> Option<WrittenAddress> {
+        let address = section.get(&keys::ADDRESS, addresses::server_address);
+        let port = section.number::<u16>(&keys::PORT);
         if section.key_span("address").is_none() {
             let help = "add the server's own address, such as address = \"192.0.2.11\"";
             section.missing("address", "this server has no address", help);

@@ -2,23 +2,24 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Method, Placement, Service, Timeouts};
+use evener_core::farm::{Discover, Service, Timeouts};
 use evener_core::net::Protocol;
 use evener_core::pool::HealthKind;
-use evener_core::pool::policy::score::GAIN_PERCENT;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::keys::Key;
+use super::keys::tables::{service as keys, timeouts};
 use super::method::MethodConfig;
 use super::placement::{self, PublishedAddress};
 use super::problems::{Problem, Span};
 use super::route::RouteTargets;
 use super::section::{Complaint, Section};
 use super::server::ServersReader;
-use super::{addresses, defaults, group, health, report, route, values};
+use super::{addresses, health, report, route, values};
 
-const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
+pub(super) const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+pub(super) const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
 
 /// A service and where in the file its name and addresses stand, for checks between services.
 pub(super) struct ServiceEntry {
@@ -33,33 +34,30 @@ pub(super) struct ServiceEntry {
 
 /// Reads one service; `None` if it has no address, which has then been noted.
 pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
-    let name = section.get("name", values::name);
+    let name = section.get(&keys::NAME, values::name);
     let mut addresses = service_addresses(section, addresses::service_address);
-    let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
+    let protocol = section.word(&keys::PROTOCOL, &PROTOCOLS);
     let placement = placement::read(section);
     let reach = MethodConfig::read(section, &addresses, protocol, placement);
     let by = placement.consumer();
-    let policy = section.or("policy", values::policy(by), by.default_policy());
+    let policy = section.or(&keys::POLICY, values::policy(by), by.default_policy());
     let stateless = placement::stateless(section, placement, policy.name);
-    let slow_start_ms = placement::slow_start_ms(section, placement);
+    let slow_start_ms = section.time_or(&keys::SLOW_START);
     let discovery = Discovery::read(section, &reach);
-    let listed = ServersReader::new(&addresses, &reach, placement).read(section, discovery.wanted);
+    let listed = ServersReader::new(&addresses, &reach).read(section, discovery.wanted);
     let names = listed.servers.iter().map(|server| server.name.as_str()).collect();
     let routes = route::read(section, &RouteTargets { names, whole: listed.whole });
-    route::only_by_content(section, &reach);
-    group::refuse_keys(section);
     placement::join(&mut addresses, &listed.published);
-    let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
-    let panic_percent = panic_percent(section, placement, keep_last);
-    let health = section.section("health", |section| {
+    let keep_last = section.flag(&keys::KEEP_LAST);
+    let panic_percent = panic_percent(section, keep_last);
+    let health = section.section(&keys::HEALTH, |section| {
         health::read(section, protocol, reach.routed(placement).as_deref(), false)
     });
-    let passive_checks = passive_checks(section, &reach, &health.kind);
-    let report = report::read(section, placement);
-    let gain = values::percent(defaults::GAIN_PERCENT);
-    let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);
+    let passive_checks = passive_checks(section, &health.kind);
+    let report = report::read(section, &keys::REPORT);
+    let report_gain_percent = section.factor(&keys::REPORT_GAIN);
     report::wanted(section, by, policy, report.as_ref());
-    let timeouts = section.section("timeouts", timeouts);
+    let timeouts = section.section(&keys::TIMEOUTS, timeouts);
 
     let first = addresses.first()?;
     let route_spans = routes.iter().map(Spanned::span).collect();
@@ -103,15 +101,10 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
 }
 
 /// Below which share of working servers probes aren't believed.
-fn panic_percent(section: &mut Section<'_>, placement: Placement, keep_last: bool) -> u8 {
-    let percent = section.get("panic_threshold", values::share);
+fn panic_percent(section: &Section<'_>, keep_last: bool) -> u8 {
+    let percent = section.get(&keys::PANIC_THRESHOLD, values::share);
     let Some(span) = percent.as_ref().map(Spanned::span) else { return 0 };
-    if placement == Placement::EveryHost {
-        let message =
-            "`panic_threshold` is about probes, and hosts of placement \"every-host\" report to each other";
-        let help = "remove it: a silent host is gone, and sending to it would lose connections";
-        section.problem(Problem::new(span, message, help));
-    } else if !keep_last && percent.as_ref().is_some_and(|percent| *percent.get_ref() > 0) {
+    if !keep_last && percent.as_ref().is_some_and(|percent| *percent.get_ref() > 0) {
         let message =
             "`panic_threshold` uses all servers where none works, and `keep_last` = false none of them";
         let help = "remove one of the two: without `panic_threshold`, no server that fails is used";
@@ -124,9 +117,8 @@ fn panic_percent(section: &mut Section<'_>, placement: Placement, keep_last: boo
 
 /// Whether clients' connections count against a server, beside its probes: where answers pass this
 /// host, so that it sees whether one comes.
-fn passive_checks(section: &mut Section<'_>, reach: &MethodConfig, probes: &HealthKind) -> bool {
-    let wanted = section.or("passive_checks", values::flag, false);
-    reach.only_with(section, &[Method::Nat], &["passive_checks"]);
+fn passive_checks(section: &Section<'_>, probes: &HealthKind) -> bool {
+    let wanted = section.flag(&keys::PASSIVE_CHECKS);
     if let Some(span) = section.key_span("passive_checks").filter(|_| wanted && *probes == HealthKind::None) {
         let message =
             "`passive_checks` takes servers out of service until their probes succeed, and there are none";
@@ -141,12 +133,12 @@ fn passive_checks(section: &mut Section<'_>, reach: &MethodConfig, probes: &Heal
 
 /// `address` or `addresses`: exactly one of the two.
 pub(super) fn service_addresses(
-    section: &mut Section<'_>,
+    section: &Section<'_>,
     read: fn(&DeValue<'_>) -> Result<SocketAddr, Complaint>,
 ) -> Vec<Spanned<SocketAddr>> {
     let help = "add for example address = \"192.0.2.100:80\"";
-    let one = section.get("address", read);
-    let several = section.list("addresses", read);
+    let one = section.get(&keys::ADDRESS, read);
+    let several = section.list(&keys::ADDRESSES, read);
     match (section.key_span("address"), section.key_span("addresses")) {
         (Some(address), Some(addresses)) => section.problem(
             Problem::new(
@@ -180,27 +172,19 @@ struct Discovery {
 }
 
 impl Discovery {
-    fn read(section: &mut Section<'_>, reach: &MethodConfig) -> Self {
-        let how = section.get("discover", values::choice(&DISCOVER, &[]));
-        let announce = section.get("announce", values::flag);
-        let allow = section.list("allow", addresses::allow);
+    fn read(section: &Section<'_>, reach: &MethodConfig) -> Self {
+        let how = section.get(&keys::DISCOVER, values::choice(&DISCOVER, &[]));
+        let announce = section.get(&keys::ANNOUNCE, values::flag);
+        let allow = section.list(&keys::ALLOW, addresses::allow);
         let wanted = section.key_span("discover").is_some();
         let discovery = Discovery {
             wanted,
             how: how.as_ref().map(|how| *how.get_ref()),
-            interval_ms: section.or(
-                "discover_interval",
-                values::duration_ms(defaults::INTERVAL_MS),
-                defaults::DISCOVER_INTERVAL_MS,
-            ),
-            rounds: section.or("discover_rounds", values::count(defaults::COUNTS), defaults::DISCOVER_ROUNDS),
+            interval_ms: section.time_or(&keys::DISCOVER_INTERVAL),
+            rounds: section.number_or(&keys::DISCOVER_ROUNDS),
             announce: announce.as_ref().map_or(!wanted, |announce| *announce.get_ref()),
             allow: allow.into_iter().map(Spanned::into_inner).collect(),
-            servers_max: section.or(
-                "servers_max",
-                values::count(1..=defaults::SERVERS as u64),
-                defaults::SERVERS_MAX,
-            ),
+            servers_max: section.number_or(&keys::SERVERS_MAX),
         };
         if let (Some(how), Some(announce)) = (how, announce.filter(|announce| *announce.get_ref())) {
             section.problem(
@@ -224,30 +208,18 @@ impl Discovery {
             let help = "list who may become a server, or leave it out for all who answer";
             section.problem(Problem::new(span, "`allow` is empty, so nobody could be discovered", help));
         }
-        if !discovery.wanted {
-            only_with_discovery(section);
-        }
         discovery
-    }
-}
-
-fn only_with_discovery(section: &Section<'_>) {
-    for key in ["allow", "servers_max", "discover_interval", "discover_rounds"] {
-        if let Some(span) = section.key_span(key) {
-            let message = format!("`{key}` means nothing without `discover`");
-            section.problem(Problem::new(span, message, "add discover = \"arp\", or remove it"));
-        }
     }
 }
 
 fn timeouts(section: &mut Section<'_>) -> Timeouts {
     let default = Timeouts::default();
-    let idle = || values::duration_ms(defaults::IDLE_MS);
+    let or = |key: &Key, default_ms| section.time(key).map_or(default_ms, Spanned::into_inner);
     Timeouts {
-        syn_ms: section.or("syn", idle(), default.syn_ms),
-        tcp_ms: section.or("tcp", idle(), default.tcp_ms),
-        half_closed_ms: section.or("half_closed", idle(), default.half_closed_ms),
-        closing_ms: section.or("closing", idle(), default.closing_ms),
-        udp_ms: section.or("udp", idle(), default.udp_ms),
+        syn_ms: or(&timeouts::SYN, default.syn_ms),
+        tcp_ms: or(&timeouts::TCP, default.tcp_ms),
+        half_closed_ms: or(&timeouts::HALF_CLOSED, default.half_closed_ms),
+        closing_ms: or(&timeouts::CLOSING, default.closing_ms),
+        udp_ms: or(&timeouts::UDP, default.udp_ms),
     }
 }

@@ -148,8 +148,7 @@ pub(super) fn choice<T: Copy>(
     choices: &'static [(&'static str, T)],
     later: &'static [&'static str],
 ) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    choice_of(choices, names, later)
+    choice_of(choices, names(choices), later)
 }
 
 /// The same, where hints have these names: another reader takes some values before this one does.
@@ -169,6 +168,16 @@ pub(super) fn choice_of<T: Copy>(
             None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
         }
     }
+}
+
+/// The names of these choices.
+pub(super) fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
+    choices.iter().map(|(name, _)| *name).collect()
+}
+
+/// The names of all policies.
+pub(super) fn policies() -> Vec<&'static str> {
+    policy::POLICIES.iter().map(|policy| policy.name).collect()
 }
 
 /// A policy that this one takes.

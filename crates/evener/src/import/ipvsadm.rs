@@ -354,6 +354,6 @@ fn timeouts(text: &str) -> Vec<(&'static str, u64)> {
     let keyed = ["tcp", "closing", "udp"].into_iter().zip(times);
     keyed
         .filter_map(|(key, seconds)| Some((key, seconds?.checked_mul(1_000)?)))
-        .filter(|(_, ms)| values::IDLE_MS.contains(ms))
+        .filter(|(_, ms)| values::idle_limits_ms().contains(ms))
         .collect()
 }

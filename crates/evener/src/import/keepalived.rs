@@ -441,7 +441,7 @@ impl KeepalivedReader<'_, '_> {
         }
         // keepalived waits so long between two checks; its default is 60 s.
         match checks.interval {
-            Some((ms, _)) if values::INTERVAL_MS.contains(&ms) => health.interval_ms = Some(ms),
+            Some((ms, _)) if values::interval_limits_ms().contains(&ms) => health.interval_ms = Some(ms),
             Some((_, line)) => self.ledger.leave(line, &reasons::CHECK_TIME),
             None if has_health => health.interval_ms = Some(60_000),
             None => {}

@@ -26,10 +26,10 @@ struct RemovedPart {
 
 /// Addresses of all services together, servers and routes of one, and routes of all: more are
 /// refused one by one, so they are counted first.
-pub(super) const ADDRESSES: usize = 64;
-pub(super) const SERVERS: usize = 256;
-pub(super) const ROUTES: usize = 10_000;
-const FARM_ROUTES: usize = 30_000;
+pub(super) const ADDRESSES: usize = config::VIPS;
+pub(super) const SERVERS: usize = config::SERVERS;
+pub(super) const ROUTES: usize = config::ROUTES;
+const FARM_ROUTES: usize = config::FARM_ROUTES;
 
 /// The farm as TOML that passes the check; services that can't be mended are gone.
 pub(super) fn farm(

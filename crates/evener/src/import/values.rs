@@ -1,5 +1,6 @@
 //! Addresses, ports and times as other programs write them.
 
+pub(super) use crate::config::{idle_limits_ms, interval_limits_ms};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Names of ports that such files have (services(5)).
@@ -151,11 +152,6 @@ pub(super) fn seconds_ms(text: &str) -> Option<u64> {
 pub(super) fn fitting_timeout_ms(timeout_ms: u64, interval_ms: u64) -> u64 {
     timeout_ms.min(interval_ms.saturating_sub(1)).max(1)
 }
-
-/// The longest interval of probes, in milliseconds.
-pub(super) const INTERVAL_MS: std::ops::RangeInclusive<u64> = 50..=3_600_000;
-/// Idle times of sessions, in milliseconds.
-pub(super) const IDLE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

@@ -16,6 +16,7 @@ mod probe;
 mod quick_starts;
 mod reference;
 mod rooms;
+mod schema;
 mod tree;
 mod words;
 mod zones;

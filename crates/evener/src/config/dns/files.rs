@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::name::{self, NameEntry, SettingsInterner};
+use crate::config::keys::tables;
 use crate::config::problems::{Problem, ProblemSink};
 use crate::config::section::Section;
 use crate::config::{SourceText, patterns, syntax, variables};
@@ -31,11 +32,11 @@ pub(in crate::config) struct NamesFile {
 
 /// Reads the names of all files that the section names, or of those that were read before.
 pub(super) fn read(
-    section: &mut Section<'_>,
+    section: &Section<'_>,
     origin: SourceText<'_>,
     all: &mut SettingsInterner,
 ) -> (Vec<NamesFile>, Vec<NameEntry>) {
-    let patterns = section.one_or_list("names_from", patterns::pattern);
+    let patterns = section.one_or_list(&tables::dns::NAMES_FROM, patterns::pattern);
     let texts = match (origin.names, origin.folder) {
         (Some(texts), _) => texts.to_vec(),
         (None, Some(folder)) => texts_of(section, folder, &patterns),
@@ -89,11 +90,11 @@ fn names_of(
     };
     variables::expand(document.get_mut(), text, lookup, &file.sink);
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
-    let names = Section::root(document.get_ref(), &file.sink, |root| {
+    let names = Section::root(document.get_ref(), tables::NAMES_FILE, &file.sink, |root| {
         root.set_unknown_key_help(OTHERS);
-        root.section("dns", |dns| {
+        root.section(&tables::NAMES_FILE_DNS, |dns| {
             dns.set_unknown_key_help(OTHERS);
-            dns.sections("name", read)
+            dns.sections(&tables::dns::NAME, read)
         })
     });
     names.into_iter().flatten().collect()

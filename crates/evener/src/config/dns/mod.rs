@@ -22,14 +22,16 @@ use checks::NameFiles;
 pub(super) use files::NamesFile;
 pub use files::NamesText;
 pub use name::NameConfig;
+pub(super) use name::{ANSWERS, PATH_MODES, RANKS};
 use name::{NameEntry, SettingsInterner};
 
 use super::SourceText;
+use super::keys::tables::{dns as keys, zone as zone_keys};
 use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
 use super::unwritten::DefaultedPolicies;
-use super::{addresses, defaults, values};
+use super::{addresses, values};
 
 /// The names answered by DNS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,37 +115,37 @@ const NSID_MAX: usize = 64;
 /// Reads the section, and the files that it has names from. `services` are those of the file; names
 /// without a policy are noted as such.
 pub(super) fn read(
-    section: &mut Section<'_>,
+    section: &Section<'_>,
     services: &[ServiceReference<'_>],
     origin: SourceText<'_>,
     unwritten: &mut DefaultedPolicies,
 ) -> (DnsConfig, Vec<NamesFile>) {
-    let listen = section.one_or_list("listen", listen);
+    let listen = section.one_or_list(&keys::LISTEN, listen);
     let mut once = FirstSeen::new();
     for address in &listen {
         let message = format!("{} is listed twice", address.get_ref());
         once.first(section, *address.get_ref(), address.span(), message, "list it once");
     }
     let limit = Limit {
-        per_second: section.or("rate", values::count(0..=1_000_000), defaults::DNS_RATE),
-        burst: section.or("burst", values::count(1..=1_000_000), defaults::DNS_BURST),
-        total_per_second: section.or("total_rate", values::count(0..=1_000_000), defaults::DNS_TOTAL_RATE),
+        per_second: section.number_or(&keys::RATE),
+        burst: section.number_or(&keys::BURST),
+        total_per_second: section.number_or(&keys::TOTAL_RATE),
     };
-    let nsid = section.get("nsid", values::word);
+    let nsid = section.get(&keys::NSID, values::word);
     if let Some(nsid) = nsid.as_ref().filter(|nsid| nsid.get_ref().len() > NSID_MAX) {
         let help = format!("use at most {NSID_MAX} characters");
         section.problem(Problem::new(nsid.span(), "`nsid` is too long", help));
     }
     let mut zones: Vec<(ZoneConfig, Span)> = Vec::new();
     let mut once = FirstSeen::new();
-    for (zone, span) in section.sections("zone", zone).into_iter().flatten() {
+    for (zone, span) in section.sections(&keys::ZONE, zone).into_iter().flatten() {
         let message = format!("two zones are called {}", zone.name);
         once.first(section, zone.name.clone(), span.clone(), message, "give each a name of its own");
         zones.push((zone, span));
     }
     let mut all = SettingsInterner::default();
     let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
-    let mut names: Vec<NameEntry> = section.sections("name", read).into_iter().flatten().collect();
+    let mut names: Vec<NameEntry> = section.sections(&keys::NAME, read).into_iter().flatten().collect();
     let (others, more) = files::read(section, origin, &mut all);
     names.extend(more);
     checks::check(&NameFiles { section, origin, others: &others }, &zones, &names, services);
@@ -161,7 +163,7 @@ pub(super) fn read(
         listen: listen.into_iter().map(Spanned::into_inner).collect(),
         limit,
         nsid: nsid.map(Spanned::into_inner).unwrap_or_default(),
-        cookie_secret_file: section.get("cookie_secret_file", values::path).map(Spanned::into_inner),
+        cookie_secret_file: section.get(&keys::COOKIE_SECRET_FILE, values::path).map(Spanned::into_inner),
         zones: zones.into_iter().map(|(zone, _)| zone).collect(),
         names: configs,
     };
@@ -187,8 +189,8 @@ fn domain(value: &DeValue<'_>) -> Result<Name, Complaint> {
 }
 
 fn zone(section: &mut Section<'_>) -> Option<(ZoneConfig, Span)> {
-    let name = section.get("name", domain);
-    let file = section.get("file", values::path).map(Spanned::into_inner);
+    let name = section.get(&zone_keys::NAME, domain);
+    let file = section.get(&zone_keys::FILE, values::path).map(Spanned::into_inner);
     if section.key_span("name").is_none() {
         section.missing("name", "this zone has no name", "add name = \"example.com\"");
     }

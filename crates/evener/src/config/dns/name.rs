@@ -10,9 +10,7 @@ use evener_core::dns::{
     AddressesFrom, BalancedName, EmptyPool, NameSettings, OwnServer, PathMode, PathProbing, Period,
     Selection, ServerList,
 };
-use evener_core::farm::Placement;
 use evener_core::net::Protocol;
-use evener_core::pool::policy::score::GAIN_PERCENT;
 use evener_core::pool::policy::{Consumer, FAILOVER, Policy, rank};
 use evener_core::pool::{self, HealthCheck, Reporting};
 use toml::Spanned;
@@ -20,6 +18,8 @@ use toml::de::DeValue;
 
 use super::domain;
 use super::period::period;
+use crate::config::keys::Consumer as KeyConsumer;
+use crate::config::keys::tables::{name as keys, name_server};
 use crate::config::once::FirstSeen;
 use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
@@ -41,7 +41,11 @@ pub struct NameConfig {
     pub gdnsd_file: Option<Box<Path>>,
 }
 
-const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
+pub(in crate::config) const PATH_MODES: [(&str, PathMode); 2] =
+    [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
+
+pub(in crate::config) const ANSWERS: [(&str, bool); 2] = [("servers", false), ("addresses", true)];
+pub(in crate::config) const RANKS: [(&str, bool); 2] = [("corrected", false), ("paper", true)];
 
 /// A name, and where in the file it, its policy and the services that it names stand.
 pub(super) struct NameEntry {
@@ -99,32 +103,32 @@ pub(super) fn read(
     file: Option<usize>,
     all: &mut SettingsInterner,
 ) -> Option<NameEntry> {
-    let name = section.get("name", domain);
-    let services = section.one_or_list("services", values::name);
-    let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
+    section.scope().consumer = KeyConsumer::Names;
+    let name = section.get(&keys::NAME, domain);
+    let services = section.one_or_list(&keys::SERVICES, values::name);
+    let by = section.word(&keys::ANSWER, &ANSWERS);
     let policy_span = section.key_span("policy");
     let by_default = match section.key_span("rank_from") {
         Some(_) => &FAILOVER,
         None => Consumer::Names.default_policy(),
     };
-    let policy = section.or("policy", values::policy(Consumer::Names), by_default);
-    let rank_from = section.get("rank_from", written);
+    let policy = section.or(&keys::POLICY, values::policy(Consumer::Names), by_default);
+    let rank_from = section.get(&keys::RANK_FROM, written);
     let (policy, period, report_gain_percent) = ranking(section, policy, rank_from.is_some());
     let probe = path_probing(section, policy);
     let boxed = |path: Spanned<PathBuf>| path.into_inner().into_boxed_path();
-    let rank_file = section.get("rank_file", written);
-    let gdnsd_file = section.get("gdnsd_file", written);
-    let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
-    let top = section.or("top", values::count(1..=16), 1);
-    let why = "is for services and groups: while no server of a name lives, `none_alive` says what is given";
-    section.foreign("panic_threshold", why, "remove it");
-    let none_alive = section.or("none_alive", none_alive, EmptyPool::All);
-    let alpn = section.one_or_list("alpn", protocol);
-    let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    let rank_file = section.get(&keys::RANK_FILE, written);
+    let gdnsd_file = section.get(&keys::GDNSD_FILE, written);
+    let ttl_s = section.number_or(&keys::TTL);
+    let top = section.number_or(&keys::TOP);
+    let none_alive = section.or(&keys::NONE_ALIVE, none_alive, EmptyPool::All);
+    let alpn = section.one_or_list(&keys::ALPN, protocol);
+    let slow_start_ms = section.time_or(&keys::SLOW_START);
     let servers = servers(section);
-    let health = section
-        .section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name"), true));
-    let report = report::read(section, Placement::Director);
+    let health = section.section(&keys::HEALTH, |section| {
+        health::read(section, Protocol::Tcp, Some("a balanced name"), true)
+    });
+    let report = report::read(section, &keys::REPORT);
     if section.key_span("name").is_none() {
         section.missing("name", "this has no name", "add name = \"www.example.com\"");
     }
@@ -182,20 +186,16 @@ pub(super) fn read(
 
 /// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which
 /// formula: the paper's gives the best one alone, and believes what it is reported.
-fn ranking(
-    section: &mut Section<'_>,
-    policy: &'static Policy,
-    is_read: bool,
-) -> (&'static Policy, Period, u64) {
-    let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
-    let period = section.or("period", period, Period::always(0));
+fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'static Policy, Period, u64) {
+    let is_paper = section.word(&keys::RANK, &RANKS);
+    let period = section.or(&keys::PERIOD, period, Period::always(0));
     if let Some(span) =
         section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::Failover))
     {
         let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
     }
-    let gain = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
+    let gain = section.factor(&keys::REPORT_GAIN);
     let by_load = policy.names.is_some_and(|by| by.weighing.is_some());
     for (key, has_use, goes) in [
         ("rank", policy.name == rank::POLICY, rank::POLICY),
@@ -212,9 +212,9 @@ fn ranking(
 }
 
 /// How paths are probed: off unless the file has it.
-fn path_probing(section: &mut Section<'_>, policy: &Policy) -> Option<PathProbing> {
-    let interval = section.get("probe", values::duration_ms(defaults::PATH_PROBE_MS));
-    let mode = section.get("probe_mode", values::choice(&PATH_MODES, &[]));
+fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
+    let interval = section.time(&keys::PROBE);
+    let mode = section.get(&keys::PROBE_MODE, values::choice(&PATH_MODES, &[]));
     if let (None, Some(mode)) = (&interval, &mode) {
         let message = "`probe_mode` says how paths are probed, and no path is";
         section.problem(Problem::new(mode.span(), message, "add probe = \"60s\", or remove it"));
@@ -256,24 +256,22 @@ fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
 }
 
 /// Servers by their addresses alone, and those with more to say of them.
-fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
+fn servers(section: &Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();
-    for address in section.one_or_list("servers", addresses::server_address) {
-        servers.extend(server(section, &mut names, None, &address, (defaults::WEIGHT, false, None)));
+    for address in section.one_or_list(&keys::SERVERS, addresses::server_address) {
+        servers.extend(server(section, &mut names, None, &address, (1, false, None)));
     }
-    let more = section.sections("server", |section| {
-        let name = section.get("name", values::name);
-        let address = section.get("address", addresses::server_address);
-        let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+    let more = section.sections(&keys::SERVER, |section| {
+        let name = section.get(&name_server::NAME, values::name);
+        let address = section.get(&name_server::ADDRESS, addresses::server_address);
+        let weight = section.number_or(&name_server::WEIGHT);
         if section.key_span("address").is_none() {
             section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
         }
-        let backup = section.or("backup", values::flag, false);
-        let why =
-            "is for servers that packets are sent to: no connection is seen of those that ask for a name";
-        section.foreign("max_connections", why, "remove it");
-        let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
+        let backup = section.flag(&name_server::BACKUP);
+        let health_address =
+            section.get(&name_server::HEALTH_ADDRESS, addresses::address).map(Spanned::into_inner);
         Some((name, address?, (weight, backup, health_address)))
     });
     for (name, address, share) in more.into_iter().flatten() {

@@ -4,11 +4,11 @@ use evener_core::dns::Period;
 use toml::de::DeValue;
 
 use crate::config::section::Complaint;
-use crate::config::{defaults, values};
+use crate::config::values;
 
 /// A time, or a list of times of day with one each.
 pub(super) fn period(value: &DeValue<'_>) -> Result<Period, Complaint> {
-    let time = values::duration_ms(defaults::PERIOD_MS);
+    let time = values::duration_ms(0..=86_400_000);
     let DeValue::Array(entries) = value else { return time(value).map(Period::always) };
     let help = "write for example [[\"00:00\", \"20s\"], [\"08:00\", \"5s\"]]";
     let mut steps = Vec::new();

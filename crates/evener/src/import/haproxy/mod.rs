@@ -250,7 +250,7 @@ impl HaproxyReader<'_, '_> {
         let mut longest = None;
         for line in lines.iter().filter(|line| line.word(0) == "timeout") {
             if matches!(line.word(1), "client" | "server" | "tunnel") {
-                let ms = values::time_ms(line.word(2), 1).filter(|ms| values::IDLE_MS.contains(ms));
+                let ms = values::time_ms(line.word(2), 1).filter(|ms| values::idle_limits_ms().contains(ms));
                 longest = longest.max(ms);
                 service.lines.extend(ms.map(|_| line.line));
             }

@@ -269,7 +269,7 @@ impl ServerOptions {
 
     /// Takes an option that has a counterpart.
     fn set(&mut self, word: &str, value: &str) -> Result<(), &'static LeftReason> {
-        let interval = values::time_ms(value, 1).filter(|ms| values::INTERVAL_MS.contains(ms));
+        let interval = values::time_ms(value, 1).filter(|ms| values::interval_limits_ms().contains(ms));
         let count = value.parse::<u64>().ok().filter(|count| (1..=100).contains(count));
         match word {
             "check" => self.is_checked = true,

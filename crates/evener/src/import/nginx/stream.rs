@@ -54,7 +54,7 @@ impl NginxReader<'_, '_> {
     /// `proxy_timeout` ends idle connections.
     fn stream_timeout(&mut self, service: &mut DraftService, statement: &Statement) {
         for one in statement.inner().iter().filter(|one| one.word(0) == "proxy_timeout") {
-            let ms = values::time_ms(one.word(1), 1_000).filter(|ms| values::IDLE_MS.contains(ms));
+            let ms = values::time_ms(one.word(1), 1_000).filter(|ms| values::idle_limits_ms().contains(ms));
             if ms.is_some() {
                 service.idle_ms = ms;
                 service.lines.extend(one.lines());

@@ -1,0 +1,73 @@
+//! A JSON Schema of evener.toml (draft 2020-12), by which editors complete and check the file.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::tables::FILE;
+use super::{Consumer, Key, Value};
+use crate::config::values::written;
+
+/// Any text that `${NAME}` is a part of: its value is known to the daemon only.
+const VARIABLE: &str = r"\$\{";
+
+/// Returns the schema. `describe` knows what a key of a table means, by the table's header (empty
+/// for the file) and the key.
+pub fn json(describe: &dyn Fn(&str, &str) -> Option<String>) -> Json {
+    let mut schema = table("", FILE, describe);
+    schema.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
+    schema.insert("title".to_owned(), json!("evener.toml"));
+    Json::Object(schema)
+}
+
+fn table(path: &str, keys: &[&Key], describe: &dyn Fn(&str, &str) -> Option<String>) -> Map<String, Json> {
+    let is_of_names = path.starts_with("dns.name");
+    let properties: Map<String, Json> = keys
+        .iter()
+        .filter(|key| !is_of_names || key.is_for(Consumer::Names))
+        .map(|key| {
+            let inner = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
+            let mut schema = match key.value {
+                Value::Table(keys) => Json::Object(table(&inner, keys, describe)),
+                Value::Tables(keys) => json!({ "type": "array", "items": table(&inner, keys, describe) }),
+                value => scalar(value),
+            };
+            if let (Some(text), Json::Object(schema)) = (describe(path, key.name), &mut schema) {
+                schema.insert("description".to_owned(), json!(text));
+            }
+            (key.name.to_owned(), schema)
+        })
+        .collect();
+    let mut schema = Map::new();
+    schema.insert("type".to_owned(), json!("object"));
+    schema.insert("properties".to_owned(), Json::Object(properties));
+    schema.insert("additionalProperties".to_owned(), json!(false));
+    schema
+}
+
+fn scalar(value: Value) -> Json {
+    let mut schema = match value {
+        Value::Flag(_) => json!({ "type": "boolean" }),
+        Value::Number(least, most, _) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Value::Factor(least, most, _) => {
+            json!({ "type": "number", "minimum": least as f64 / 100.0, "maximum": most as f64 / 100.0 })
+        }
+        Value::Share => json!({ "type": "string", "pattern": format!("^[0-9]{{1,3}} *%$|{VARIABLE}") }),
+        Value::Time(..) => json!({ "type": "string", "pattern": format!("^ *[0-9]+ *[A-Za-z]|{VARIABLE}") }),
+        Value::Word(words, _) => {
+            json!({ "anyOf": [{ "enum": words() }, { "type": "string", "pattern": VARIABLE }] })
+        }
+        Value::Text => json!({ "type": "string" }),
+        Value::List | Value::Table(_) | Value::Tables(_) => json!({ "type": ["string", "integer", "array"] }),
+    };
+    let default = match value {
+        Value::Flag(default) => Some(json!(default)),
+        Value::Number(_, _, default) => default.map(|default| json!(default)),
+        Value::Factor(_, _, default) => Some(json!(default as f64 / 100.0)),
+        Value::Time(_, _, default) => default.map(|default| json!(written(default))),
+        Value::Word(_, default) => default.map(|default| json!(default)),
+        _ => None,
+    };
+    if let (Some(default), Json::Object(schema)) = (default, &mut schema) {
+        schema.insert("default".to_owned(), default);
+    }
+    schema
+}
