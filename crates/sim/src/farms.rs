@@ -11,7 +11,7 @@ use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
 use evener_core::node::secret::Key;
 use evener_core::path::tables::Tables;
-use evener_core::pool::{HealthCheck, HealthKind};
+use evener_core::pool::HealthCheck;
 
 use crate::{handoff, web};
 
@@ -259,13 +259,11 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         discover_rounds: 2,
         servers_max: 2 * SERVERS_MAX,
         health: HealthCheck {
-            kind: HealthKind::Tcp,
             interval_ms: PROBE_MS,
             timeout_ms: PROBE_TIMEOUT_MS,
             rise: 1,
             fall: 2,
-            jitter_percent: 10,
-            port: None,
+            ..HealthCheck::default()
         },
         keep_last: number == 0,
         panic_percent: if number == 1 { file.panic_percent() } else { 0 },

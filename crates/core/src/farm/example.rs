@@ -41,15 +41,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         servers,
         routes: RouteList::default(),
         passive_checks: false,
-        health: HealthCheck {
-            kind: HealthKind::Tcp,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            jitter_percent: 10,
-            port: None,
-        },
+        health: HealthCheck::default(),
         report: None,
         report_gain_percent: GAIN_PERCENT,
         timeouts: Timeouts::default(),
@@ -76,5 +68,6 @@ pub fn server(name: &str, address: IpAddr) -> Server {
 
 /// A check that one probe decides, every second, for tests that count probes.
 pub fn check(kind: HealthKind) -> HealthCheck {
-    HealthCheck { kind, interval_ms: 1_000, timeout_ms: 500, rise: 1, fall: 1, jitter_percent: 0, port: None }
+    let times = HealthCheck { interval_ms: 1_000, timeout_ms: 500, ..HealthCheck::default() };
+    HealthCheck { kind, rise: 1, fall: 1, jitter_percent: 0, ..times }
 }

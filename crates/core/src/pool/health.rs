@@ -313,15 +313,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn settings(rise: u32, fall: u32) -> Arc<HealthCheck> {
-        Arc::new(HealthCheck {
-            kind: HealthKind::Tcp,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise,
-            fall,
-            jitter_percent: 10,
-            port: None,
-        })
+        Arc::new(HealthCheck { rise, fall, ..HealthCheck::default() })
     }
 
     /// Feeds `.` for a success and `x` for a failure; gives the state after each.

@@ -439,7 +439,11 @@ mod tests {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
         let mut bad = |bad| server.apply_fact(Fact::Reported(Err(bad)), 1).events;
         assert_eq!(bad(BadReport::Silent), [ServerEvent::Reports(Some(BadReport::Silent))]);
-        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (alloc::vec![], alloc::vec![]), "that is known");
+        assert_eq!(
+            (bad(BadReport::Silent), bad(BadReport::Odd)),
+            (alloc::vec![], alloc::vec![]),
+            "that is known"
+        );
         assert_eq!(reports(&mut server, wants(100), 2).events, [ServerEvent::Reports(None)]);
         let seen = server.reports().unwrap();
         assert_eq!((seen.error, seen.bad[&BadReport::Silent], seen.bad[&BadReport::Odd]), (None, 2, 1));

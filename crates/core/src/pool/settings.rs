@@ -22,6 +22,21 @@ pub struct HealthCheck {
     pub port: Option<u16>,
 }
 
+impl Default for HealthCheck {
+    /// The check of a file that says nothing of it, by TCP.
+    fn default() -> HealthCheck {
+        HealthCheck {
+            kind: HealthKind::Tcp,
+            interval_ms: 2_000,
+            timeout_ms: 1_000,
+            rise: 2,
+            fall: 3,
+            jitter_percent: 10,
+            port: None,
+        }
+    }
+}
+
 /// The kinds of probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HealthKind {

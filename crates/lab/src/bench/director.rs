@@ -27,7 +27,7 @@ use evener_core::path::content::{PathPattern, RequestClass, RequestKey};
 use evener_core::path::seed::Seed;
 use evener_core::pool::health::Failure;
 use evener_core::pool::policy::Fills;
-use evener_core::pool::{HealthCheck, HealthKind};
+use evener_core::pool::HealthCheck;
 use evener_dataplane::xdp::{Mode, Options, XdpEngine};
 use evener_dataplane::{DataPlane, Engine as _};
 use nix::time::{ClockId, clock_gettime};
@@ -459,15 +459,7 @@ fn host(number: usize) -> IpAddr {
 fn farm(services: usize, servers: usize, weight: u16) -> Farm {
     let service = |number: usize| Service {
         method: Method::Tunnel,
-        health: HealthCheck {
-            kind: HealthKind::Tcp,
-            interval_ms: INTERVAL_MS,
-            timeout_ms: 1_000,
-            rise: 1,
-            fall: 1,
-            jitter_percent: 10,
-            port: None,
-        },
+        health: HealthCheck { interval_ms: INTERVAL_MS, rise: 1, fall: 1, ..HealthCheck::default() },
         ..example::service(
             &format!("service{number}"),
             SocketAddr::from(([10, 8, 0, number as u8 + 1], 80)),

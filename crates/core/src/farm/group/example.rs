@@ -33,14 +33,6 @@ pub(crate) fn group() -> Group {
         allow: vec![],
         members: vec![],
         routes: RouteList::default(),
-        health: HealthCheck {
-            kind: HealthKind::None,
-            interval_ms: 2_000,
-            timeout_ms: 1_000,
-            rise: 2,
-            fall: 3,
-            jitter_percent: 0,
-            port: None,
-        },
+        health: HealthCheck { kind: HealthKind::None, ..HealthCheck::default() },
     }
 }

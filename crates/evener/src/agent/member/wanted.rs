@@ -149,6 +149,6 @@ fn health() -> HealthCheck {
         rise: 1,
         fall: 1,
         jitter_percent: 0,
-        port: None,
+        ..HealthCheck::default()
     }
 }
