@@ -245,8 +245,11 @@ impl Health {
         self.against = self.against.saturating_add(1);
         let at_once =
             self.status.state == HealthState::Unknown || matches!(reason, Some(Failure::Forbidden(_)));
-        let enough = at_once || self.against >= needed;
-        enough.then(|| self.become_state(now_ms, finding, reason))
+        if at_once || self.against >= needed {
+            return Some(self.become_state(now_ms, finding, reason));
+        }
+        self.next_ms = self.next_ms.min(now_ms.saturating_add(self.settings.fast_interval_ms));
+        None
     }
 
     /// The state, and what a plan needs of its history.
@@ -314,6 +317,24 @@ mod tests {
 
     fn settings(rise: u32, fall: u32) -> Arc<HealthCheck> {
         Arc::new(HealthCheck { rise, fall, ..HealthCheck::default() })
+    }
+
+    #[test]
+    fn results_against_the_state_bring_the_next_probe_forward() {
+        let fast = HealthCheck { fast_interval_ms: 100, jitter_percent: 0, ..HealthCheck::default() };
+        let mut health = Health::new(&Arc::new(fast), 0);
+        let mut probe = |now_ms, result| {
+            health.started(now_ms);
+            health.result(now_ms + 10, result);
+            health.next_probe_at() - now_ms
+        };
+        let refused = || Err(Failure::Refused);
+        assert_eq!((probe(0, Ok(5)), probe(2_000, Ok(5))), (2_000, 2_000));
+        assert_eq!((probe(4_000, refused()), probe(4_110, refused())), (110, 110));
+        assert_eq!(probe(4_220, refused()), 2_000, "the third failure makes it down");
+        assert_eq!((probe(6_220, refused()), probe(8_220, Ok(5))), (2_000, 110));
+        assert_eq!((probe(8_330, refused()), probe(10_330, Ok(5))), (2_000, 110));
+        assert_eq!(probe(10_440, Ok(5)), 2_000, "the second success makes it up");
     }
 
     /// Feeds `.` for a success and `x` for a failure; gives the state after each.

@@ -10,6 +10,9 @@ pub struct HealthCheck {
     pub kind: HealthKind,
     /// Time between two probes of one server, in milliseconds.
     pub interval_ms: u64,
+    /// The same after a result that speaks against the state of the server, in milliseconds; at
+    /// most the interval.
+    pub fast_interval_ms: u64,
     /// A probe unanswered for this long has failed, in milliseconds.
     pub timeout_ms: u64,
     /// Successes in a row that make a server up.
@@ -28,6 +31,7 @@ impl Default for HealthCheck {
         HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,
+            fast_interval_ms: u64::MAX,
             timeout_ms: 1_000,
             rise: 2,
             fall: 3,

@@ -77,6 +77,7 @@ pub(super) fn read(
             CheckKind::None => HealthKind::None,
         },
         interval_ms,
+        fast_interval_ms: fast_interval_ms(section, interval_ms),
         timeout_ms,
         rise: section.number_or(&keys::RISE),
         fall: section.number_or(&keys::FALL),
@@ -156,6 +157,16 @@ fn http(section: &Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
         body: section.get(&keys::BODY, values::text).map(Spanned::into_inner),
         tls,
     }
+}
+
+/// The interval while the last probes speak against the server's state, in milliseconds.
+fn fast_interval_ms(section: &Section<'_>, interval_ms: u64) -> u64 {
+    let Some(fast) = section.time(&keys::FAST_INTERVAL) else { return interval_ms };
+    if *fast.get_ref() > interval_ms {
+        let message = format!("`fast_interval` is longer than `interval` ({})", values::written(interval_ms));
+        section.problem(Problem::new(fast.span(), message, "lower it, or remove it"));
+    }
+    fast.into_inner()
 }
 
 /// Interval and timeout, in milliseconds.

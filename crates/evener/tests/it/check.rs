@@ -61,7 +61,7 @@ fn the_example_shows_the_defaults() {
         [[service]]
         name = "web"
         address = "192.0.2.100:80"
-        health = { kind = "http", path = "/healthz", host = "www.example.com", body = "ok", port = 8080 }
+        health = { kind = "http", path = "/healthz", host = "www.example.com", body = "ok", port = 8080, fast_interval = "200ms" }
         report = {}
         server = [
             { name = "web1", address = "192.0.2.11", mac = "02:00:5e:10:00:01" },

@@ -247,6 +247,7 @@ const HTTP: &[&str] = &["http", "https"];
 table!(health {
     KIND = Key::words("kind", || names(&config::health::KINDS));
     INTERVAL = Key::time("interval", INTERVAL_MS).or(2_000);
+    FAST_INTERVAL = Key::time("fast_interval", INTERVAL_MS);
     TIMEOUT = Key::time("timeout", 1..=*INTERVAL_MS.end());
     RISE = Key::number("rise", COUNTS).or(2);
     FALL = Key::number("fall", COUNTS).or(3);
