@@ -107,6 +107,7 @@ pub(super) struct DraftHealth {
     pub(super) body: Option<String>,
     pub(super) port: Option<u16>,
     pub(super) interval_ms: Option<u64>,
+    pub(super) fast_interval_ms: Option<u64>,
     pub(super) timeout_ms: Option<u64>,
     pub(super) rise: Option<u64>,
     pub(super) fall: Option<u64>,

@@ -48,8 +48,15 @@ pub(super) fn https_check(health: &mut DraftHealth, tls: Option<DraftTls>, is_ht
         }
         None => {
             let (port, times) = (health.port, (health.interval_ms, health.timeout_ms));
-            let (rise, fall) = (health.rise, health.fall);
-            *health = DraftHealth { kind: Some("tcp"), port, rise, fall, ..DraftHealth::default() };
+            let (rise, fall, fast_interval_ms) = (health.rise, health.fall, health.fast_interval_ms);
+            *health = DraftHealth {
+                kind: Some("tcp"),
+                port,
+                rise,
+                fall,
+                fast_interval_ms,
+                ..DraftHealth::default()
+            };
             (health.interval_ms, health.timeout_ms) = times;
             Err(&reasons::HTTPS_CHECK)
         }

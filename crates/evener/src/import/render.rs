@@ -246,7 +246,11 @@ fn health(out: &mut Rendered, part: DraftPart, health: &DraftHealth) {
     if let Some(port) = health.port {
         out.key(part, "port", port);
     }
-    for (key, value) in [("interval", health.interval_ms), ("timeout", health.timeout_ms)] {
+    for (key, value) in [
+        ("interval", health.interval_ms),
+        ("fast_interval", health.fast_interval_ms),
+        ("timeout", health.timeout_ms),
+    ] {
         if let Some(ms) = value {
             out.key(part, key, time(ms));
         }
