@@ -14,6 +14,10 @@ use super::tree::{files, root};
 /// The longest line of prose.
 const LINE: usize = 100;
 
+/// Pages beside the book.
+const ROOT_PAGES: [&str; 6] =
+    ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md"];
+
 /// The pages of the book, in all its folders.
 pub fn pages() -> Vec<PathBuf> {
     files(&root().join("docs"), &["md"])
@@ -86,9 +90,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
     let mut broken = Vec::new();
     let mut count = 0;
-    for (name, page) in
-        pages_and(&["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
-    {
+    for (name, page) in pages_and(&ROOT_PAGES) {
         for (line, link) in links(&page) {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
@@ -134,7 +136,7 @@ fn summary_lists_every_page_once() {
 #[test]
 fn lines_of_prose_have_at_most_100_columns() {
     let mut long = Vec::new();
-    for (name, page) in pages_and_readme() {
+    for (name, page) in pages_and(&[&ROOT_PAGES[..], &["cases/README.md"]].concat()) {
         for (number, line, block) in lines(&page) {
             let is_prose = block.is_none() && !line.trim_start().starts_with(['|', '#', '!', '<']);
             if is_prose && line.chars().count() > LINE {
@@ -143,6 +145,47 @@ fn lines_of_prose_have_at_most_100_columns() {
         }
     }
     assert!(long.is_empty(), "{long:#?}");
+}
+
+/// Paths in the map of the code, from the root or from a folder of sources.
+#[test]
+fn every_path_of_the_architecture_is_there() {
+    let mut places = vec![root(), root().join("crates"), root().join("crates/core/src")];
+    places.extend(["core", "evener", "dataplane", "sim", "lab"].map(|name| root().join("crates").join(name)));
+    let (mut count, mut missing) = (0, Vec::new());
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/developers/overview.md"] {
+        let text = fs::read_to_string(root().join(name)).unwrap();
+        for path in text.split('`').skip(1).step_by(2) {
+            let is_path = path.contains('/')
+                && !path.starts_with(['/', '-'])
+                && path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+            if !is_path {
+                continue;
+            }
+            count += 1;
+            let mut whole = places.iter().flat_map(|place| {
+                let crates =
+                    path.split_once('/').map(|(first, rest)| place.join(first).join("src").join(rest));
+                [Some(place.join(path)), Some(place.join("src").join(path)), crates].into_iter().flatten()
+            });
+            if !whole.any(|path| path.exists()) {
+                missing.push(format!("{name}: {path}"));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+    assert!(count >= 30, "{count} paths");
+}
+
+/// The figures of the README that can be counted.
+#[test]
+fn numbers_of_tests_in_the_readme_hold() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains("more than 1,500 test functions"));
+    let sources =
+        files(&root().join("crates"), &["rs"]).into_iter().map(|path| fs::read_to_string(path).unwrap());
+    let tests: usize = sources.map(|text| text.matches("#[test]").count()).sum();
+    assert!(tests > 1_500, "{tests} test functions");
 }
 
 /// The words of a command up to what the shell does with it.
