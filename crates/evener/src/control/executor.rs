@@ -22,7 +22,7 @@ use super::session_walk::SessionWalker;
 use super::totals::ServiceTotals;
 use super::trace_control::TraceControl;
 use super::{IDLE_ENGINE, clocks, now_ms};
-use crate::board::DaemonInfo;
+use crate::board::PublishedState;
 use crate::board::request::{GroupReply, GroupSender};
 use crate::config::Config;
 use crate::events::{Bus, DaemonEvent};
@@ -48,14 +48,12 @@ const FIT_NEVER: Duration = Duration::from_secs(86_400);
 pub(super) struct Executor {
     pub(super) director: Director,
     /// The file that the director's farm is from.
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     /// The data plane, at all times; and the engine, which is away while it changes what they go
     /// by.
     pub(super) plane: Arc<dyn DataPlane>,
     pub(super) changing: EngineChange,
-    /// The engine's name, and how it was attached when it was here last.
     pub(super) kind: &'static str,
-    pub(super) engine_detail: String,
     /// Whether the kernel is to be held against what was set up there once the engine is back.
     pub(super) restores_later: bool,
     pub(super) neighbours: Neighbours,
@@ -85,20 +83,18 @@ pub(super) struct Tools {
     pub(super) hosts: Option<HostSocket>,
     pub(super) groups: GroupControl,
     pub(super) names: NameControl,
+    pub(super) totals: ServiceTotals,
     pub(super) facts: mpsc::Sender<Input>,
-    pub(super) bus: Bus,
 }
 
 impl Executor {
-    pub(super) fn new(director: Director, config: Config, about: DaemonInfo, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
-        let showing = SnapshotPublisher::begin(about, &director, &*engine, bus.clone());
+    pub(super) fn new(director: Director, config: Config, state: PublishedState, tools: Tools) -> Self {
+        let Tools { engine, neighbours, settings, hosts, groups, names, totals, facts } = tools;
         Executor {
             director,
-            config,
+            config: Arc::new(config),
             plane: engine.data_plane(),
             kind: engine.kind(),
-            engine_detail: engine.describe(),
             changing: EngineChange::new(engine),
             restores_later: false,
             neighbours,
@@ -108,11 +104,11 @@ impl Executor {
             names,
             ready: None,
             handing: HandoffControl::default(),
-            trace: TraceControl::default(),
-            totals: ServiceTotals::default(),
+            trace: TraceControl::new(Arc::clone(&state.recorder)),
+            totals,
             facts,
-            bus,
-            showing,
+            bus: state.bus.clone(),
+            showing: SnapshotPublisher::begin(state),
             walker: SessionWalker::default(),
             fitting: Fitting::default(),
         }
@@ -223,7 +219,6 @@ impl Executor {
             memory.ports.sweep(now, is_known);
         }
         let counters = self.counters();
-        self.showing.board.begin_move();
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
@@ -232,6 +227,9 @@ impl Executor {
         if !retired.is_empty() {
             self.totals.note_plan(self.director.plan(), true);
         }
+        // Before any counter is cleared: see `SnapshotStore::moment`.
+        let gone = self.totals.gone();
+        self.publish(|state| state.gone = gone);
         for &slot in retired {
             match self.changing.engine().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
@@ -241,7 +239,6 @@ impl Executor {
                 }
             }
         }
-        self.publish();
     }
 
     /// Walks the next tenth of the tables: called once a second, it keeps the counts of active
