@@ -2,19 +2,19 @@
 //! under way at a time; all others wait in one queue, in the order in which they came. Requests
 //! that wait together go together, and share all that follows.
 //!
-//! | step       | done there                                             | may fail by             | undone then         |
-//! |------------|--------------------------------------------------------|-------------------------|---------------------|
-//! | queued     | a file is read on a thread; a request names its server | an unreadable file      |                     |
-//! | validating | edits are made and the farm is checked, on a thread    | any rule of the file    |                     |
-//! | prepared   | sockets are opened, interfaces listened to             | this host, its network  | the host is set up  |
-//! |            |                                                        |                         | for the farm before |
-//! | probing    | new addresses are probed for 300 ms                    | an owner that answers   | the same            |
-//! | writing    | the record is on disk, then the audit log, on a thread | a full disk             | the same, and the   |
-//! |            |                                                        |                         | record before       |
-//! | applying   | tables are planned and applied, on the engine's thread | the plan, the engine    | the same            |
-//! | in force   | the daemon follows the farm, which is published        |                         |                     |
-//! | answered   | drains wait for tables without the server              | the engine: the record  |                     |
-//! |            |                                                        | stays, it tries again   |                     |
+//! | step       | done there                             | may fail by            | undone then |
+//! |------------|----------------------------------------|------------------------|-------------|
+//! | queued     | a file is read on a thread             | an unreadable file     |             |
+//! | validating | edits are made and checked on a thread | any rule of the file   |             |
+//! | prepared   | sockets opened, interfaces listened to | this host, its network | 1           |
+//! | probing    | new addresses are probed for 300 ms    | an owner that answers  | 1           |
+//! | writing    | the record, then the audit log         | a full disk            | 1, 2        |
+//! | applying   | tables are planned and applied         | the plan, the engine   | 1, 2        |
+//! | in force   | the daemon follows, and publishes it   |                        |             |
+//! | answered   | drains wait for tables without them    | the engine             | 3           |
+//!
+//! 1: the host is set up for the farm in force again. 2: the record of that farm is put back.
+//! 3: the drain is noted, and tried again.
 //!
 //! A daemon that is killed before the record has its name starts with the farm before the change,
 //! and one that is killed later with the farm after it: nobody is answered until the record is on
@@ -57,7 +57,7 @@ const TOGETHER_MAX: usize = 64;
 
 /// The farm in force, the change of it that is under way, and those that wait.
 pub(super) struct ChangeControl {
-    store: Store,
+    pub(super) store: Store,
     /// In force, with the files that it names.
     pub(super) state: Arc<FarmState>,
     named: NamedFiles,

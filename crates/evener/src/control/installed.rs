@@ -12,8 +12,8 @@ impl Executor {
         if self.is_idle() {
             return;
         }
-        let Some(engine) = self.changing.engine() else {
-            self.restores_later = true;
+        let Some(engine) = self.engine.here() else {
+            self.engine.restores_later = true;
             return;
         };
         let mut found = engine.restore();

@@ -122,8 +122,6 @@ struct Daemon {
     executor: Executor,
     config_path: PathBuf,
     directory: PathBuf,
-    /// Where run-time changes last.
-    folder: PathBuf,
     /// The part of the file that is read at the start only, as it was then.
     fixed: StartupSettings,
     inbox: Inbox,
@@ -163,7 +161,7 @@ impl Daemon {
                     Message::NetworkChange => reread = reread.min(Instant::now() + SETTLE),
                     message => self.receive(message).await,
                 },
-                done = self.executor.changing.done() => self.applied(done).await,
+                done = self.executor.engine.done() => self.applied(done).await,
                 input = self.changes.next() => self.continue_change(input).await,
                 input = self.directors.next() => self.directors.step(input, &self.executor),
                 _ = restore.tick() => {
@@ -302,15 +300,15 @@ impl Daemon {
         if !keep && self.executor.identity().is_some() {
             self.executor.handle_fact(Input::Leave);
             let until = Instant::now() + HANDOVER;
-            while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
+            while let Ok(done) = timeout_at(until, self.executor.engine.done()).await {
                 // Nobody waits for this answer any more.
                 let _ = self.executor.finish_change(done);
             }
         }
-        self.executor.changing.come_back().await;
+        self.executor.engine.come_back().await;
         self.executor.fall_silent();
-        let Executor { changing, director, mut settings, .. } = self.executor;
-        let left = changing.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
+        let Executor { engine, director, mut settings, .. } = self.executor;
+        let left = engine.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
         if !keep {
             settings.restore();
         }

@@ -44,7 +44,7 @@ impl SnapshotPublisher {
 impl Executor {
     /// Notes how the engine is attached, for whoever looks while it is away.
     pub(super) fn describe(&mut self) {
-        if let Some(engine) = self.changing.engine() {
+        if let Some(engine) = self.engine.here() {
             self.showing.state.engine_detail = engine.describe();
         }
     }

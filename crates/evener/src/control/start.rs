@@ -226,8 +226,8 @@ impl HostLinks {
         let network_changes = network::watch().await?;
         let path_mtus = path_mtus(config);
         let (mut neighbours, frames) = Neighbours::new();
-        let heard = neighbours.listen(&interfaces, config.description().has_ipv6());
-        heard.map_err(|(ifindex, error)| {
+        let listening = neighbours.listen(&interfaces, config.description().has_ipv6());
+        listening.map_err(|(ifindex, error)| {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error)
         })?;
@@ -375,7 +375,6 @@ fn assemble(
         config_path: base.config_path,
         readiness: ReadinessRecord::in_folder(&base.directory),
         directory: base.directory,
-        folder: base.folder,
         fixed,
         inbox,
         local_server: role.local_server,
@@ -432,10 +431,9 @@ impl Daemon {
     /// found.
     async fn abandon(mut self, adopted: bool) {
         if !self.changes.state.record.is_empty() {
-            let changes = self.folder.join("changes.json");
             tracing::error!(
                 "run-time changes are part of this farm: if it can't be started for them, move {} elsewhere",
-                changes.display()
+                self.changes.store.path().display()
             );
         }
         let _ = fs::remove_file(self.directory.join("admin.sock"));
@@ -443,7 +441,7 @@ impl Daemon {
         if let Some(local_server) = self.local_server {
             local_server.abandon(self.executor.director.network()).await;
         }
-        if let Some(engine) = self.executor.changing.into_engine() {
+        if let Some(engine) = self.executor.engine.into_engine() {
             engine::leave(engine, adopted);
         }
     }

@@ -53,7 +53,7 @@ impl Executor {
         if self.trace.watched.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let Some(engine) = self.changing.engine() else { return Ok(()) };
+        let Some(engine) = self.engine.here() else { return Ok(()) };
         if self.trace.listener.is_none() && wanted != TraceFilter::default() {
             let (events, recorder) = (engine.events()?, Arc::clone(&self.trace.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
@@ -98,7 +98,7 @@ impl Executor {
     pub(super) fn fall_silent(&mut self) {
         let nothing = TraceFilter::default();
         if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)
-            && let Some(Err(error)) = self.changing.engine().map(|engine| engine.watch(&nothing))
+            && let Some(Err(error)) = self.engine.here().map(|engine| engine.watch(&nothing))
         {
             tracing::warn!(%error, "the data plane goes on telling");
         }

@@ -103,7 +103,8 @@ impl Store {
         Store { folder: folder.to_owned() }
     }
 
-    fn path(&self) -> PathBuf {
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.join("changes.json")
     }
 

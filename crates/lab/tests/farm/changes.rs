@@ -17,6 +17,7 @@ use crate::{file, shares, split};
 on_one_engine! {
     daemon_killed_in_any_step_starts_with_old_or_new_farm,
     changes_and_reloads_wait_for_each_other,
+    failed_write_refuses_change_only_before_it_lasts,
 }
 
 /// The folder of run-time changes of the only namespace.
@@ -133,5 +134,40 @@ fn changes_and_reloads_wait_for_each_other(engine: &str) -> Result<()> {
     evener.start_again()?;
     let after = [evener.server("web1")?.weight, evener.server("web2")?.weight];
     assert_eq!(after, weights);
+    Ok(())
+}
+
+/// A folder stands where a file is to be written, which fails as on a disk that is full.
+fn failed_write_refuses_change_only_before_it_lasts(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(2, LONG)?;
+    evener.command(&["weight", "web/web1", "3"])?;
+    let (state, run) = (state_folder(farm.director())?, run_folder(farm.director())?);
+    let remove = ["remove", "web/web2"];
+    let draft = state.join("changes.json.new");
+    fs::create_dir(&draft)?;
+    let (code, why) = evener.failure(&remove)?;
+    ensure!(code == 1 && why.replace('\n', " ").contains("nothing was changed"), "{why}");
+    fs::remove_dir(&draft)?;
+    for (path, warning) in [
+        (state.join("audit.log"), "the audit log can't be written"),
+        (run.join("totals.new"), "will be forgotten at a restart"),
+    ] {
+        evener.wait_for_servers(2, LONG)?;
+        let aside = path.with_extension("aside");
+        if path.exists() {
+            fs::rename(&path, &aside)?;
+        }
+        fs::create_dir(&path)?;
+        evener.command(&remove)?;
+        evener.daemon().wait_for(warning, LONG)?;
+        fs::remove_dir(&path)?;
+        evener.daemon().kill9()?;
+        evener.start_again()?;
+        assert_eq!(evener.wait_for_servers(1, LONG)?[0].name, "web1");
+        assert_eq!(shares(&farm, 4)?, split([4, 0]));
+        evener.command(&["undo"])?;
+    }
     Ok(())
 }
