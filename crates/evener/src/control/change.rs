@@ -63,7 +63,7 @@ pub(super) struct ChangeControl {
     named: NamedFiles,
     reader: FileReader,
     queue: VecDeque<Queued>,
-    step: Step,
+    step: ChangeStep,
     /// Requests in force whose tables are on their way, with the order that brings them.
     unanswered: Vec<(u64, Committed)>,
 }
@@ -92,7 +92,7 @@ struct Committed {
 
 /// The step that the change under way has reached.
 #[derive(Default)]
-enum Step {
+enum ChangeStep {
     /// No change is under way.
     #[default]
     Idle,
@@ -159,14 +159,14 @@ impl ChangeControl {
             named,
             reader: FileReader::new(),
             queue: VecDeque::new(),
-            step: Step::Idle,
+            step: ChangeStep::Idle,
             unanswered: Vec::new(),
         }
     }
 
     /// Whether a farm is on its way to the engine.
     pub(super) fn is_applying(&self) -> bool {
-        matches!(self.step, Step::Applying(..))
+        matches!(self.step, ChangeStep::Applying(..))
     }
 
     /// The next reason to go on. Nothing is lost if this is not awaited to the end.
@@ -174,14 +174,16 @@ impl ChangeControl {
         let ChangeControl { reader, queue, step, .. } = self;
         let step = async {
             match step {
-                Step::Idle if !queue.is_empty() => ChangeInput::Turn,
-                Step::Idle | Step::Applying(..) => pending().await,
-                Step::Validating(work) => work.await.map_or_else(ChangeInput::Lost, ChangeInput::Validated),
-                Step::Probing(probed, ..) => {
+                ChangeStep::Idle if !queue.is_empty() => ChangeInput::Turn,
+                ChangeStep::Idle | ChangeStep::Applying(..) => pending().await,
+                ChangeStep::Validating(work) => {
+                    work.await.map_or_else(ChangeInput::Lost, ChangeInput::Validated)
+                }
+                ChangeStep::Probing(probed, ..) => {
                     sleep_until(probed.until).await;
                     ChangeInput::Probed
                 }
-                Step::Writing(work) => work.await.map_or_else(ChangeInput::Lost, ChangeInput::Written),
+                ChangeStep::Writing(work) => work.await.map_or_else(ChangeInput::Lost, ChangeInput::Written),
             }
         };
         tokio::select! {
@@ -254,7 +256,7 @@ impl Daemon {
             (ChangeInput::Validated(Validated::File(Err(error), _, answer)), _) => {
                 self.refuse_reload(error, answer).await;
             }
-            (ChangeInput::Probed, Step::Probing(probed, farm, change)) => {
+            (ChangeInput::Probed, ChangeStep::Probing(probed, farm, change)) => {
                 self.probed(probed, farm, change).await;
             }
             (ChangeInput::Written((Ok(()), Some(farm), change)), _) => self.apply(*farm, change),
@@ -289,7 +291,7 @@ impl Daemon {
             }
         };
         let state = Arc::clone(&self.changes.state);
-        self.changes.step = Step::Validating(spawn_blocking(move || {
+        self.changes.step = ChangeStep::Validating(spawn_blocking(move || {
             let mut record = state.record.clone();
             if forget {
                 record.forget();
@@ -310,7 +312,7 @@ impl Daemon {
         let pending = self.changes.together(first);
         let (state, config) = (Arc::clone(&self.changes.state), Arc::clone(&self.executor.config));
         let in_force = self.changes.named.groups.clone();
-        self.changes.step = Step::Validating(spawn_blocking(move || {
+        self.changes.step = ChangeStep::Validating(spawn_blocking(move || {
             let requests: Vec<Request> = pending.iter().map(|pending| pending.request.clone()).collect();
             let files = RefCell::new(in_force);
             let look = |config: &Config| files.borrow_mut().add_new(config).map_err(OrderError::Invalid);
@@ -355,7 +357,9 @@ impl Daemon {
     async fn prepare_change(&mut self, config: Config, named: NamedFiles, change: FarmChange) {
         match self.prepare(config, named).await {
             Ok((farm, None)) => self.write(Some(Box::new(farm)), change),
-            Ok((farm, Some(probed))) => self.changes.step = Step::Probing(probed, Box::new(farm), change),
+            Ok((farm, Some(probed))) => {
+                self.changes.step = ChangeStep::Probing(probed, Box::new(farm), change)
+            }
             Err(error) => self.refuse(OrderError::Conflict(error), change.origin).await,
         }
     }
@@ -364,26 +368,26 @@ impl Daemon {
     pub(super) async fn receive_frame(&mut self, frame: ReceivedFrame) {
         let network = self.executor.director.network();
         let owner = match &self.changes.step {
-            Step::Probing(probed, ..) => probed.owner(&frame, network).err(),
+            ChangeStep::Probing(probed, ..) => probed.owner(&frame, network).err(),
             _ => None,
         };
         let ReceivedFrame { ifindex, bytes } = frame;
         self.executor.handle_fact(Input::Frame { ifindex, bytes });
         let Some(owner) = owner else { return };
-        if let Step::Probing(_, _, change) = std::mem::take(&mut self.changes.step) {
+        if let ChangeStep::Probing(_, _, change) = std::mem::take(&mut self.changes.step) {
             self.refuse(OrderError::Conflict(owner.to_string()), change.origin).await;
         }
     }
 
     /// The time is over in which others could answer for the addresses. Answers may wait here.
     async fn probed(&mut self, probed: ProbedAddresses, farm: Box<PreparedFarm>, change: FarmChange) {
-        self.changes.step = Step::Probing(probed, farm, change);
+        self.changes.step = ChangeStep::Probing(probed, farm, change);
         for _ in 0..self.inbox.frames.len() {
             let Ok(frame) = self.inbox.frames.try_recv() else { break };
             self.receive_frame(frame).await;
         }
         match std::mem::take(&mut self.changes.step) {
-            Step::Probing(_, farm, change) => self.write(Some(farm), change),
+            ChangeStep::Probing(_, farm, change) => self.write(Some(farm), change),
             step => self.changes.step = step,
         }
     }
@@ -394,7 +398,7 @@ impl Daemon {
     /// Has the record written where it differs, and the audit log.
     fn write(&mut self, farm: Option<Box<PreparedFarm>>, change: FarmChange) {
         let (before, store) = (Arc::clone(&self.changes.state), self.changes.store.clone());
-        self.changes.step = Step::Writing(spawn_blocking(move || {
+        self.changes.step = ChangeStep::Writing(spawn_blocking(move || {
             let result = match change.next.record.generation == before.record.generation {
                 true => Ok(()),
                 false => store.write(&change.next.record).map(|()| change.log(&store)),
@@ -431,16 +435,16 @@ impl Daemon {
         self.executor.handle_fact(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
         let file = Box::new(AppliedFile { config, named, opened });
-        self.changes.step = Step::Applying(number, file, change);
+        self.changes.step = ChangeStep::Applying(number, file, change);
     }
 
     /// Goes on with an order that was carried out, or refused.
     pub(super) async fn applied(&mut self, done: ChangeResult) {
         let (number, result) = self.executor.finish_change(done);
-        let is_own = matches!(self.changes.step, Step::Applying(own, ..) if own == number);
+        let is_own = matches!(self.changes.step, ChangeStep::Applying(own, ..) if own == number);
         self.answer_drains(number, &result, is_own);
         match std::mem::take(&mut self.changes.step) {
-            Step::Applying(_, file, change) if is_own => self.farm_applied(*file, change, result).await,
+            ChangeStep::Applying(_, file, change) if is_own => self.farm_applied(*file, change, result).await,
             step => {
                 self.changes.step = step;
                 // Of a refusal the director has told, and tries again.
