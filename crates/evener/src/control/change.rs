@@ -407,7 +407,7 @@ impl Daemon {
         }));
     }
 
-    /// Puts back the record of the farm in force, where the file isn't that any more, and notes why.
+    /// Puts back the record of the farm in force where the file isn't that any more, and notes why.
     async fn write_back(&mut self, note: Option<AuditEntry>) {
         let (state, store) = (Arc::clone(&self.changes.state), self.changes.store.clone());
         let written = spawn_blocking(move || {

@@ -62,8 +62,8 @@ impl GroupFiles {
         files.collect::<Result<_, _>>().map(GroupFiles)
     }
 
-    /// Adds the files that a changed farm newly names. They are read on a thread of their own, since
-    /// a file system may not answer. Those of before stay in front.
+    /// Adds the files that a changed farm newly names. A thread of its own reads them, since a file
+    /// system may not answer. Those of before stay in front.
     ///
     /// # Errors
     /// A sentence, also after [`reader::TIMEOUT`].
