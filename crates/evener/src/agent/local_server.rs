@@ -20,6 +20,7 @@ use crate::handoff::lccp::LccpNode;
 use crate::handoff::{ConversationContext, PuntListener, Rehandoff, rehandoff};
 use crate::io::network::Network;
 use crate::runtime::lock::Lock;
+use crate::runtime::program::HostError;
 
 /// The agent within a daemon.
 pub(crate) struct LocalServer {
@@ -103,7 +104,7 @@ impl LocalServer {
         self.listeners.retain(|address, _| addresses.contains(address));
         for address in addresses {
             if let Entry::Vacant(place) = self.listeners.entry(address) {
-                let unheard = AgentError::io(format!("connections to {address} can't be read here"));
+                let unheard = HostError::of(format!("connections to {address} can't be read here"));
                 place.insert(PuntListener::open(address, reader).map_err(unheard)?);
             }
         }

@@ -19,9 +19,7 @@ mod show;
 mod state;
 
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +29,8 @@ pub(crate) use path_probe::ServerKeys;
 use evener_core::node::secret::Secret;
 use evener_dataplane::claim::Role;
 use evener_dataplane::server::{Hook, Reason};
+use sd_notify::NotifyState;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -42,6 +42,7 @@ use crate::runtime::Exit;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::log;
 use crate::runtime::paths;
+use crate::runtime::program::{self, HostError};
 use crate::runtime::reader;
 use crate::runtime::secret;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
@@ -85,16 +86,11 @@ pub(crate) enum AgentError {
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
     /// Something on this host can't be used.
-    #[error("{what}: {source}")]
-    Io { what: String, source: io::Error },
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
 impl AgentError {
-    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| AgentError::Io { what, source }
-    }
-
     fn not_alone(error: LockError) -> AgentError {
         match error {
             LockError::Held { pid } => AgentError::Running(pid),
@@ -106,14 +102,10 @@ impl AgentError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             AgentError::Config(_) | AgentError::Role(_) | AgentError::Secret(_) => Exit::Failed,
-            AgentError::Running(_) | AgentError::Lock(LockError::Claimed { .. }) => Exit::Running,
+            AgentError::Running(_) => Exit::Running,
+            AgentError::Lock(error) => error.exit(),
             AgentError::Place(error) if error.is_denied() => Exit::Privileges,
-            AgentError::Io { source, .. } | AgentError::Lock(LockError::Io { source, .. })
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Privileges
-            }
-            AgentError::Io { .. } | AgentError::Lock(_) => Exit::Failed,
+            AgentError::Host(error) => error.exit(),
             _ => Exit::Environment,
         }
     }
@@ -125,25 +117,33 @@ pub fn run(args: &cli::AgentArgs) -> Exit {
         return show::run(args.json);
     }
     log::start();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            log::error(format_args!("the agent can't be started: {error}"));
-            return Exit::Failed;
-        }
-    };
     let identity = AgentIdentity { host: args.host.clone(), services: args.service.clone() };
-    let done = runtime.block_on(async {
+    program::run("the agent", Builder::new_current_thread(), AgentError::exit, async {
         let mut agent = Agent::start(&args.config, identity, args.hook).await?;
         let end = agent.serve().await;
         agent.leave(args.keep && end != SignalAction::Dismantle).await
-    });
-    match done {
-        Ok(()) => Exit::Ok,
-        Err(error) => {
-            log::error(&error);
-            error.exit()
-        }
+    })
+}
+
+/// A file, and the state that it asks of this host.
+struct AgentPlan {
+    config: Config,
+    network: Network,
+    desired: DesiredState,
+    secret: Option<Secret>,
+    keys: Option<ServerKeys>,
+}
+
+impl AgentPlan {
+    async fn new(
+        config: Config,
+        identity: &AgentIdentity,
+        hook: Option<Hook>,
+    ) -> Result<AgentPlan, AgentError> {
+        let network = network::read().await?;
+        let desired = what_to_do(&config, identity, hook, &network).await.map_err(AgentError::Role)?;
+        let (secret, keys) = (secret_of(&config)?, ServerKeys::read(&config)?);
+        Ok(AgentPlan { config, network, desired, secret, keys })
     }
 }
 
@@ -177,16 +177,10 @@ impl Agent {
         hook: Option<Hook>,
     ) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
-        let network = network::read().await?;
-        let desired = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
-        let directory = paths::directory().map_err(AgentError::io("the network namespace can't be told"))?;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(AgentError::io(format!(
-            "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
-            directory.display()
-        )))?;
-        // Without it nothing is begun, so nothing is written down.
-        let secret = secret_of(&config)?;
+        // Without a secret nothing is begun, so nothing is written down.
+        let plan = AgentPlan::new(config, &identity, hook).await?;
+        let AgentPlan { config, network, desired, secret, keys } = plan;
+        let directory = paths::make_directory()?;
         let (state, lock) = take_over(&directory, config_path, identity.clone())?;
         let adopted = state.done.is_something();
         let network_changes = network::watch().await?;
@@ -203,7 +197,6 @@ impl Agent {
         let counted = counters(&host_state);
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
-        let keys = ServerKeys::read(&config)?;
         let known = LoadContext { config: &config, network: &network, memberships: &wanted, keys };
         let exporter = LoadExporter::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
@@ -253,7 +246,7 @@ impl Agent {
             }
         };
         eprintln!("evener: ready");
-        notify_systemd(sd_notify::NotifyState::Ready);
+        program::notify(NotifyState::Ready);
         let mut look = Instant::now() + LOOK;
         let mut renewal = tokio::time::interval(RENEWAL);
         loop {
@@ -276,28 +269,18 @@ impl Agent {
 
     /// Reads the file again. A file with an error changes nothing.
     async fn reload(&mut self) {
-        notify_systemd(sd_notify::NotifyState::Reloading);
+        program::notify(NotifyState::Reloading);
         match self.try_reload().await {
             Ok(()) => tracing::info!(file = %self.config_path.display(), "reloaded"),
             Err(error) => tracing::error!("{error}"),
         }
-        notify_systemd(sd_notify::NotifyState::Ready);
+        program::notify(NotifyState::Ready);
     }
 
     async fn try_reload(&mut self) -> Result<(), String> {
-        let (path, name) = (self.config_path.clone(), self.config_path.display().to_string());
-        let read = reader::within(reader::TIMEOUT, &name, move || config::load(&path)).await;
-        let config = read.map_err(|error| format!("nothing was changed: {error}"))?.map_err(|problems| {
-            let colour = has_colour(&io::stderr());
-            format!("nothing was changed: the file has errors\n{}", problems.render(colour))
-        })?;
-        let network = network::read().await.map_err(|error| format!("nothing was changed: {error}"))?;
-        let desired = what_to_do(&config, &self.identity, self.hook, &network)
-            .await
-            .map_err(|error| format!("nothing was changed: {error}"))?;
-        self.host_state.secret =
-            secret_of(&config).map_err(|error| format!("nothing was changed: {error}"))?;
-        let keys = ServerKeys::read(&config).map_err(|error| format!("nothing was changed: {error}"))?;
+        let next = self.read_again().await.map_err(|error| format!("nothing was changed: {error}"))?;
+        let AgentPlan { config, network, desired, secret, keys } = next;
+        self.host_state.secret = secret;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
         self.exporter.follow(&LoadContext { config: &config, network: &network, memberships: &wanted, keys });
@@ -306,6 +289,13 @@ impl Agent {
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
         done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
+    }
+
+    async fn read_again(&self) -> Result<AgentPlan, String> {
+        let (path, name) = (self.config_path.clone(), self.config_path.display().to_string());
+        let read = reader::within(reader::TIMEOUT, &name, move || config::load_again(&path)).await??;
+        let plan = AgentPlan::new(read.config, &self.identity, self.hook).await;
+        plan.map_err(|error| error.to_string())
     }
 
     /// Holds the host against its desired state: interfaces come and go, and so may what was placed
@@ -346,7 +336,7 @@ impl Agent {
 
     /// Leaves the host as it was found.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
-        notify_systemd(sd_notify::NotifyState::Stopping);
+        program::notify(NotifyState::Stopping);
         // First: clients are sent elsewhere before anything changes here.
         self.memberships.end(keep).await;
         let network = network::read().await?;
@@ -422,11 +412,5 @@ fn counters(host_state: &HostState) -> BTreeMap<Reason, u64> {
             BTreeMap::new()
         }
         None => BTreeMap::new(),
-    }
-}
-
-fn notify_systemd(state: sd_notify::NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "the service manager was not told");
     }
 }

@@ -1,9 +1,9 @@
 //! The state that the control loop publishes for all readers: none asks the loop for it, and none
 //! waits for it.
 //!
-//! Counts are the data plane's and are read when somebody looks. Those of a server that goes are
-//! added to its service's sums, and for that instant they would stand in two places or in none:
-//! [`SnapshotStore::moment`] reads them again then.
+//! Counts are the data plane's and are read when a reader looks. Those of a server that goes are
+//! added to its service's sums, and then cleared. The sums are published together with the farm
+//! that lacks the server, before its counts are cleared: [`SnapshotStore::moment`] needs no lock.
 
 pub(crate) mod installed;
 mod local;
@@ -12,9 +12,7 @@ pub mod request;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
@@ -30,10 +28,6 @@ use crate::redirect::{Frontends, ShownGroup};
 use crate::state::FarmState;
 
 pub(crate) use local::LocalServerState;
-
-/// Between two looks at counts that are being moved, and how many looks there are at most.
-const PAUSE: Duration = Duration::from_micros(500);
-const LOOKS: u32 = 2_000;
 
 /// A daemon's state besides its farm.
 #[derive(Clone, Debug)]
@@ -116,56 +110,38 @@ pub(crate) struct CountedSnapshot {
 }
 
 /// Where it is published.
-pub(crate) struct SnapshotStore {
-    published: ArcSwap<PublishedState>,
-    /// Odd while counts are moved.
-    moves: AtomicU64,
-}
+pub(crate) struct SnapshotStore(ArcSwap<PublishedState>);
 
 impl SnapshotStore {
     pub(crate) fn new(published: PublishedState) -> SnapshotStore {
-        SnapshotStore { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
-    }
-
-    /// Counts are moved from here to the next [`SnapshotStore::publish`].
-    pub(crate) fn begin_move(&self) {
-        if self.moves.load(Acquire).is_multiple_of(2) {
-            self.moves.fetch_add(1, AcqRel);
-        }
+        SnapshotStore(ArcSwap::from_pointee(published))
     }
 
     pub(crate) fn publish(&self, published: PublishedState) {
-        self.published.store(Arc::new(published));
-        if !self.moves.load(Acquire).is_multiple_of(2) {
-            self.moves.fetch_add(1, AcqRel);
-        }
+        self.0.store(Arc::new(published));
     }
 
     /// The last published state.
     pub(crate) fn latest(&self) -> Arc<PublishedState> {
-        self.published.load_full()
+        self.0.load_full()
     }
 
     /// The same with its counts. May take some milliseconds, which are the caller's.
     pub(crate) fn moment(&self) -> CountedSnapshot {
-        let mut looks = 0;
         loop {
-            let before = self.moves.load(Acquire);
             let published = self.latest();
             let counters = published.readings.counters().unwrap_or_else(|error| {
                 tracing::warn!(%error, "the counters can't be read");
                 Counters::default()
             });
-            looks += 1;
-            let is_whole = before.is_multiple_of(2) && self.moves.load(Acquire) == before;
-            if is_whole || looks == LOOKS {
+            // With the same sums none of the published servers' counts was cleared meanwhile.
+            if Arc::ptr_eq(&published.gone, &self.latest().gone) {
                 return CountedSnapshot {
                     published,
                     counters,
                     now_ms: evener_dataplane::now_ns() / 1_000_000,
                 };
             }
-            std::thread::sleep(PAUSE);
         }
     }
 }

@@ -11,13 +11,16 @@ use crate::cli::{ClientArg, WebRequest};
 use crate::record::Traced;
 use crate::state::{OrderError, Outcome, Request};
 
+/// The receiver of the result of a request to change the farm.
+pub(crate) type ChangeAnswer = oneshot::Sender<Result<Outcome, OrderError>>;
+
 /// An order, with where its answer goes.
 #[derive(Debug)]
 pub enum ControlRequest {
     /// Whether the loop goes round.
     Ping(oneshot::Sender<()>),
     /// Change the farm.
-    Change(Box<Request>, oneshot::Sender<Result<Outcome, OrderError>>),
+    Change(Box<Request>, ChangeAnswer),
     /// Do what a message of the group protocol says.
     Group {
         /// Service name.

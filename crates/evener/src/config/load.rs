@@ -17,6 +17,7 @@ use super::references::References;
 use super::section::Section;
 use super::unwritten::{self, DefaultedPolicies};
 use super::{Config, config, defaults, syntax};
+use crate::runtime::terminal::has_colour;
 
 /// Reads and validates the file at `path`.
 ///
@@ -61,6 +62,15 @@ pub fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
     })?;
     let sources = Arc::new(Sources { path: path.to_owned(), names });
     Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default(), sources })
+}
+
+/// Reads a file again for a program that runs.
+///
+/// # Errors
+/// The same as for [`load`], in words.
+pub(crate) fn load_again(path: &Path) -> Result<LoadedConfig, String> {
+    load_tables(path)
+        .map_err(|problems| format!("the file has errors\n{}", problems.render(has_colour(&io::stderr()))))
 }
 
 /// Validates a text that stands for a file that was read, with the names that were read with it:

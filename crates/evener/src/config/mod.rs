@@ -58,8 +58,8 @@ use include::SourceText;
 pub use keys::schema;
 use keys::tables::{file, log};
 pub(crate) use keys::{idle_limits_ms, interval_limits_ms};
-pub(crate) use load::parse_changed;
 pub use load::{Checked, LoadedConfig, Sources, check, load, load_tables, parse};
+pub(crate) use load::{load_again, parse_changed};
 pub use member::MemberConfig;
 use once::FirstSeen;
 use problems::{Problem, Span};
@@ -117,6 +117,21 @@ impl Config {
             groups: self.groups.iter().map(|service| Arc::clone(&service.group)).collect(),
             names: self.dns.names.iter().map(|name| Arc::clone(&name.name)).collect(),
         }
+    }
+
+    /// Gives a listed server another weight, which no rule of the file depends on; `false` if the
+    /// service lists no such server.
+    pub(crate) fn set_weight(&mut self, service: &str, server: &str, weight: u16) -> bool {
+        let services = self.services.iter_mut().filter(|known| known.name == service);
+        let mut servers = services.flat_map(|known| &mut known.servers);
+        if let Some(known) = servers.find(|known| known.name == server) {
+            known.weight = weight;
+            return true;
+        }
+        let mut groups = self.groups.iter_mut().map(|known| &mut known.group);
+        let Some(group) = groups.find(|group| group.name == service) else { return false };
+        let member = Arc::make_mut(group).members.iter_mut().find(|member| member.name == server);
+        member.map(|member| member.weight = weight).is_some()
     }
 
     /// Whether there is anything to be served: the file of a host that is only a member of a group

@@ -1,8 +1,6 @@
 //! Changes of what is in force, made on another thread: a plan and the engine's part take longer
 //! than the loop may. The engine goes with an order and comes back with its answer, so there is
 //! nothing to lock; what the loop needs of it meanwhile is its [`DataPlane`].
-//!
-//! [`DataPlane`]: evener_dataplane::DataPlane
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -12,7 +10,7 @@ use evener_core::director::{Applied, Change, Input};
 use evener_core::farm::plan::PlanError;
 use evener_core::path::tables::Tables;
 use evener_core::pool::policy::Fills;
-use evener_dataplane::{Engine, EngineError};
+use evener_dataplane::{DataPlane, Engine, EngineError};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::executor::Executor;
@@ -41,19 +39,30 @@ struct EngineState {
     fills: Fills,
 }
 
-/// Where the engine is.
-pub(super) struct EngineChange {
+/// The engine, which is away while it changes what packets go by.
+pub(super) struct EngineControl {
+    /// There at all times.
+    pub(super) plane: Arc<dyn DataPlane>,
+    pub(super) kind: &'static str,
     here: Option<EngineState>,
     away: Option<JoinHandle<(EngineState, ChangeResult)>>,
+    /// Whether the kernel is to be held against what was set up there once the engine is back.
+    pub(super) restores_later: bool,
 }
 
-impl EngineChange {
-    pub(super) fn new(engine: Box<dyn Engine>) -> EngineChange {
-        EngineChange { here: Some(EngineState { engine, fills: Fills::default() }), away: None }
+impl EngineControl {
+    pub(super) fn new(engine: Box<dyn Engine>) -> EngineControl {
+        EngineControl {
+            plane: engine.data_plane(),
+            kind: engine.kind(),
+            here: Some(EngineState { engine, fills: Fills::default() }),
+            away: None,
+            restores_later: false,
+        }
     }
 
     /// The engine, unless a change is on its way.
-    pub(super) fn engine(&mut self) -> Option<&mut dyn Engine> {
+    pub(super) fn here(&mut self) -> Option<&mut dyn Engine> {
         self.here.as_mut().map(|workshop| &mut *workshop.engine as &mut dyn Engine)
     }
 
@@ -126,7 +135,7 @@ impl Executor {
         let is_new = !Arc::ptr_eq(&before.plan, &plan);
         // The firewall's rules may have to change, before anybody is answered that a file is in
         // force.
-        self.restores_later |= before.reloads.done != now.reloads.done;
+        self.engine.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
             self.update_names(TableNames::of(&plan, Arc::clone(&plan.tables)));
         }
@@ -143,7 +152,7 @@ impl Executor {
     /// Does what had to wait for the engine.
     fn catch_up(&mut self) {
         self.describe();
-        if std::mem::take(&mut self.restores_later) {
+        if std::mem::take(&mut self.engine.restores_later) {
             self.restore();
         }
         if let Err(error) = self.watch() {
@@ -157,8 +166,8 @@ impl Executor {
     /// The first thing that could not be put in force; what was is so still.
     pub(super) async fn finish(&mut self) -> Result<(), ExecuteError> {
         let mut result = Ok(());
-        while self.changing.away.is_some() {
-            let done = self.changing.done().await;
+        while self.engine.away.is_some() {
+            let done = self.engine.done().await;
             result = result.and(self.finish_change(done).1);
         }
         result

@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::node::group::GroupMessage;
-use evener_core::path::sessions::{Fitting, ResizeStep, SessionKey, Value, buckets_for, ticks};
+use evener_core::path::sessions::{SessionKey, Value, ticks};
 use evener_core::path::tables::Tables;
-use evener_dataplane::{Counters, DataPlane, Engine, EngineError};
+use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
 
-use super::changing::EngineChange;
+use super::changing::EngineControl;
 use super::groups::GroupControl;
 use super::handoff::HandoffControl;
 use super::hosts::HostSocket;
 use super::names::NameControl;
 use super::publisher::SnapshotPublisher;
-use super::session_walk::SessionWalker;
+use super::session_walk::SessionUpkeep;
 use super::totals::ServiceTotals;
 use super::trace_control::TraceControl;
 use super::{IDLE_ENGINE, clocks, now_ms};
-use crate::board::DaemonInfo;
+use crate::board::PublishedState;
 use crate::board::request::{GroupReply, GroupSender};
 use crate::config::Config;
 use crate::events::{Bus, DaemonEvent};
@@ -36,11 +36,6 @@ use crate::redirect::{GroupSockets, MemberMessage};
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
 
-/// Between two looks at how full the session tables are, while they are not nearly empty; the same
-/// while they are; and between two portions that are moved.
-const FIT_SOON: Duration = Duration::from_millis(20);
-const FIT_LATER: Duration = Duration::from_millis(100);
-const FIT_ON: Duration = Duration::from_millis(1);
 /// Where there are none.
 const FIT_NEVER: Duration = Duration::from_secs(86_400);
 
@@ -48,16 +43,8 @@ const FIT_NEVER: Duration = Duration::from_secs(86_400);
 pub(super) struct Executor {
     pub(super) director: Director,
     /// The file that the director's farm is from.
-    pub(super) config: Config,
-    /// The data plane, at all times; and the engine, which is away while it changes what they go
-    /// by.
-    pub(super) plane: Arc<dyn DataPlane>,
-    pub(super) changing: EngineChange,
-    /// The engine's name, and how it was attached when it was here last.
-    pub(super) kind: &'static str,
-    pub(super) engine_detail: String,
-    /// Whether the kernel is to be held against what was set up there once the engine is back.
-    pub(super) restores_later: bool,
+    pub(super) config: Arc<Config>,
+    pub(super) engine: EngineControl,
     pub(super) neighbours: Neighbours,
     pub(super) settings: ChangedSysctls,
     /// Where other hosts are heard, where every one decides.
@@ -73,8 +60,7 @@ pub(super) struct Executor {
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
     pub(super) showing: SnapshotPublisher,
-    walker: SessionWalker,
-    fitting: Fitting,
+    sessions: SessionUpkeep,
 }
 
 /// The means by which orders are carried out.
@@ -85,22 +71,17 @@ pub(super) struct Tools {
     pub(super) hosts: Option<HostSocket>,
     pub(super) groups: GroupControl,
     pub(super) names: NameControl,
+    pub(super) totals: ServiceTotals,
     pub(super) facts: mpsc::Sender<Input>,
-    pub(super) bus: Bus,
 }
 
 impl Executor {
-    pub(super) fn new(director: Director, config: Config, about: DaemonInfo, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
-        let showing = SnapshotPublisher::begin(about, &director, &*engine, bus.clone());
+    pub(super) fn new(director: Director, config: Config, state: PublishedState, tools: Tools) -> Self {
+        let Tools { engine, neighbours, settings, hosts, groups, names, totals, facts } = tools;
         Executor {
             director,
-            config,
-            plane: engine.data_plane(),
-            kind: engine.kind(),
-            engine_detail: engine.describe(),
-            changing: EngineChange::new(engine),
-            restores_later: false,
+            config: Arc::new(config),
+            engine: EngineControl::new(engine),
             neighbours,
             settings,
             hosts,
@@ -108,13 +89,12 @@ impl Executor {
             names,
             ready: None,
             handing: HandoffControl::default(),
-            trace: TraceControl::default(),
-            totals: ServiceTotals::default(),
+            trace: TraceControl::new(Arc::clone(&state.recorder)),
+            totals,
             facts,
-            bus,
-            showing,
-            walker: SessionWalker::default(),
-            fitting: Fitting::default(),
+            bus: state.bus.clone(),
+            showing: SnapshotPublisher::begin(state),
+            sessions: SessionUpkeep::default(),
         }
     }
 
@@ -147,14 +127,14 @@ impl Executor {
 
     /// Time has passed.
     pub(super) fn time(&mut self) {
-        let counts = self.plane.memory().counts.active;
+        let counts = self.engine.plane.memory().counts.active;
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
         let active = self.director.due_counts(now_ms()).filter_map(count).collect();
         self.handle_fact(Input::Time { active });
     }
 
     pub(super) fn moment(&self) -> Moment {
-        Moment { lease_holds: self.plane.memory().lease.holds(self.plane.now()), ..clocks() }
+        Moment { lease_holds: self.engine.plane.memory().lease.holds(self.engine.plane.now()), ..clocks() }
     }
 
     /// A member says something.
@@ -181,11 +161,11 @@ impl Executor {
 
     fn execute(&mut self, output: Output) {
         match output {
-            Output::Apply(change) => self.changing.begin(*change),
+            Output::Apply(change) => self.engine.begin(*change),
             Output::Forget { before, retired } => self.forget(&before, &retired),
             Output::Lease { ms } => {
-                let until = self.plane.now().wrapping_add(ticks(ms));
-                self.plane.memory().lease.set(Some(until));
+                let until = self.engine.plane.now().wrapping_add(ticks(ms));
+                self.engine.plane.memory().lease.set(Some(until));
             }
             Output::Send { to, datagram } => {
                 if let Some(hosts) = &self.hosts {
@@ -205,8 +185,8 @@ impl Executor {
             }
             Output::Probe(probe) => self.start_probe(probe),
             Output::LoadQuery(query) => self.query_load(query),
-            Output::Score(scores) => self.plane.score(&scores),
-            Output::Limit(limits) => self.plane.limit(&limits),
+            Output::Score(scores) => self.engine.plane.score(&scores),
+            Output::Limit(limits) => self.engine.plane.limit(&limits),
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
@@ -218,12 +198,11 @@ impl Executor {
     /// servers were given.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
         if let Some(is_known) = self.is_known() {
-            let (memory, now) = (self.plane.memory(), self.plane.now());
+            let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
             memory.sessions.sweep(0..memory.sessions.buckets(), now, &is_known);
             memory.ports.sweep(now, is_known);
         }
         let counters = self.counters();
-        self.showing.board.begin_move();
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
@@ -232,8 +211,11 @@ impl Executor {
         if !retired.is_empty() {
             self.totals.note_plan(self.director.plan(), true);
         }
+        // Before any counter is cleared: see `SnapshotStore::moment`.
+        let gone = self.totals.gone();
+        self.publish(|state| state.gone = gone);
         for &slot in retired {
-            match self.changing.engine().map_or(Ok(()), |engine| engine.reset_server(slot)) {
+            match self.engine.here().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
                 // Its number stays taken until the next server goes.
                 Err(error) => {
@@ -241,7 +223,6 @@ impl Executor {
                 }
             }
         }
-        self.publish();
     }
 
     /// Walks the next tenth of the tables: called once a second, it keeps the counts of active
@@ -249,14 +230,14 @@ impl Executor {
     /// about to come would be taken for nobody's.
     pub(super) fn walk_sessions(&mut self) {
         self.handing.kept_back.get_mut().forget_old(now_ms());
-        self.plane.memory().guesses.forget_old(self.plane.now());
-        let mut walker = std::mem::take(&mut self.walker);
+        self.engine.plane.memory().guesses.forget_old(self.engine.plane.now());
+        let mut walker = std::mem::take(&mut self.sessions.walker);
         let walk = self.is_known().and_then(|is_known| {
-            let vips = self.changing.tables().into_iter().flat_map(|tables| tables.vips.values());
+            let vips = self.engine.tables().into_iter().flat_map(|tables| tables.vips.values());
             let syn_idle = vips.map(|vip| (vip.id, vip.idle.syn)).collect();
-            walker.step(&self.plane.memory().sessions, self.plane.now(), &syn_idle, is_known)
+            walker.step(&self.engine.plane.memory().sessions, self.engine.plane.now(), &syn_idle, is_known)
         });
-        self.walker = walker;
+        self.sessions.walker = walker;
         if let Some(mut walk) = walk {
             let counted = self.counters().servers.into_iter();
             walk.connections = counted.map(|(slot, counted)| (slot, counted.connections)).collect();
@@ -270,29 +251,12 @@ impl Executor {
         if self.is_idle() {
             return FIT_NEVER;
         }
-        let config = &self.config.engine;
-        let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
-        let memory = self.plane.memory();
-        match self.fitting.step(&memory.sessions, buckets, memory.seed, self.plane.now()) {
-            ResizeStep::Rest => FIT_LATER,
-            ResizeStep::Watch => FIT_SOON,
-            ResizeStep::Walk => FIT_ON,
-            ResizeStep::Settle => match self.plane.synchronize() {
-                Ok(()) => {
-                    self.fitting.settled();
-                    Duration::ZERO
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "the session table stays as large as it is for now");
-                    FIT_LATER
-                }
-            },
-        }
+        self.sessions.fit(&*self.engine.plane, &self.config.engine)
     }
 
     /// Whether both ends of a session are still in force.
     fn is_known(&self) -> Option<impl Fn(SessionKey, Value) -> bool> {
-        let tables = self.changing.tables()?;
+        let tables = self.engine.tables()?;
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
         let is_anybodys = self.keeps_back(tables);
         Some(move |key: SessionKey, value: Value| {
@@ -302,7 +266,7 @@ impl Executor {
 
     fn start_probe(&self, due: Probe) {
         let facts = self.facts.clone();
-        let keys = due.handed_over.then(|| self.plane.memory().cookies.at(self.plane.now()));
+        let keys = due.handed_over.then(|| self.engine.plane.memory().cookies.at(self.engine.plane.now()));
         tokio::spawn(async move {
             let timeout = Duration::from_millis(due.settings.timeout_ms);
             let result = probe(&due.target, keys.as_ref(), &due.settings.kind, timeout).await;
@@ -320,7 +284,7 @@ impl Executor {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.plane.counters().unwrap_or_else(|error: EngineError| {
+        self.engine.plane.counters().unwrap_or_else(|error: EngineError| {
             tracing::warn!(%error, "the counters can't be read");
             Counters::default()
         })
@@ -350,7 +314,7 @@ impl Executor {
     /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours
     /// matter.
     pub(super) fn is_idle(&self) -> bool {
-        self.kind == IDLE_ENGINE
+        self.engine.kind == IDLE_ENGINE
     }
 
     /// The names of the interfaces that packets are taken from.

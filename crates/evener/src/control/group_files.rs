@@ -10,6 +10,7 @@ use rustls::ServerConfig;
 use crate::config::{Config, GroupService, Tls};
 use crate::redirect::{ListenError, read_tls};
 use crate::runtime::group_tokens::GroupTokens;
+use crate::runtime::reader;
 
 /// Tokens and certificates of groups, each with the group's name.
 #[derive(Clone, Debug, Default)]
@@ -61,15 +62,26 @@ impl GroupFiles {
         files.collect::<Result<_, _>>().map(GroupFiles)
     }
 
-    /// True if no file has to be read for these groups.
-    pub(super) fn has_all(&self, config: &Config) -> bool {
-        let has_file = |service: &&GroupService| service.token_file.is_some() || service.tls.is_some();
-        config.groups.iter().filter(has_file).all(|service| self.known(service).is_some())
+    /// Adds the files that a changed farm newly names. A thread of its own reads them, since a file
+    /// system may not answer. Those of before stay in front.
+    ///
+    /// # Errors
+    /// A sentence, also after [`reader::TIMEOUT`].
+    pub(super) fn add_new(&mut self, config: &Config) -> Result<(), String> {
+        let (known, changed) = (self.clone(), config.clone());
+        let read = move || known.read_new(&changed).map_err(|error| error.to_string());
+        let new = match self.has_all(config) {
+            true => read(),
+            false => reader::blocking_within(reader::TIMEOUT, "a file of the change", read)?,
+        };
+        self.0.extend(new?.0);
+        Ok(())
     }
 
-    /// Adds files that were read. Those of before stay in front.
-    pub(super) fn add(&mut self, more: GroupFiles) {
-        self.0.extend(more.0);
+    /// True if no file has to be read for these groups.
+    fn has_all(&self, config: &Config) -> bool {
+        let has_file = |service: &&GroupService| service.token_file.is_some() || service.tls.is_some();
+        config.groups.iter().filter(has_file).all(|service| self.known(service).is_some())
     }
 
     /// The tokens of each group that has some.

@@ -81,8 +81,8 @@ impl Executor {
     /// engine's own says it.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
-            let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.plane.now());
-            self.plane.memory().cookies.set(&keys);
+            let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.engine.plane.now());
+            self.engine.plane.memory().cookies.set(&keys);
         }
     }
 
@@ -184,14 +184,14 @@ impl Executor {
         named: Option<u16>,
     ) -> Option<(u16, ChoiceReason)> {
         let request = ConnectionRequest { client: Some(ends.client), content, named };
-        let choice = self.director.plan().choose(&self.plane.memory(), vip, &request).ok()?;
+        let choice = self.director.plan().choose(&self.engine.plane.memory(), vip, &request).ok()?;
         Some((choice.server, choice.why))
     }
 
     /// The server of a connection's session, if there is one that counts.
     fn active_session(&self, ends: &FourTuple, vip: &Vip) -> Option<u16> {
-        let (memory, key) = (self.plane.memory(), session_key(ends, vip));
-        let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now())?;
+        let (memory, key) = (self.engine.plane.memory(), session_key(ends, vip));
+        let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.plane.now())?;
         found.value.state().is_active().then(|| found.value.server())
     }
 
@@ -258,7 +258,7 @@ impl Executor {
     /// Notes that a connection is over: its session lasts for the last packets.
     fn close(&self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
-        let (memory, now) = (self.plane.memory(), self.plane.now());
+        let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
         let key = session_key(ends, &vip);
         (0..ATTEMPTS).any(|_| {
             let Some(found) = memory.sessions.find(key, key.hash(memory.seed), now) else { return true };
@@ -275,7 +275,7 @@ impl Executor {
         {
             return false;
         }
-        self.plane.count_choice(server);
+        self.engine.plane.count_choice(server);
         for packet in packets {
             self.send_on(packet);
         }
@@ -294,7 +294,7 @@ impl Executor {
     /// that.
     pub(super) fn note_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
-        let (memory, now) = (self.plane.memory(), self.plane.now());
+        let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
         let hash = key.hash(memory.seed);
         let value = |state: State, mark| {
             Value::new(server, state, now.wrapping_add(state.idle(&vip.idle))).with_mark(mark)
@@ -315,7 +315,7 @@ impl Executor {
         let Some((&ingress, &own)) = self.director.links().iter().next() else { return };
         let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ingress);
-        let (memory, now) = (self.plane.memory(), self.plane.now());
+        let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
         let decision = stay(&self.director.plan().tables, &memory, &mut packet, now);
         self.send_decided(&decision, &mut packet);
     }

@@ -68,7 +68,7 @@ impl Executor {
         if let Some(hosts) = &self.hosts {
             let generation = generation(self.director.farm()) as u32;
             let key = secret::mark_key(&hosts.secret);
-            self.plane.memory().marker.set(&Marker { key, generation });
+            self.engine.plane.memory().marker.set(&Marker { key, generation });
         }
     }
 

@@ -1,6 +1,7 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine
 //! in step.
 
+mod change;
 mod changing;
 mod conflicts;
 mod directors;
@@ -12,56 +13,51 @@ mod group_files;
 mod groups;
 mod handoff;
 pub(crate) mod hosts;
+mod inbox;
 mod installed;
 mod interfaces;
 mod names;
+mod prepare;
 mod publisher;
 mod readiness;
 mod reading;
 mod rehandoff;
-mod reload;
+mod reload_reply;
+mod restore;
 mod ring_key;
 mod session_walk;
 mod start;
-mod state;
 mod totals;
 mod trace_control;
 
-use std::future::{pending, ready};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Input, Moment};
 use evener_dataplane::heap;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
+use sd_notify::NotifyState;
+use tokio::runtime::Builder;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 use readiness::ReadinessRecord;
-use reading::FileReader;
 
 use crate::agent::local_server::LocalServer;
 use crate::board::request::ControlRequest;
 use crate::cli;
 use crate::events::readers::Readers;
 use crate::events::{Bus, DaemonEvent, log as event_log};
-use crate::handoff::{ControlQuery, HeldSegment};
-use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
-use crate::io::network::path_mtu::PathMtu;
-use crate::redirect::MemberMessage;
 use crate::runtime::Exit;
 use crate::runtime::day::second_of_day;
 use crate::runtime::lock::Lock;
-use crate::runtime::log;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
-use changing::{ChangeResult, ExecuteError};
+use crate::runtime::{log, program};
+use change::ChangeControl;
 use directors::DirectorTalk;
-use draining::PendingDrain;
 use executor::Executor;
-use hosts::ReceivedDatagram;
-use reload::{AddressCheck, PendingReload, StartupSettings};
+use inbox::{Inbox, Message};
+use prepare::StartupSettings;
 use start::StartError;
-use state::StateControl;
 
 /// Between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -88,34 +84,21 @@ const REQUESTS: usize = 64;
 /// Runs the daemon until it is told to stop.
 pub fn run(args: &cli::RunArgs) -> Exit {
     log::start();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            log::error(format_args!("the control plane's threads can't be started: {error}"));
-            return Exit::Failed;
-        }
-    };
     let readers = Readers::new(Bus::default());
     if let Err(error) = readers.spawn("log", event_log::take) {
         log::error(format_args!("the log's thread can't be started: {error}"));
         return Exit::Failed;
     }
-    let done = runtime.block_on(async {
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(2);
+    program::run("the control plane's threads", runtime, StartError::exit, async move {
         let mut daemon = start::start(&args.config, &readers).await?;
         let end = daemon.serve().await;
         if end == SignalAction::Dismantle {
             daemon.executor.groups.forget();
         }
         daemon.leave(args.keep && end != SignalAction::Dismantle).await
-    });
-    drop(readers);
-    match done {
-        Ok(()) => Exit::Ok,
-        Err(error) => {
-            log::error(&error);
-            error.exit()
-        }
-    }
+    })
 }
 
 /// The monotonic clock in milliseconds.
@@ -141,32 +124,12 @@ struct Daemon {
     directory: PathBuf,
     /// The part of the file that is read at the start only, as it was then.
     fixed: StartupSettings,
-    frames: mpsc::Receiver<ReceivedFrame>,
-    requests: mpsc::Receiver<ControlRequest>,
-    network_changes: mpsc::Receiver<()>,
-    path_mtus: mpsc::Receiver<PathMtu>,
-    /// The datagrams of other hosts.
-    datagrams: mpsc::Receiver<ReceivedDatagram>,
-    /// The questions of the readers for the data plane.
-    questions: mpsc::Receiver<ControlQuery>,
-    /// Later requests that other servers are for.
-    held: mpsc::Receiver<HeldSegment>,
+    inbox: Inbox,
     /// This host as a server, where every host is director and server.
     local_server: Option<LocalServer>,
-    /// The results of probes and of questions to servers.
-    facts: mpsc::Receiver<Input>,
-    /// Files that are read for a reload.
-    reading: FileReader,
-    /// Messages of groups' members.
-    member_messages: mpsc::Receiver<MemberMessage>,
-    /// The file, and the run-time changes over it.
-    state: StateControl,
+    changes: ChangeControl,
     readiness: ReadinessRecord,
     directors: DirectorTalk,
-    /// A farm whose addresses are asked for, or that waits for the engine; and drains that do.
-    checking: Option<AddressCheck>,
-    reloading: Option<PendingReload>,
-    draining: Vec<PendingDrain>,
     _lock: Lock,
 }
 
@@ -180,13 +143,10 @@ impl Daemon {
                 return SignalAction::Stop;
             }
         };
-        let mut sweep = tokio::time::interval(SWEEP);
-        let mut restore = tokio::time::interval(RESTORE);
-        let mut restore_server = tokio::time::interval(RESTORE_SERVER);
-        restore_server.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let [mut sweep, mut restore, mut restore_server] = [SWEEP, RESTORE, RESTORE_SERVER].map(interval);
         restore.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reread = Some(Instant::now() + REREAD);
-        let mut fit = Instant::now();
+        restore_server.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut reread, mut fit) = (Instant::now() + REREAD, Instant::now());
         loop {
             self.print_ready();
             let wake = self.next_wake();
@@ -197,71 +157,69 @@ impl Daemon {
                     SignalAction::Reopen => drop(self.reopen()),
                     end => return end,
                 },
-                Some(frame) = self.frames.recv() => self.receive_frame(frame).await,
-                () = until(self.checking.as_ref().map(|checking| checking.probed.until)) => {
-                    self.order_checked().await;
-                }
-                Some(PathMtu { from, to, mtu }) = self.path_mtus.recv() => {
-                    self.executor.handle_fact(Input::PathMtu { from, to, mtu });
-                }
-                Some((from, bytes)) = self.datagrams.recv() => {
-                    self.executor.handle_fact(Input::Datagram { from, bytes });
-                }
+                message = self.inbox.next() => match message {
+                    Message::NetworkChange => reread = reread.min(Instant::now() + SETTLE),
+                    message => self.receive(message).await,
+                },
+                done = self.executor.engine.done() => self.applied(done).await,
+                input = self.changes.next() => self.continue_change(input).await,
                 input = self.directors.next() => self.directors.step(input, &self.executor),
-                Some(fact) = self.facts.recv() => {
-                    self.executor.names.answered(&fact);
-                    self.executor.handle_fact(fact);
+                _ = restore.tick() => {
+                    self.executor.restore();
+                    self.executor.show();
                 }
-                Some(message) = self.member_messages.recv() => self.executor.answer_member(message),
-                done = self.executor.changing.done() => self.settled(done).await,
-                Some(read) = self.reading.done.recv(), if self.is_free() => self.reload(read).await,
-                Some(work) = self.state.done.recv() => self.continue_work(work).await,
-                () = ready(()), if self.state.has_waiting() && self.is_free() => self.begin_batch(),
-                Some(request) = self.requests.recv() => self.answer(request).await,
-                Some(()) = self.network_changes.recv() => {
-                    reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
-                }
-                () = until(reread) => {
+                // While a farm is on its way to the engine this host is the server that it
+                // describes, until it is refused.
+                _ = restore_server.tick(), if !self.changes.is_applying() => self.restore_server().await,
+                _ = sweep.tick() => self.sweep(),
+                () = sleep_until(reread) => {
                     self.reread_network().await;
-                    reread = Some(Instant::now() + REREAD);
+                    reread = Instant::now() + REREAD;
                 }
-                Some(question) = self.questions.recv() => self.executor.answer_question(question),
-                Some(held) = self.held.recv() => {
-                    if let Some((moving, local_server)) = self.executor.take_up(held).zip(self.local_server.as_ref()) {
-                        local_server.rehandoff(moving);
-                    }
-                }
-                () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
-                _ = restore.tick() => self.executor.restore(),
-                // While a reload is on its way this host is the server that its file describes,
-                // until it is refused.
-                _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
-                _ = sweep.tick() => {
-                    let record = readiness::record(&self.executor);
-                    self.directors.report(&record, &mut self.executor);
-                    self.readiness.write(record);
-                    self.executor.walk_sessions();
-                    // Traces may have ended.
-                    if let Err(error) = self.executor.watch() {
-                        tracing::error!("{error}; it is tried again in a second");
-                    }
-                    self.executor.renew_cookies();
-                    let over = self.executor.dispatched_and_over();
-                    if let Some(local_server) = &mut self.local_server {
-                        local_server.renew_cookies();
-                        if let Some(speaker) = local_server.speaker() {
-                            speaker.announce_ended(&over);
-                        }
-                    }
-                }
+                () = sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 () = sleep_until(wake) => self.executor.time(),
             }
         }
     }
 
-    /// Whether no other farm is under way.
-    fn is_free(&self) -> bool {
-        self.checking.is_none() && self.reloading.is_none() && !self.state.is_busy()
+    async fn receive(&mut self, message: Message) {
+        match message {
+            Message::Frame(frame) => self.receive_frame(frame).await,
+            Message::Request(request) => self.answer(request).await,
+            Message::Fact(fact) => {
+                self.executor.names.answered(&fact);
+                self.executor.handle_fact(fact);
+            }
+            Message::Member(message) => self.executor.answer_member(message),
+            Message::Query(query) => self.executor.answer_question(query),
+            Message::Held(held) => {
+                if let Some((moving, local_server)) =
+                    self.executor.take_up(held).zip(self.local_server.as_ref())
+                {
+                    local_server.rehandoff(moving);
+                }
+            }
+            Message::NetworkChange => {}
+        }
+    }
+
+    fn sweep(&mut self) {
+        let record = readiness::record(&self.executor);
+        self.directors.report(&record, &mut self.executor);
+        self.readiness.write(record);
+        self.executor.walk_sessions();
+        // Traces may have ended.
+        if let Err(error) = self.executor.watch() {
+            tracing::error!("{error}; it is tried again in a second");
+        }
+        self.executor.renew_cookies();
+        let over = self.executor.dispatched_and_over();
+        if let Some(local_server) = &mut self.local_server {
+            local_server.renew_cookies();
+            if let Some(speaker) = local_server.speaker() {
+                speaker.announce_ended(&over);
+            }
+        }
     }
 
     fn print_ready(&mut self) {
@@ -271,9 +229,7 @@ impl Daemon {
         heap::give_back();
         self.executor.bus.publish(DaemonEvent::Ready { serving });
         eprintln!("evener: ready");
-        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-            tracing::debug!(%error, "the service manager was not told");
-        }
+        program::notify(NotifyState::Ready);
     }
 
     fn next_wake(&self) -> Instant {
@@ -288,7 +244,7 @@ impl Daemon {
         match network::read().await {
             Ok(network) => {
                 self.executor.handle_fact(Input::Network(Box::new(network)));
-                if self.reloading.is_none() {
+                if !self.changes.is_applying() {
                     self.restore_server().await;
                 }
                 self.executor.follow_network();
@@ -314,12 +270,6 @@ impl Daemon {
         self.executor.show_local(self.local_server.as_ref().map(LocalServer::local));
     }
 
-    /// Reads the file again; what comes of that is answered once it is read.
-    fn begin_reload(&mut self, forget: bool, answer: Option<reading::ReloadReply>) {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
-        self.reading.begin(&self.config_path, forget, answer);
-    }
-
     async fn answer(&mut self, request: ControlRequest) {
         // The client may have gone; that is no matter.
         match request {
@@ -337,22 +287,9 @@ impl Daemon {
         }
     }
 
-    /// Goes on with what became of a change, and answers whoever waits for it.
-    async fn settled(&mut self, done: ChangeResult) {
-        let (number, result) = self.executor.finish_change(done);
-        let reloading = self.reloading.take_if(|reloading| reloading.number == number);
-        self.finish_drains(number, &result, reloading.is_some());
-        match (reloading, result) {
-            (Some(reloading), result) => self.finish_reload(reloading, result).await,
-            (None, Err(ExecuteError::Plan(error))) => tracing::error!("{error}; what was in force stays"),
-            // The director has told of it, and tries again.
-            (None, _) => {}
-        }
-    }
-
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        program::notify(NotifyState::Stopping);
         self.executor.bus.publish(DaemonEvent::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
@@ -363,15 +300,15 @@ impl Daemon {
         if !keep && self.executor.identity().is_some() {
             self.executor.handle_fact(Input::Leave);
             let until = Instant::now() + HANDOVER;
-            while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
+            while let Ok(done) = timeout_at(until, self.executor.engine.done()).await {
                 // Nobody waits for this answer any more.
                 let _ = self.executor.finish_change(done);
             }
         }
-        self.executor.changing.come_back().await;
+        self.executor.engine.come_back().await;
         self.executor.fall_silent();
-        let Executor { changing, director, mut settings, .. } = self.executor;
-        let left = changing.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
+        let Executor { engine, director, mut settings, .. } = self.executor;
+        let left = engine.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
         if !keep {
             settings.restore();
         }
@@ -379,13 +316,6 @@ impl Daemon {
             local_server.leave(keep, director.network()).await?;
         }
         Ok(left?)
-    }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }
 

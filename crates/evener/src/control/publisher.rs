@@ -2,73 +2,37 @@
 
 use std::sync::Arc;
 
-use evener_core::director::Director;
-use evener_dataplane::{DataPlane, Engine};
-
 use super::executor::Executor;
 use crate::board::LocalServerState;
 use crate::board::installed::Installed;
 use crate::board::{DaemonInfo, DirectorsState, LoadedFile, PublishedState, SnapshotStore};
-use crate::events::Bus;
-use crate::names::QueryCounts;
-use crate::redirect::Frontends;
 use crate::state::FarmState;
 
-/// Where it goes, and what of it the director doesn't know.
+/// The state that is published next, and where.
 pub(super) struct SnapshotPublisher {
     pub(super) board: Arc<SnapshotStore>,
-    about: Arc<DaemonInfo>,
-    readings: Arc<dyn DataPlane>,
+    state: PublishedState,
     /// About the file that a reload is putting in force.
     next: Option<LoadedFile>,
-    local: Option<LocalServerState>,
-    pub(super) installed: Arc<Installed>,
-    state: Arc<FarmState>,
-    fronts: Arc<Frontends>,
-    queries: Arc<QueryCounts>,
-    directors: Arc<DirectorsState>,
 }
 
 impl SnapshotPublisher {
-    pub(super) fn begin(
-        about: DaemonInfo,
-        director: &Director,
-        engine: &dyn Engine,
-        bus: Bus,
-    ) -> SnapshotPublisher {
-        let (about, readings) = (Arc::new(about), engine.data_plane());
-        let board = SnapshotStore::new(PublishedState {
-            snapshot: Arc::clone(director.snapshot()),
-            about: Arc::clone(&about),
-            gone: Arc::default(),
-            engine: engine.kind(),
-            engine_detail: engine.describe(),
-            readings: Arc::clone(&readings),
-            recorder: Arc::default(),
-            bus,
-            local: None,
-            installed: Arc::default(),
-            state: Arc::default(),
-            fronts: Arc::default(),
-            queries: Arc::default(),
-            directors: Arc::default(),
-        });
-        SnapshotPublisher {
-            board: Arc::new(board),
-            about,
-            readings,
-            next: None,
-            local: None,
-            installed: Arc::default(),
-            state: Arc::default(),
-            fronts: Arc::default(),
-            queries: Arc::default(),
-            directors: Arc::default(),
-        }
+    pub(super) fn begin(state: PublishedState) -> SnapshotPublisher {
+        SnapshotPublisher { board: Arc::new(SnapshotStore::new(state.clone())), state, next: None }
     }
 
     pub(super) fn about(&self) -> &DaemonInfo {
-        &self.about
+        &self.state.about
+    }
+
+    /// The parts set up in the kernel.
+    pub(super) fn installed(&self) -> &Installed {
+        &self.state.installed
+    }
+
+    /// Has this shown with all that is published next.
+    pub(super) fn set_installed(&mut self, installed: Installed) {
+        self.state.installed = Arc::new(installed);
     }
 
     /// The notes on a file once it is in force: at once with the farm that it describes.
@@ -80,82 +44,66 @@ impl SnapshotPublisher {
 impl Executor {
     /// Notes how the engine is attached, for whoever looks while it is away.
     pub(super) fn describe(&mut self) {
-        if let Some(engine) = self.changing.engine() {
-            self.engine_detail = engine.describe();
+        if let Some(engine) = self.engine.here() {
+            self.showing.state.engine_detail = engine.describe();
         }
+    }
+
+    /// How the engine was attached when it was here last.
+    pub(super) fn engine_detail(&self) -> &str {
+        &self.showing.state.engine_detail
     }
 
     /// The file in force, and the run-time changes over it.
     pub(super) fn farm_state(&self) -> &FarmState {
-        &self.showing.state
+        &self.showing.state.state
     }
 
     /// Whether the operator has drained this director itself.
     pub(super) fn is_drained(&self) -> bool {
-        self.showing.state.states.is_director_drained
+        self.farm_state().states.is_director_drained
     }
 
     /// Publishes what has changed, if something has.
     pub(super) fn show(&mut self) {
-        if !Arc::ptr_eq(self.director.snapshot(), &self.showing.board.latest().snapshot) {
-            self.publish();
+        let (latest, installed) = (self.showing.board.latest(), &self.showing.state.installed);
+        let is_shown = Arc::ptr_eq(self.director.snapshot(), &latest.snapshot);
+        if !is_shown || !Arc::ptr_eq(installed, &latest.installed) {
+            self.publish(|_| {});
         }
     }
 
-    pub(super) fn publish(&mut self) {
+    /// Publishes the farm as it is now, after `change`.
+    pub(super) fn publish(&mut self, change: impl FnOnce(&mut PublishedState)) {
+        let SnapshotPublisher { board, state, next } = &mut self.showing;
         let snapshot = Arc::clone(self.director.snapshot());
-        let before = self.showing.board.latest();
-        if snapshot.reloads.done != before.snapshot.reloads.done
-            && let Some(loaded) = self.showing.next.take()
+        if snapshot.reloads.done != state.snapshot.reloads.done
+            && let Some(loaded) = next.take()
         {
-            Arc::make_mut(&mut self.showing.about).loaded = loaded;
+            Arc::make_mut(&mut state.about).loaded = loaded;
         }
-        self.showing.board.publish(PublishedState {
-            snapshot,
-            about: Arc::clone(&self.showing.about),
-            gone: self.totals.gone(),
-            engine: self.kind,
-            engine_detail: self.engine_detail.clone(),
-            readings: Arc::clone(&self.showing.readings),
-            recorder: Arc::clone(&self.trace.recorder),
-            bus: self.bus.clone(),
-            local: self.showing.local.clone(),
-            installed: Arc::clone(&self.showing.installed),
-            state: Arc::clone(&self.showing.state),
-            fronts: Arc::clone(&self.showing.fronts),
-            queries: Arc::clone(&self.showing.queries),
-            directors: Arc::clone(&self.showing.directors),
-        });
+        state.snapshot = snapshot;
+        change(state);
+        board.publish(state.clone());
     }
 
     /// Publishes what is known of the farm's directors.
     pub(super) fn show_directors(&mut self, directors: DirectorsState) {
-        self.showing.directors = Arc::new(directors);
-        self.publish();
+        self.publish(|state| state.directors = Arc::new(directors));
     }
 
     /// Publishes what this host is as a server.
     pub(super) fn show_local(&mut self, local: Option<LocalServerState>) {
-        self.showing.local = local;
-        self.publish();
-    }
-
-    /// Publishes what is counted of groups and names.
-    pub(super) fn show_groups(&mut self, fronts: Arc<Frontends>, queries: Arc<QueryCounts>) {
-        self.showing.fronts = fronts;
-        self.showing.queries = queries;
-        self.publish();
+        self.publish(|state| state.local = local);
     }
 
     /// Publishes the file and the run-time changes over it.
-    pub(super) fn show_state(&mut self, state: Arc<FarmState>) {
-        self.showing.state = state;
-        self.publish();
+    pub(super) fn show_state(&mut self, farm: Arc<FarmState>) {
+        self.publish(|state| state.state = farm);
     }
 
     /// Publishes what keeps the file in force from being followed.
     pub(super) fn show_trouble(&mut self, trouble: String) {
-        Arc::make_mut(&mut self.showing.about).loaded.trouble = Some(trouble);
-        self.publish();
+        self.publish(|state| Arc::make_mut(&mut state.about).loaded.trouble = Some(trouble));
     }
 }

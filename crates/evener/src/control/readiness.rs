@@ -87,7 +87,7 @@ pub(super) fn record(executor: &Executor) -> Record {
     });
     Record {
         orphan_ms: executor.config.farm.orphan_ms,
-        is_in_kernel: executor.kind == KERNEL_ENGINE,
+        is_in_kernel: executor.engine.kind == KERNEL_ENGINE,
         is_drained: executor.is_drained(),
         interfaces: interfaces.collect(),
         services: director.snapshot().readiness().into_iter().map(Into::into).collect(),

@@ -2,7 +2,6 @@
 //! of a million records must not hold up the loop, which finds failures and answers operators
 //! meanwhile.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +14,6 @@ use super::start::StartError;
 use crate::config::{self, Config, LoadedConfig, ZoneError, zones};
 use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
 use crate::runtime::reader;
-use crate::runtime::terminal::has_colour;
 
 /// Threads that read, at most: one that reads a FIFO to which nobody writes never ends.
 const READERS_MAX: usize = 4;
@@ -122,10 +120,7 @@ async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Resul
 }
 
 fn read(path: &Path) -> Result<LoadedFiles, String> {
-    let file = config::load_tables(path).map_err(|problems| {
-        let colour = has_colour(&io::stderr());
-        format!("the file has errors\n{}", problems.render(colour))
-    })?;
+    let file = config::load_again(path)?;
     if !file.config.has_services() {
         return Err(StartError::NoService(path.to_owned()).to_string());
     }

@@ -31,7 +31,7 @@ impl Executor {
                     sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
             },
         );
-        if let Some(engine) = self.changing.engine() {
+        if let Some(engine) = self.engine.here() {
             engine.moves(mover);
         }
         held
@@ -102,8 +102,8 @@ impl Executor {
     /// may have begun another one.
     pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
-        let (memory, key) = (self.plane.memory(), session_key(ends, &vip));
-        let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now());
+        let (memory, key) = (self.engine.plane.memory(), session_key(ends, &vip));
+        let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.plane.now());
         let blackhole = vip.handoff.map(|handoff| handoff.held);
         if found.map(|found| found.value.server()) == blackhole {
             self.note_session(ends, &vip, server);
@@ -137,8 +137,12 @@ impl Executor {
         }
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
-        let decision =
-            decide::decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
+        let decision = decide::decide(
+            &self.director.plan().tables,
+            &self.engine.plane.memory(),
+            &mut packet,
+            self.engine.plane.now(),
+        );
         match (decision.verdict, decision.reason) {
             (Verdict::Hold, Reason::Rehandoff) => {
                 let moving = HeldSegment { reason: Reason::Rehandoff, server: decision.server, ..held };
@@ -165,8 +169,12 @@ impl Executor {
     ) {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
-        let decision =
-            decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
+        let decision = decide(
+            &self.director.plan().tables,
+            &self.engine.plane.memory(),
+            &mut packet,
+            self.engine.plane.now(),
+        );
         self.send_decided(&decision, &mut packet);
     }
 }

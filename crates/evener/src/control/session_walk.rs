@@ -3,12 +3,54 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use evener_core::director::{STALLED_AFTER_MS, SessionWalk};
-use evener_core::path::sessions::{SessionKey, Sessions, State, Value, ticks};
+use evener_core::path::sessions::{
+    Fitting, ResizeStep, SessionKey, Sessions, State, Value, buckets_for, ticks,
+};
+use evener_dataplane::DataPlane;
 
+use crate::config::EngineConfig;
+
+/// Between two looks at how full the session tables are, while they are not nearly empty; the same
+/// while they are; and between two portions that are moved.
+const FIT_SOON: Duration = Duration::from_millis(20);
+const FIT_LATER: Duration = Duration::from_millis(100);
+const FIT_ON: Duration = Duration::from_millis(1);
 /// Portions of a walk: each session is visited once in so many calls.
 const PORTIONS: usize = 10;
+
+/// The care of the session tables.
+#[derive(Default)]
+pub(super) struct SessionUpkeep {
+    pub(super) walker: SessionWalker,
+    fitting: Fitting,
+}
+
+impl SessionUpkeep {
+    /// Has the session tables become as large as what is in them, a step at a time; returns when to
+    /// take the next.
+    pub(super) fn fit(&mut self, plane: &dyn DataPlane, config: &EngineConfig) -> Duration {
+        let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
+        let memory = plane.memory();
+        match self.fitting.step(&memory.sessions, buckets, memory.seed, plane.now()) {
+            ResizeStep::Rest => FIT_LATER,
+            ResizeStep::Watch => FIT_SOON,
+            ResizeStep::Walk => FIT_ON,
+            ResizeStep::Settle => match plane.synchronize() {
+                Ok(()) => {
+                    self.fitting.settled();
+                    Duration::ZERO
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the session table stays as large as it is for now");
+                    FIT_LATER
+                }
+            },
+        }
+    }
+}
 
 /// A walk as far as it is done.
 #[derive(Default)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
+use evener_core::net::wire::Mac;
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
@@ -18,21 +18,22 @@ use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use super::change::ChangeControl;
 use super::changing::ExecuteError;
 use super::conflicts::{OwnedElsewhere, ProbedAddresses};
 use super::directors::DirectorTalk;
 use super::engine;
 use super::executor::{Executor, Tools};
-use super::former_drains;
 use super::group_files::GroupFiles;
 use super::groups::GroupControl;
 use super::hosts::{HostSocket, ReceivedDatagram};
+use super::inbox::Inbox;
 use super::names::{NameControl, OpenError};
+use super::prepare::{StartupSettings, remedy};
 use super::readiness::ReadinessRecord;
-use super::reading::{FileReader, NamedFiles, read_dns_files};
-use super::reload::{self, StartupSettings};
+use super::reading::{NamedFiles, read_dns_files};
+use super::restore::{RestoredFarm, restore};
 use super::ring_key;
-use super::state::{self, StateControl};
 use super::totals::ServiceTotals;
 use super::trace_control::open_log;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
@@ -40,7 +41,7 @@ use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
 use crate::board::request::ControlRequest;
-use crate::board::{DaemonInfo, LoadedFile};
+use crate::board::{DaemonInfo, LoadedFile, PublishedState};
 use crate::config::{self, Config, Problems};
 use crate::events::readers::Readers;
 use crate::events::{Bus, DaemonEvent, history};
@@ -50,15 +51,16 @@ use crate::io::neighbours::{Neighbours, ReceivedFrame};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
 use crate::io::sysctl::ChangedSysctls;
 use crate::record::Recorder;
-use crate::redirect::ListenError;
+use crate::redirect::{GroupSockets, ListenError, MemberMessage};
 use crate::runtime::Exit;
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
+use crate::runtime::program::HostError;
 use crate::runtime::secret;
 use crate::runtime::terminal::has_colour;
+use crate::state::FarmState;
 use crate::state::store::Store;
-use crate::state::{RebasedFile, places};
 
 /// The source of every key.
 const RANDOM: &str = "no random numbers from /dev/urandom";
@@ -109,13 +111,8 @@ pub(super) enum StartError {
     #[error(transparent)]
     Execute(#[from] ExecuteError),
     /// Something on this host can't be used.
-    #[error("{what}: {source}")]
-    Io {
-        /// The step that was tried.
-        what: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Host(#[from] HostError),
 }
 
 impl StartError {
@@ -126,197 +123,328 @@ impl StartError {
                 Exit::Failed
             }
             StartError::Server(error) => error.exit(),
-            StartError::Lock(LockError::Held { .. } | LockError::Claimed { .. }) => Exit::Running,
+            StartError::Lock(error) => error.exit(),
+            StartError::Host(error) => error.exit(),
             StartError::Engine(EngineError::Privilege { .. })
             | StartError::KernelEngine(EngineError::Privilege { .. })
             | StartError::Execute(ExecuteError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
-            StartError::Io { source, .. }
-            | StartError::Lock(LockError::Io { source, .. } | LockError::Unclaimed(source))
-            | StartError::Listen(ListenError::Address { source, .. })
+            StartError::Listen(ListenError::Address { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Exit::Privileges
             }
-            StartError::Io { .. } | StartError::Lock(_) => Exit::Failed,
             _ => Exit::Environment,
         }
-    }
-
-    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| StartError::Io { what, source }
     }
 }
 
 /// Starts everything. Programs attached until an error are detached with it.
 pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemon, StartError> {
-    let file = config::load_tables(config_path).map_err(StartError::Config)?;
-    if !file.config.has_services() {
-        return Err(StartError::NoService(config_path.to_owned()));
-    }
-    let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-    made.map_err(StartError::io(format!(
-        "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
-        directory.display()
-    )))?;
-    let mut lock = Lock::acquire(&directory.join("lock"))?;
-    let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
-    history::start(readers, &folder).await;
-    let bus = readers.bus().clone();
-    let store = Store::new(&folder);
-    let (restored, trouble) = state::restore(&store, file).map_err(StartError::Config)?;
-    if !restored.dropped.is_empty()
-        && let Err(error) = state::keep_dropped(&store, &restored)
-    {
-        tracing::error!("the file overrules run-time changes, which can't be written: {error}");
-    }
-    let RebasedFile { state: farm_state, config, dropped } = restored;
-    let farm_state = former_drains::import(&store, farm_state, &config, &directory);
-    if !dropped.is_empty() {
-        bus.publish(DaemonEvent::ChangesDropped { places: places(&dropped) });
-    }
-    if let Some(trouble) = &trouble {
-        tracing::error!("{trouble}");
-    }
-    if config.takes_packets() {
-        lock.claim(Role::Director)?;
-    }
-    paths::clear_vanished(&directory);
-    let recorder = Arc::new(Recorder::default());
-    open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
-    let network = network::read().await?;
-    let links = match config.takes_packets() {
-        true => network
-            .pick_interfaces(&config.engine.interfaces, &config.services)
-            .map_err(NetworkError::from)?,
-        false => BTreeMap::new(),
-    };
-
-    let network_changes = crate::io::network::watch().await?;
-    let path_mtus = path_mtus(&config);
-    let (mut neighbours, mut frames) = Neighbours::new();
-    if let Err((ifindex, error)) = neighbours.listen(&links, config.description().has_ipv6()) {
-        let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
-        return Err(EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error).into());
-    }
-    let identity = identity(&config, &network)?;
-    let secret = agent::secret_of(&config)?;
-    let ring_seed = ring_key::read(&config, &folder)?;
-    let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
+    let base = DaemonBase::open(config_path, readers).await?;
+    let links = HostLinks::open(&base.config).await?;
+    let identity = identity(&base.config, &links.network)?;
+    let secret = agent::secret_of(&base.config)?;
+    let ring_seed = ring_key::read(&base.config, &base.folder)?;
+    let interfaces = links.interfaces.keys().copied();
+    let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let (sender, questions) = mpsc::channel(REQUESTS);
-    let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
-    let reader = secret.clone().map(|secret| reader(sender, secret, &recorder, &bus, part, &network));
-    let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
-    let host_role = host_role(&config, identity, reader, config_path, &directory, engine.kind()).await;
-    let HostRole { hosts, datagrams, mut local_server } = match host_role {
-        Ok(host_role) => host_role,
+    let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
+        Ok(role) => role,
         Err(error) => {
             engine::leave(engine, adopted);
             return Err(error);
         }
     };
-    let (results, facts) = mpsc::channel(256);
-    let (mut groups, member_messages) = GroupControl::new(&directory, results.clone(), &recorder);
-    let mut names = NameControl::new(seed()?, results.clone());
-    let dns = read_dns_files(&config).map_err(OpenError::from)?;
-    let named = NamedFiles { dns, groups: GroupFiles::read(&config)? };
-    let mut opened_groups = groups.open(&config, &named.groups)?;
-    names.will_follow(Some(names.open(&config, named.dns.clone())?));
-    let start = Start {
-        farm: config.description(),
-        network,
-        links,
-        host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
-        seed: engine.memory().seed,
-        running: engine.running().cloned(),
-        operator: farm_state.states.servers.clone(),
-        groups: groups.kept(&config),
-    };
-    let hosts = hosts.map(|(hosts, _)| hosts);
-    let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
-    let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
-    let fixed = StartupSettings::of(&config, &*engine);
-    let restart_needed_for = fixed.differences(&config);
-    if let Some(keys) = &restart_needed_for {
-        tracing::warn!(
-            "what runs was adopted, and is not as the file says in {keys}: {}",
-            reload::remedy(keys)
-        );
+    let engine = StartedEngine { engine, note, adopted, started_ms };
+    let (daemon, opened) = assemble(base, links, role, engine, secret)?;
+    open(daemon, adopted, opened).await
+}
+
+/// The lock, the folders and the farm: all that a daemon has before it looks at its host.
+struct DaemonBase {
+    config_path: PathBuf,
+    lock: Lock,
+    directory: PathBuf,
+    /// Where run-time changes last.
+    folder: PathBuf,
+    bus: Bus,
+    recorder: Arc<Recorder>,
+    store: Store,
+    state: FarmState,
+    config: Config,
+    /// Why changes of before are not in force.
+    trouble: Option<String>,
+}
+
+impl DaemonBase {
+    async fn open(config_path: &Path, readers: &Readers) -> Result<DaemonBase, StartError> {
+        let file = config::load_tables(config_path).map_err(StartError::Config)?;
+        if !file.config.has_services() {
+            return Err(StartError::NoService(config_path.to_owned()));
+        }
+        let directory = paths::make_directory()?;
+        let mut lock = Lock::acquire(&directory.join("lock"))?;
+        let folder =
+            paths::state_directory().map_err(HostError::of("the network namespace can't be told"))?;
+        history::start(readers, &folder).await;
+        let (bus, store) = (readers.bus().clone(), Store::new(&folder));
+        let restored = restore(&store, file, &directory, &bus).map_err(StartError::Config)?;
+        let RestoredFarm { state, config, trouble } = restored;
+        if config.takes_packets() {
+            lock.claim(Role::Director)?;
+        }
+        paths::clear_vanished(&directory);
+        let recorder = Arc::new(Recorder::default());
+        open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
+        let config_path = config_path.to_owned();
+        Ok(DaemonBase { config_path, lock, directory, folder, bus, recorder, store, state, config, trouble })
     }
-    let about = DaemonInfo {
-        started_ms,
-        config: display(config_path),
-        adopted,
-        engine_note,
-        loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble },
+}
+
+/// The network around this host, and the channels by which it is heard.
+struct HostLinks {
+    network: Network,
+    /// From which packets are taken.
+    interfaces: BTreeMap<u32, Mac>,
+    network_changes: mpsc::Receiver<()>,
+    path_mtus: mpsc::Receiver<path_mtu::PathMtu>,
+    neighbours: Neighbours,
+    frames: mpsc::Receiver<ReceivedFrame>,
+}
+
+impl HostLinks {
+    async fn open(config: &Config) -> Result<HostLinks, StartError> {
+        let network = network::read().await?;
+        let interfaces = match config.takes_packets() {
+            true => network
+                .pick_interfaces(&config.engine.interfaces, &config.services)
+                .map_err(NetworkError::from)?,
+            false => BTreeMap::new(),
+        };
+        let network_changes = network::watch().await?;
+        let path_mtus = path_mtus(config);
+        let (mut neighbours, frames) = Neighbours::new();
+        let listening = neighbours.listen(&interfaces, config.description().has_ipv6());
+        listening.map_err(|(ifindex, error)| {
+            let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
+            EngineError::system(format!("hearing neighbours on {name}"), "CAP_NET_RAW", error)
+        })?;
+        Ok(HostLinks { network, interfaces, network_changes, path_mtus, neighbours, frames })
+    }
+}
+
+/// An engine, and how it came to be.
+struct StartedEngine {
+    engine: Box<dyn Engine>,
+    /// Why `auto` didn't choose the kernel engine.
+    note: Option<String>,
+    /// Whether it was found running.
+    adopted: bool,
+    started_ms: u64,
+}
+
+impl StartedEngine {
+    /// A director over what this engine has in force.
+    fn direct(
+        &self,
+        base: &DaemonBase,
+        (network, links): (Network, BTreeMap<u32, Mac>),
+        host: Option<&(HostSocket, u64)>,
+        groups: &GroupControl,
+    ) -> Director {
+        let lease_ms = host.map(|_| base.config.description().lease_ms());
+        let start = Start {
+            farm: base.config.description(),
+            network,
+            links,
+            host: host.map(|(host, number)| (host.identity.clone(), host.key(), *number)),
+            seed: self.engine.memory().seed,
+            running: self.engine.running().cloned(),
+            operator: base.state.states.servers.clone(),
+            groups: groups.kept(&base.config),
+        };
+        Director::new(start, beginning(&*self.engine, lease_ms, self.started_ms))
+    }
+
+    /// The daemon's state besides its farm.
+    fn about(&self, base: &DaemonBase, restart_needed_for: Option<String>) -> DaemonInfo {
+        if let Some(keys) = &restart_needed_for {
+            tracing::warn!("what runs was adopted, and is not as the file says in {keys}: {}", remedy(keys));
+        }
+        let trouble = base.trouble.clone();
+        DaemonInfo {
+            started_ms: self.started_ms,
+            config: display(&base.config_path),
+            adopted: self.adopted,
+            engine_note: self.note.clone(),
+            loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble },
+        }
+    }
+}
+
+/// Groups and names of the file, whose sockets are open but not served yet.
+struct Consumers {
+    groups: GroupControl,
+    names: NameControl,
+    named: NamedFiles,
+    opened: Option<GroupSockets>,
+    member_messages: mpsc::Receiver<MemberMessage>,
+}
+
+impl Consumers {
+    fn open(base: &DaemonBase, results: &mpsc::Sender<Input>) -> Result<Consumers, StartError> {
+        let (mut groups, member_messages) =
+            GroupControl::new(&base.directory, results.clone(), &base.recorder);
+        let mut names = NameControl::new(seed()?, results.clone());
+        let dns = read_dns_files(&base.config).map_err(OpenError::from)?;
+        let named = NamedFiles { dns, groups: GroupFiles::read(&base.config)? };
+        let opened = groups.open(&base.config, &named.groups)?;
+        names.will_follow(Some(names.open(&base.config, named.dns.clone())?));
+        Ok(Consumers { groups, names, named, opened, member_messages })
+    }
+}
+
+/// The parts that are opened once the farm is in force.
+struct Unopened {
+    groups: Option<GroupSockets>,
+    requests: mpsc::Sender<ControlRequest>,
+}
+
+/// Puts a daemon together whose farm is not in force yet.
+fn assemble(
+    base: DaemonBase,
+    links: HostLinks,
+    role: HostRole,
+    started: StartedEngine,
+    secret: Option<Secret>,
+) -> Result<(Daemon, Unopened), StartError> {
+    let (results, facts) = mpsc::channel(256);
+    let consumers = Consumers::open(&base, &results)?;
+    let around = (links.network, links.interfaces);
+    let director = started.direct(&base, around, role.host.as_ref(), &consumers.groups);
+    let fixed = StartupSettings::of(&base.config, &*started.engine);
+    let about = started.about(&base, fixed.differences(&base.config));
+    let state = Arc::new(base.state);
+    let (totals, engine) = (ServiceTotals::open(&base.directory, started.adopted), started.engine);
+    let published = PublishedState {
+        snapshot: Arc::clone(director.snapshot()),
+        about: Arc::new(about),
+        gone: totals.gone(),
+        engine: engine.kind(),
+        engine_detail: engine.describe(),
+        readings: engine.data_plane(),
+        recorder: Arc::clone(&base.recorder),
+        bus: base.bus.clone(),
+        local: None,
+        installed: Arc::default(),
+        state: Arc::clone(&state),
+        fronts: consumers.groups.fronts(),
+        queries: consumers.names.counts(),
+        directors: Arc::default(),
     };
-    let settings = ChangedSysctls::new(&directory);
-    let (fronts, queries) = (groups.fronts(), names.counts());
-    let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
-    let mut executor = Executor::new(director, config, about, tools);
-    executor.show_groups(fronts, queries);
-    let state = StateControl::new(store, farm_state, named);
-    executor.show_state(Arc::clone(&state.state));
-    executor.totals = ServiceTotals::open(&directory, adopted);
+    let tools = Tools {
+        engine,
+        neighbours: links.neighbours,
+        settings: ChangedSysctls::new(&base.directory),
+        hosts: role.host.map(|(host, _)| host),
+        groups: consumers.groups,
+        names: consumers.names,
+        totals,
+        facts: results,
+    };
+    let mut executor = Executor::new(director, base.config, published, tools);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
-    executor.set_recorder(recorder);
-    // Before the data plane is asked for anything: what it holds meanwhile waits here.
-    let held = executor.held();
     let (handle, requests) = mpsc::channel(REQUESTS);
-    let opened = open(&mut executor, &mut local_server, adopted, &mut frames, handle, &directory).await;
-    if let Err(error) = opened {
-        if !state.state.record.is_empty() {
-            let changes = folder.join("changes.json");
-            tracing::error!(
-                "run-time changes are part of this farm: if it can't be started for them, move {} elsewhere",
-                changes.display()
-            );
-        }
-        // A state that was found running is left as it was found.
-        let _ = fs::remove_file(directory.join("admin.sock"));
-        executor.fall_silent();
-        if let Some(local_server) = local_server {
-            local_server.abandon(executor.director.network()).await;
-        }
-        if let Some(engine) = executor.changing.into_engine() {
-            engine::leave(engine, adopted);
-        }
+    let inbox = Inbox {
+        frames: links.frames,
+        requests,
+        network_changes: links.network_changes,
+        path_mtus: links.path_mtus,
+        datagrams: role.datagrams,
+        queries: role.queries,
+        // Before the data plane is asked for anything: what it holds meanwhile waits here.
+        held: executor.held(),
+        facts,
+        member_messages: consumers.member_messages,
+    };
+    let daemon = Daemon {
+        executor,
+        config_path: base.config_path,
+        readiness: ReadinessRecord::in_folder(&base.directory),
+        directory: base.directory,
+        fixed,
+        inbox,
+        local_server: role.local_server,
+        changes: ChangeControl::new(base.store, state, consumers.named),
+        directors: DirectorTalk::default(),
+        _lock: base.lock,
+    };
+    Ok((daemon, Unopened { groups: consumers.opened, requests: handle }))
+}
+
+/// Opens the farm to traffic, and the daemon to requests; or leaves the host as it was found.
+async fn open(mut daemon: Daemon, adopted: bool, unopened: Unopened) -> Result<Daemon, StartError> {
+    if let Err(error) = serve_farm(&mut daemon, adopted, unopened.requests).await {
+        daemon.abandon(adopted).await;
         return Err(error);
     }
-    executor.follow_groups(opened_groups.take());
-    let mut daemon = Daemon {
-        network_changes,
-        fixed,
-        executor,
-        config_path: config_path.to_owned(),
-        readiness: ReadinessRecord::in_folder(&directory),
-        directors: DirectorTalk::default(),
-        directory,
-        frames,
-        path_mtus,
-        datagrams,
-        questions,
-        held,
-        local_server,
-        requests,
-        facts,
-        reading: FileReader::new(),
-        member_messages,
-        state,
-        checking: None,
-        reloading: None,
-        draining: Vec::new(),
-        _lock: lock,
-    };
+    daemon.executor.follow_groups(unopened.groups);
     daemon.executor.follow_network();
     daemon.directors.follow(&daemon.executor).await;
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
+}
+
+/// Puts the farm in force, and begins to answer requests.
+async fn serve_farm(
+    daemon: &mut Daemon,
+    adopted: bool,
+    requests: mpsc::Sender<ControlRequest>,
+) -> Result<(), StartError> {
+    let Daemon { executor, local_server, inbox, directory, .. } = daemon;
+    refuse_conflicts(executor, &mut inbox.frames).await?;
+    if let Some(local_server) = local_server {
+        local_server.fulfil(&executor.config, executor.director.network()).await?;
+    }
+    executor.handle_fact(Input::Time { active: BTreeMap::new() });
+    executor.finish().await?;
+    executor.watch()?;
+    if let Some(local_server) = local_server {
+        // The program that makes connections here must stand behind the engine, which is there only
+        // now.
+        local_server.fulfil(&executor.config, executor.director.network()).await?;
+    }
+    executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail().to_owned(), adopted });
+    executor.warn_of_host();
+    executor.show_local(local_server.as_ref().map(LocalServer::local));
+    let board = Arc::clone(&executor.showing.board);
+    let socket = directory.join("admin.sock");
+    let opened = admin::server::start(board, requests, &socket, &executor.config.admin).await;
+    Ok(opened.map_err(HostError::of("the admin interface can't be opened"))?)
+}
+
+impl Daemon {
+    /// Leaves a farm that could not be started. A state that was found running is left as it was
+    /// found.
+    async fn abandon(mut self, adopted: bool) {
+        if !self.changes.state.record.is_empty() {
+            tracing::error!(
+                "run-time changes are part of this farm: if it can't be started for them, move {} elsewhere",
+                self.changes.store.path().display()
+            );
+        }
+        let _ = fs::remove_file(self.directory.join("admin.sock"));
+        self.executor.fall_silent();
+        if let Some(local_server) = self.local_server {
+            local_server.abandon(self.executor.director.network()).await;
+        }
+        if let Some(engine) = self.executor.engine.into_engine() {
+            engine::leave(engine, adopted);
+        }
+    }
 }
 
 /// When the director begins. A running data plane may have a lease to answer for addresses, if
@@ -342,58 +470,54 @@ fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secr
     Ok(Some((identity, secret::read(secret_file)?)))
 }
 
-/// This host as one among others.
+/// This host as one among others, and as a reader for the data plane.
 struct HostRole {
     /// With a number that no other start of it has.
-    hosts: Option<(HostSocket, u64)>,
+    host: Option<(HostSocket, u64)>,
     datagrams: mpsc::Receiver<ReceivedDatagram>,
     local_server: Option<LocalServer>,
+    queries: mpsc::Receiver<ControlQuery>,
 }
 
-/// Has this host take its part, where every host decides.
-async fn host_role(
-    config: &Config,
-    identity: Option<(Identity, Secret)>,
-    reader: Option<(ConversationContext, Secret)>,
-    config_path: &Path,
-    directory: &Path,
-    engine: &str,
-) -> Result<HostRole, StartError> {
-    let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
-    let (hosts, datagrams) = hosts(config, identity).await?;
-    let copies = engine == PACKET_ENGINE;
-    let local_server = match hosts.is_some() || reader.is_some() {
-        true => Some(LocalServer::start(directory, config_path, copies, reader, mark_key)?),
-        false => None,
-    };
-    Ok(HostRole { hosts, datagrams, local_server })
+impl HostRole {
+    async fn begin(
+        base: &DaemonBase,
+        network: &Network,
+        identity: Option<(Identity, Secret)>,
+        secret: Option<Secret>,
+        engine: &str,
+    ) -> Result<HostRole, StartError> {
+        let (sender, queries) = mpsc::channel(REQUESTS);
+        let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
+        let reader = secret.map(|secret| {
+            let link = ControlLink::new(sender, Arc::clone(&base.recorder), base.bus.clone());
+            let speaker = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
+            let limits = ClientLimits::make();
+            Ok((ConversationContext::new(link, Arc::clone(&base.recorder), speaker, limits), secret))
+        });
+        let reader = reader.transpose().map_err(HostError::of(RANDOM))?;
+        let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
+        let (host, datagrams) = host(&base.config, identity).await?;
+        let copies = engine == PACKET_ENGINE;
+        let local_server = match host.is_some() || reader.is_some() {
+            true => Some(LocalServer::start(&base.directory, &base.config_path, copies, reader, mark_key)?),
+            false => None,
+        };
+        Ok(HostRole { host, datagrams, local_server, queries })
+    }
 }
 
-/// The reader for the data plane, which speaks with other nodes.
-fn reader(
-    queries: mpsc::Sender<ControlQuery>,
-    secret: Secret,
-    recorder: &Arc<Recorder>,
-    bus: &Bus,
-    part: NodeRole,
-    network: &Network,
-) -> io::Result<(ConversationContext, Secret)> {
-    let link = ControlLink::new(queries, Arc::clone(recorder), bus.clone());
-    let speaker = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
-    Ok((ConversationContext::new(link, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
-}
-
-/// Begins to hear other hosts.
-async fn hosts(
+/// Begins to hear other hosts, where every one decides.
+async fn host(
     config: &Config,
     identity: Option<(Identity, Secret)>,
 ) -> Result<(Option<(HostSocket, u64)>, mpsc::Receiver<ReceivedDatagram>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
-    let incarnation = secret::random_number().map_err(StartError::io(RANDOM))?;
+    let incarnation = secret::random_number().map_err(HostError::of(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = HostSocket::open(at.port(), identity, secret).await;
-    let (hosts, datagrams) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
-    Ok((Some((hosts, incarnation)), datagrams))
+    let (host, datagrams) = opened.map_err(HostError::of(format!("hosts can't be heard on UDP {at}")))?;
+    Ok((Some((host, incarnation)), datagrams))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be
@@ -422,40 +546,10 @@ fn warn_of_unlisted_tunnels(executor: &Executor) {
     }
 }
 
-/// Opens the farm to traffic, and the daemon to requests.
-async fn open(
-    executor: &mut Executor,
-    local_server: &mut Option<LocalServer>,
-    adopted: bool,
-    frames: &mut mpsc::Receiver<ReceivedFrame>,
-    requests: mpsc::Sender<ControlRequest>,
-    directory: &Path,
-) -> Result<(), StartError> {
-    refuse_conflicts(executor, frames).await?;
-    if let Some(local_server) = local_server {
-        local_server.fulfil(&executor.config, executor.director.network()).await?;
-    }
-    executor.handle_fact(Input::Time { active: BTreeMap::new() });
-    executor.finish().await?;
-    executor.watch()?;
-    if let Some(local_server) = local_server {
-        // The program that makes connections here must stand behind the engine, which is there only
-        // now.
-        local_server.fulfil(&executor.config, executor.director.network()).await?;
-    }
-    executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
-    executor.warn_of_host();
-    executor.show_local(local_server.as_ref().map(LocalServer::local));
-    let board = Arc::clone(&executor.showing.board);
-    admin::server::start(board, requests, &directory.join("admin.sock"), &executor.config.admin)
-        .await
-        .map_err(StartError::io("the admin interface can't be opened"))
-}
-
 /// A new key for the flow hash.
 pub(super) fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
-    secret::random(&mut bytes).map_err(StartError::io(RANDOM))?;
+    secret::random(&mut bytes).map_err(HostError::of(RANDOM))?;
     Ok(Seed::from_bytes(bytes))
 }
 

@@ -14,7 +14,6 @@ use crate::record::Traced;
 use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
 /// The means of tracing.
-#[derive(Default)]
 pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Begins when the data plane is first to tell something.
@@ -22,6 +21,12 @@ pub(super) struct TraceControl {
     /// The filter that the data plane has; not known at first, since an earlier daemon may have set
     /// one.
     watched: Option<TraceFilter>,
+}
+
+impl TraceControl {
+    pub(super) fn new(recorder: Arc<Recorder>) -> TraceControl {
+        TraceControl { recorder, listener: None, watched: None }
+    }
 }
 
 /// Opens the access log of a file, if it has one.
@@ -33,11 +38,6 @@ pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String>
 }
 
 impl Executor {
-    /// Tells by this recorder from now on.
-    pub(super) fn set_recorder(&mut self, recorder: Arc<Recorder>) {
-        self.trace.recorder = recorder;
-    }
-
     /// Has what is told be told by the names in force.
     pub(super) fn update_names(&self, names: TableNames) {
         self.trace.recorder.name(names);
@@ -53,7 +53,7 @@ impl Executor {
         if self.trace.watched.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let Some(engine) = self.changing.engine() else { return Ok(()) };
+        let Some(engine) = self.engine.here() else { return Ok(()) };
         if self.trace.listener.is_none() && wanted != TraceFilter::default() {
             let (events, recorder) = (engine.events()?, Arc::clone(&self.trace.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
@@ -98,7 +98,7 @@ impl Executor {
     pub(super) fn fall_silent(&mut self) {
         let nothing = TraceFilter::default();
         if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)
-            && let Some(Err(error)) = self.changing.engine().map(|engine| engine.watch(&nothing))
+            && let Some(Err(error)) = self.engine.here().map(|engine| engine.watch(&nothing))
         {
             tracing::warn!(%error, "the data plane goes on telling");
         }

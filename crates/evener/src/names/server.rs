@@ -141,8 +141,8 @@ impl DnsServers {
         let waits =
             |at: &SocketAddr| self.waiting.iter().any(|opened| opened.0.iter().any(|(o, ..)| o == at));
         let new = wanted.iter().filter(|at| !self.running.contains_key(at) && !waits(at));
-        let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let opened = new.map(|address| {
+            let threads = thread::available_parallelism().map_or(1, NonZero::get);
             let failed =
                 |source: io::Error| NamesError::Address { address: *address, help: help(&source), source };
             let udp = (0..threads).map(|_| datagrams(*address)).collect::<io::Result<_>>().map_err(failed)?;

@@ -10,6 +10,8 @@ use evener_dataplane::claim::{Claim, Role};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use super::Exit;
+
 /// How often the lock is asked for again, and how long between: as long as a killed daemon may take
 /// to end.
 const TRIES: u32 = 20;
@@ -58,6 +60,20 @@ pub(crate) enum LockError {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+impl LockError {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            LockError::Held { .. } | LockError::Claimed { .. } => Exit::Running,
+            LockError::Io { source, .. } | LockError::Unclaimed(source)
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Privileges
+            }
+            LockError::Io { .. } | LockError::Unclaimed(_) => Exit::Failed,
+        }
+    }
 }
 
 /// Tries until nobody else has it: a daemon that was just killed still does, for a moment.

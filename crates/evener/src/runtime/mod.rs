@@ -15,6 +15,7 @@ pub mod lock;
 pub mod log;
 pub(crate) mod member_token;
 pub mod paths;
+pub(crate) mod program;
 pub(crate) mod reader;
 pub(crate) mod receive_buffer;
 pub mod secret;

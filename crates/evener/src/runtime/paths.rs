@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use evener_dataplane::xdp::pins::network_namespace;
 use nix::unistd::{AccessFlags, Uid, access};
 
 use super::lock::Lock;
+use super::program::HostError;
 
 /// Removes what daemons of network namespaces that are gone have left: a session file is memory.
 pub(crate) fn clear_vanished(own: &Path) {
@@ -49,6 +50,20 @@ const RUN: &str = "/run/evener";
 /// When /proc is not there.
 pub fn directory() -> io::Result<PathBuf> {
     Ok(root().join(format!("net-{}", network_namespace()?)))
+}
+
+/// The same, made if it isn't there.
+///
+/// # Errors
+/// When it can't be made, with the cause and the remedy.
+pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
+    let directory = directory().map_err(HostError::of("the network namespace can't be told"))?;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+    made.map_err(HostError::of(format!(
+        "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
+        directory.display()
+    )))?;
+    Ok(directory)
 }
 
 /// EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace. Users

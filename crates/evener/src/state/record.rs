@@ -36,6 +36,14 @@ impl OperatorStates {
         }
     }
 
+    /// The servers whose states differ from those of `next`, with their state there.
+    pub fn changes_to(&self, next: &OperatorStates) -> BTreeMap<ServerName, OperatorState> {
+        let state = |states: &OperatorStates, name| states.servers.get(name).copied().unwrap_or_default();
+        let names = self.servers.keys().chain(next.servers.keys());
+        let changed = names.filter(|name| state(self, name) != state(next, name));
+        changed.map(|name| (name.clone(), state(next, name))).collect()
+    }
+
     /// Gives an operator's place another value.
     pub(super) fn put(&mut self, place: &Place, value: Option<&Value>) {
         let state = operator_state(value);

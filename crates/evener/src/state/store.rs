@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::edit::{Edit, places};
 use super::record::{Author, Record};
 use crate::runtime::files;
 use crate::runtime::shown::json;
@@ -68,6 +69,25 @@ pub(crate) struct AuditEntry {
     pub(crate) message: String,
 }
 
+impl AuditEntry {
+    /// A note that changes which the log has are not in force.
+    pub(crate) fn refused(unix_ms: u64, refused: u64, generation: u64, why: &str) -> AuditEntry {
+        let author = Author { by: "evener".to_owned(), from: "the engine".to_owned() };
+        let message = format!("refused and taken back, all up to generation {refused}: {why}");
+        AuditEntry { unix_ms, author, generation, message }
+    }
+
+    /// A note that edits were dropped, by a reload or a start; without any, all were.
+    pub(crate) fn dropped(unix_ms: u64, edits: &[Edit], by: &str, generation: u64) -> AuditEntry {
+        let message = match edits.is_empty() {
+            true => format!("all run-time changes are dropped by {by}"),
+            false => format!("{by} drops run-time changes in {}", places(edits)),
+        };
+        let author = Author { by: "evener".to_owned(), from: by.to_owned() };
+        AuditEntry { unix_ms, author, generation, message }
+    }
+}
+
 /// A line of the log.
 #[derive(Serialize)]
 struct Line<'a> {
@@ -83,7 +103,8 @@ impl Store {
         Store { folder: folder.to_owned() }
     }
 
-    fn path(&self) -> PathBuf {
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.join("changes.json")
     }
 
@@ -127,10 +148,19 @@ impl Store {
 
     /// Puts back the record before a refused one, where the file isn't that record any more. On a
     /// full disk it mostly is.
-    pub(crate) fn write_back(&self, record: &Record) -> io::Result<()> {
-        match self.read() {
-            Ok(stored) if stored == *record => Ok(()),
-            _ => self.write(record),
+    pub(crate) fn write_back(&self, record: &Record) {
+        let is_there = self.read().is_ok_and(|stored| stored == *record);
+        if !is_there && let Err(error) = self.write(record) {
+            tracing::error!("a refused run-time change can't be taken back on disk: {error}");
+        }
+    }
+
+    /// Notes what was done in the log, if it can be written.
+    pub(crate) fn note(&self, entries: &[AuditEntry]) {
+        if !entries.is_empty()
+            && let Err(error) = self.log(entries)
+        {
+            tracing::warn!("the audit log can't be written: {error}");
         }
     }
 

@@ -12,7 +12,7 @@ use super::store::Store;
 use super::{
     Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateChange, StateOrder, rebase,
 };
-use crate::config::{self, LoadedConfig};
+use crate::config::{self, Config, LoadedConfig};
 use crate::runtime::token::Role;
 
 const FILE: &str = r#"
@@ -81,7 +81,16 @@ fn operator(server: &str, state: OperatorState) -> StateOrder {
 
 fn all(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> Batch {
     let requests: Vec<Request> = orders.into_iter().map(request).collect();
-    batch(state, &requests, 1_000, &|_| Ok(()))
+    look_at(state, &requests)
+}
+
+fn look_at(state: &FarmState, requests: &[Request]) -> Batch {
+    batch(state, &meaning(state), requests, 1_000, &|_| Ok(()))
+}
+
+/// The farm as its text is read.
+fn meaning(state: &FarmState) -> Config {
+    config::parse_changed(&state.farm.text().unwrap(), &state.sources).unwrap()
 }
 
 /// The farm after orders that are all followed.
@@ -235,12 +244,12 @@ fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
 fn dry_run_names_the_farm_that_it_is_for() {
     let file = farm_of(FILE);
     let dry = Request { is_dry_run: true, ..request(weight("web1", 3)) };
-    let outcome = batch(&file, &[dry], 1_000, &|_| Ok(())).outcomes.remove(0).unwrap();
+    let outcome = look_at(&file, &[dry]).outcomes.remove(0).unwrap();
     assert_eq!((&outcome.tag, outcome.generation), (&file.tag, file.record.generation));
     assert_eq!(outcome.differences.len(), 1);
     let on = |state: &FarmState| {
         let request = Request { if_match: Some(outcome.tag.clone()), ..request(weight("web1", 3)) };
-        batch(state, &[request], 1_000, &|_| Ok(())).outcomes.remove(0)
+        look_at(state, &[request]).outcomes.remove(0)
     };
     assert!(on(&file).is_ok());
     let others = after(&file, [weight("web1", 9)]);
@@ -280,7 +289,7 @@ fn refused_record_is_taken_back_and_refused_files_are_kept() {
     let before = after(&farm_of(FILE), [weight("web1", 3)]).record;
     let refused = after(&farm_of(FILE), [weight("web1", 3), weight("web1", 4)]).record;
     store.write(&refused).unwrap();
-    store.write_back(&before).unwrap();
+    store.write_back(&before);
     assert_eq!(store.read().unwrap(), before);
     let names: Vec<_> = (0..2)
         .map(|_| {
@@ -299,7 +308,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     let now = after(&file, [weight("web1", 3)]);
     let by = |role, order, tag: Option<&str>| {
         let request = Request { role, if_match: tag.map(str::to_owned), ..request(order) };
-        batch(&now, &[request], 1_000, &|_| Ok(())).outcomes.remove(0)
+        look_at(&now, &[request]).outcomes.remove(0)
     };
     assert!(matches!(by(Role::Admin, weight("web1", 4), Some(&file.tag)), Err(OrderError::Stale { .. })));
     for good in [now.tag.clone(), format!("\"{}\"", now.tag), "*".into(), format!("\"x\", \"{}\"", now.tag)] {
@@ -311,7 +320,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     assert!(matches!(by(Role::Operate, remove.clone(), None), Err(OrderError::Forbidden(_))));
     let now = after(&now, [remove]);
     let undo = Request { role: Role::Operate, ..request(StateOrder::Undo) };
-    let undone = batch(&now, &[undo], 1_000, &|_| Ok(())).outcomes.remove(0);
+    let undone = look_at(&now, &[undo]).outcomes.remove(0);
     assert!(matches!(undone, Err(OrderError::Forbidden(_))), "{undone:?}");
 }
 
@@ -320,7 +329,7 @@ fn dry_run_says_what_differs_and_changes_nothing() {
     let file = farm_of(FILE);
     let dry = |order| {
         let request = Request { is_dry_run: true, ..request(order) };
-        let batch = batch(&file, &[request], 1_000, &|_| Ok(()));
+        let batch = look_at(&file, &[request]);
         assert!(batch.next.is_none());
         batch.outcomes.into_iter().next().unwrap()
     };
@@ -416,6 +425,30 @@ fn run_time_change_keeps_names_whose_file_was_replaced() {
     assert_eq!(changed(&now, weight("web1", 4)).0, before);
 }
 
+/// A farm that differs in weights alone is not read again.
+#[test]
+fn weights_are_as_the_text_of_the_farm_has_them() {
+    let file = farm_of(FILE);
+    let services = ["web", "192.0.2.2:8080"];
+    let servers = services.map(|service| {
+        let servers = file.farm.server_names(service).unwrap();
+        servers.map(|server| name(service, server)).collect::<Vec<_>>()
+    });
+    let servers: Vec<ServerName> = servers.into_iter().flatten().collect();
+    assert_eq!(servers.len(), 3);
+    let orders = servers.into_iter().zip(7..).map(|(server, value)| {
+        let keys = vec![("weight".to_owned(), Some(Value::Integer(value)))];
+        StateOrder::ChangeServer { server, fields: ServerFields { keys, state: None } }
+    });
+    let orders: Vec<StateOrder> = orders.collect();
+    for some in [&orders[..1], &orders[2..], &orders] {
+        let next = all(&file, some.to_vec()).next.unwrap();
+        let config = next.config.unwrap();
+        assert_eq!(config, meaning(&next.state));
+        assert_ne!(config, meaning(&file));
+    }
+}
+
 #[test]
 fn oldest_changes_become_one_that_stays() {
     let mut now = farm_of(FILE);
@@ -465,6 +498,9 @@ proptest! {
             if let Some(next) = one.next {
                 single = next.state;
             }
+        }
+        if let Some(next) = &together.next && let Some(config) = &next.config {
+            prop_assert_eq!(config, &meaning(&next.state));
         }
         let together = together.next.map_or(file.clone(), |next| next.state);
         prop_assert_eq!((&together.farm, &together.states), (&single.farm, &single.states));

@@ -32,6 +32,7 @@ macro_rules! by_way {
 }
 
 mod cards;
+mod changes;
 mod datagrams;
 mod discovery;
 mod elsewhere;

@@ -179,7 +179,7 @@ fn a_second_daemon_is_refused(engine: &str) -> Result<()> {
 }
 
 /// Where the daemon of a host has its lock.
-fn run_folder(host: &Host) -> Result<PathBuf> {
+pub(crate) fn run_folder(host: &Host) -> Result<PathBuf> {
     let number = host.run(&["stat", "-L", "-c", "%i", "/proc/self/ns/net"])?;
     Ok(PathBuf::from(format!("/run/evener/net-{}", number.trim())))
 }
