@@ -9,7 +9,7 @@
 #ifndef EVENER_FAST_PATH_H
 #define EVENER_FAST_PATH_H
 
-#include "director/answer.h"
+#include "director/reply.h"
 
 /* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames
  * are seldom shorter. */
@@ -99,7 +99,7 @@ static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 
 /* Of a service whose connections are handed over, or which every host decides: whether a packet
  * goes by its session alone. */
-static __always_inline bool is_sessions(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
+static __always_inline bool goes_by_session(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
 {
 	if (vip->own != NO_SERVER && arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return false;
@@ -237,7 +237,7 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 #endif
 
 /* From a server that is reached by NAT to a client, where the kernel's routes said a moment ago. */
-static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __u8 protocol)
+static __always_inline int short_reply(context *ctx, void *frame, __u32 now, __u8 protocol)
 {
 	struct hint hint = returns[hint_place(vip_bits(WORD_AT(26), HALF_AT(34), protocol))];
 	struct server *server = &servers[hint.server % SERVER_SLOTS];
@@ -293,7 +293,7 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 		if (is_martian(WORD_AT(26)) || WORD_AT(26) == WORD_AT(30))
 			return STEP_ANY;
 		if (answering)
-			return short_answer(ctx, frame, now, protocol);
+			return short_reply(ctx, frame, now, protocol);
 		return settle_short(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG))
@@ -308,7 +308,7 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	if (!is_at_work(slot, key, vip, protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value))
 		return STEP_ANY;
 	if (VIP_RULES & SELDOM)
-		is_known = is_sessions(frame, protocol, vip, value);
+		is_known = goes_by_session(frame, protocol, vip, value);
 	else
 		is_known = protocol == IPPROTO_UDP || keeps_mark(value, bpf_ntohl(WORD_AT(38)));
 	if (!is_known)

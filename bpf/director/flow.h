@@ -152,6 +152,15 @@ static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 	       replace_session(flow->key, flow->hash, value, flow->now);
 }
 
+/* Writes a flow's new session, in the place of `found` if it is known. Returns 0, or the reason that
+ * counts: another CPU changed `found` meanwhile, or there is no room. */
+static __always_inline __u32 put_session(const struct flow *flow, struct found *found, bool known, __u64 value)
+{
+	if (known)
+		return change_session(found, value) ? 0 : REASON_NO_SESSION;
+	return insert_flow(flow, value) ? 0 : REASON_TABLE_FULL;
+}
+
 static __always_inline __u64 ring_hash_of(const struct flow *flow)
 {
 	return flow->v6 ? ring_hash6(flow->key6) : ring_hash(flow->key);
