@@ -63,8 +63,6 @@ static __always_inline int note_selected(const struct packet *packet, const stru
 
 	if (!at)
 		return VERDICT_DROP;
-	if (!flow->v6)
-		at->key6 = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
 	at->pkt.hash = flow->hash;
 	at->pkt.session = selected->session;
 	at->pkt.also_counted = selected->also_counted;
@@ -131,13 +129,13 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!at)
 		return VERDICT_DROP;
-	flow.key6 = &at->key6;
+	flow.key = &at->key6;
 	if (packet->v6) {
-		*flow.key6 = session_key6(&at->src, true, packet->client_port, vip->id);
-		flow.hash = flow_hash6(flow.key6);
+		*flow.key = session_key6(&at->src, true, packet->client_port, vip->id);
+		flow.hash = flow_hash6(flow.key);
 	} else {
-		flow.key = session_key(packet->src4, packet->client_port, vip->id);
-		flow.hash = flow_hash(flow.key);
+		*flow.key = session_key6(&(struct ip){ { packet->src4 } }, false, packet->client_port, vip->id);
+		flow.hash = flow_hash(word_of(flow.key));
 	}
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
@@ -266,8 +264,8 @@ static __always_inline int take_steps(context *ctx, struct scratch *at)
 	return step;
 }
 
-/* Counts the reason, and returns the verdict for the kernel. Not inlined, and the fast path is: that
- * needs its registers for itself. */
+/* Counts the reason, and returns the verdict for the kernel. Not inlined, and the fast path is:
+ * that needs its registers for itself. */
 __attribute__((noinline)) int slow_path(context *ctx)
 {
 	struct scratch *at = scratch_here();

@@ -21,8 +21,7 @@ static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 	if (!vip)
 		return false;
 	flow->vip = vip;
-	flow->key = session_key(at->src.word[0], pkt->src_port, pkt->vip);
-	flow->key6 = &at->key6;
+	flow->key = &at->key6;
 	flow->hash = pkt->hash;
 	flow->now = ticks_now();
 	flow->v6 = pkt->v6;

@@ -241,7 +241,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	pkt->hash = session_hash(key, pkt->v6);
 	if (vip->own != NO_SERVER)
 		pkt->arrival = arrival_from(pkt->source);
-	if (find_by_key6(key, pkt->v6, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
+	if (find_session(key, pkt->v6, pkt->hash, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
 	} else if (vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed
@@ -252,7 +252,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	} else {
 		/* Another director or host may have noted it, as routers hash an error by its own
 		 * sender: it goes where the flow's packets go. */
-		int chosen = select_without_session(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
+		int chosen = select_without_session(vip->service, vip->flags, session_ring_hash(key, pkt->v6), vip->own,
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;

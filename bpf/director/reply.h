@@ -14,8 +14,8 @@
 static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
 {
 	__u32 number = (__u32)port - FIRST_PORT, index;
-	struct session6 *slot;
 	struct bucket6 *bucket;
+	struct session6 *slot;
 
 	if (number >= PORTS)
 		return false;
@@ -29,7 +29,7 @@ static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, str
 	key->word[2] = READ_ONCE(slot->key[2]);
 	found->place = &slot->value;
 	found->value = READ_ONCE(slot->value);
-	return has_key6(slot, key) && is_live(found->value, now) && value_server(found->value) == server;
+	return has_key(TABLE_PORTS, slot->key, key) && is_live(found->value, now) && value_server(found->value) == server;
 }
 
 static __always_inline struct ip client_of(const struct key6 *key, bool v6)
@@ -57,29 +57,6 @@ static __always_inline void take_near(struct key6 *key, struct near *near)
 	near->mac = bpf_cpu_to_be64(key->word[0] >> 32 << 48 | key->word[2] >> 32 << 16);
 	key->word[0] = LINK_LOCAL;
 	key->word[2] &= 0xffffffff;
-}
-
-static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
-{
-	if (v6)
-		return flow_hash6(key);
-	return flow_hash(key->word[1] << 32 | key->word[2]);
-}
-
-static __always_inline __u64 ring_hash_by_key6(const struct key6 *key, bool v6)
-{
-	if (v6)
-		return ring_hash6(key);
-	return ring_hash(key->word[1] << 32 | key->word[2]);
-}
-
-static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 now, struct found *found)
-{
-	__u64 hash = session_hash(key, v6);
-
-	if (v6)
-		return find6(TABLE_SESSIONS6, 0, key, hash, now, found) != NOT_FOUND;
-	return find_session(key->word[1] << 32 | key->word[2], hash, now, found);
 }
 
 /* For find_reply_session(): the session is not moved on. */
@@ -117,7 +94,7 @@ __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id,
 	} else {
 		at->key6 = session_key6(&back->to, v6, back->to_port, vip_id);
 	}
-	if (!find_by_key6(&at->key6, v6, back->now, &session) || value_server(session.value) != slot)
+	if (!find_session(&at->key6, v6, session_hash(&at->key6, v6), back->now, &session) || value_server(session.value) != slot)
 		return false;
 	if (!(flags & FOLLOW_NOT) && !takes(&session, flags, at->pkt.numbers >> 32, back->now))
 		return false;

@@ -1,15 +1,15 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! [`Decide`] is one packet with everything that its decision depends on; the steps are its
+//! `Decide` is one packet with everything that its decision depends on; the steps are its
 //! methods, under the names that `bpf/director` has:
 //!
-//! 1. [`Decide::fast_path`] decides most packets: whole ones of sessions at work. All others take
-//!    [`Decide::slow_path`], which parses the packet.
-//! 2. A client's packet takes [`Decide::decide_segment`]: [`Decide::choose`] finds its session's
-//!    server or selects one, and [`Decide::send_to_server`] delivers it. Services with `handoff`
-//!    have [`Decide::hand_off`] in the place of `choose`.
-//! 3. A server's packet takes [`Decide::decide_reply`], which sends it to the client.
-//! 4. Later fragments ([`Decide::later_fragment`]) and ICMP errors ([`Decide::icmp_error`]) follow
+//! 1. `Decide::fast_path` decides most packets: whole ones of sessions at work. All others take
+//!    `Decide::slow_path`, which parses the packet.
+//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds its session's
+//!    server or selects one, and `Decide::send_to_server` delivers it. Services with `handoff`
+//!    have `Decide::hand_off` in the place of `choose`.
+//! 3. A server's packet takes `Decide::decide_reply`, which sends it to the client.
+//! 4. Later fragments (`Decide::later_fragment`) and ICMP errors (`Decide::icmp_error`) follow
 //!    the packets that they belong to.
 
 mod choose;
