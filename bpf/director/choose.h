@@ -8,7 +8,8 @@
 #include "director/select.h"
 #include "director/sessions.h"
 
-struct choice {
+/* The server selected for a packet. */
+struct selected {
 	__u64 session; /* as it now is; 0 if there is none */
 	__u16 server;
 	bool new_session;
@@ -89,7 +90,7 @@ static __always_inline bool stands(const struct flow *flow, __u64 value)
 }
 
 static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
-					 struct choice *choice)
+					 struct selected *selected)
 {
 	const struct vip *vip = flow->vip;
 	__u64 ring_hash = ring_hash_of(flow), value;
@@ -98,26 +99,24 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	if (flow->arrival == ARRIVED_DIRECT)
 		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
 
-	choice->server = server;
+	selected->server = server;
 	if (server == NO_SERVER || server == ALL_FULL || (known && stands(flow, found->value)))
 		return;
-	choice->new_session = true;
-	/* Only an old session must not stand against what goes by the hash, packet by packet: it
-	 * is changed. */
+	selected->new_session = true;
+	/* A packet that goes by the hash needs no session. Only an old one must not stand against
+	 * that, so it is changed. */
 	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
 		return;
 	value = with_mark(value_in(flow, server, flow->udp ? STATE_UDP_NEW : STATE_NEW), first_mark(flow));
-	if (known ? change_session(found, value) : insert_flow(flow, value)) {
-		choice->session = value;
-		return;
-	}
-	choice->also_counted = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
-	if (flow->arrival == ARRIVED_DIRECT)
-		choice->server = by_tables(vip->service, vip->flags, ring_hash, vip->own);
+	selected->also_counted = put_session(flow, found, known, value);
+	if (!selected->also_counted)
+		selected->session = value;
+	else if (flow->arrival == ARRIVED_DIRECT)
+		selected->server = by_tables(vip->service, vip->flags, ring_hash, vip->own);
 }
 
 /* Returns the server's entry, or NULL where there is none. */
-static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct choice *choice)
+static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct selected *selected)
 {
 	const struct vip *vip = flow->vip;
 	struct found found = {};
@@ -129,20 +128,20 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 		struct server *server = present_server(value_server(found.value));
 
 		if (session_applies(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
-			choice->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
-			choice->server = value_server(found.value);
+			selected->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
+			selected->server = value_server(found.value);
 			return server;
 		}
 	}
 	if (opens(flow)) {
-		open_session(flow, &found, known, choice);
+		open_session(flow, &found, known, selected);
 	} else {
 		int chosen = select_without_session(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
 
-		choice->server = chosen;
-		choice->also_counted = chosen >> 16;
+		selected->server = chosen;
+		selected->also_counted = chosen >> 16;
 	}
-	return present_server(choice->server);
+	return present_server(selected->server);
 }
 
 #endif

@@ -7,20 +7,18 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
-/* A packet to a server behind nat, of no session that is known. */
-static __always_inline int without_session(context *ctx, struct scratch *at, __u32 reason)
+/* Whether a packet without a session may be answered with a reset. */
+static __always_inline bool load_unmatched(context *ctx, struct scratch *at)
 {
-	struct packet_context *pkt = &at->pkt;
+	const struct packet_context *pkt = &at->pkt;
 
-	if (reason != REASON_NO_SESSION || pkt->protocol != IPPROTO_TCP || (pkt->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ||
-	    !load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) || frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp)))
-		return with_reason(VERDICT_DROP, reason);
-	return unmatched_segment(pkt, reason);
+	return pkt->protocol == IPPROTO_TCP && (pkt->flags & (TCP_SYN | TCP_ACK)) != TCP_SYN &&
+	       load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) &&
+	       !frame_load(ctx, pkt->l4, &at->tcp, sizeof(at->tcp));
 }
 
-/* Sends a client's packet to the server that was chosen for it, with all that there may be to
- * do. */
-__attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
+/* Sends a client's packet to the server that was selected for it. */
+__attribute__((noinline)) int send_to_server(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
 	struct server *server;
@@ -38,12 +36,16 @@ __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 	if (!server || !vip)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* A packet without a known session couldn't be answered either. */
-	if (server->flags & SERVER_NAT && !pkt->session)
-		return without_session(ctx, at, also_counted ? also_counted : REASON_NO_SESSION);
-	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
+	if (server->flags & SERVER_NAT && !pkt->session) {
+		__u32 reason = also_counted ? also_counted : REASON_NO_SESSION;
+
+		return reason == REASON_NO_SESSION && load_unmatched(ctx, at) ? unmatched_segment(pkt, reason) :
+										with_reason(VERDICT_DROP, reason);
+	}
+	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->key6))
 		return with_reason(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
-		pkt->port = hidden_port(vip, &at->owner.key, pkt->hash, pkt->session, ticks_now());
+		pkt->port = hidden_port(vip, &at->key6, pkt->hash, pkt->session, ticks_now());
 		if (!pkt->port)
 			return with_reason(VERDICT_DROP, REASON_NO_PORT);
 	}
@@ -53,25 +55,23 @@ __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 	return deliver(ctx, at, server);
 }
 
-/* Notes for it what was chosen. */
-static __always_inline int note_choice(const struct packet *packet, const struct flow *flow,
-				  const struct choice *choice, __u32 frame_bytes)
+/* Notes the selection for send_to_server(). */
+static __always_inline int note_selected(const struct packet *packet, const struct flow *flow,
+				  const struct selected *selected, __u32 frame_bytes)
 {
 	struct scratch *at = scratch_for(packet);
 
 	if (!at)
 		return VERDICT_DROP;
-	if (!flow->v6)
-		at->owner.key = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
 	at->pkt.hash = flow->hash;
-	at->pkt.session = choice->session;
-	at->pkt.also_counted = choice->also_counted;
-	at->pkt.server = choice->server;
+	at->pkt.session = selected->session;
+	at->pkt.also_counted = selected->also_counted;
+	at->pkt.server = selected->server;
 	at->pkt.vip = flow->vip->id;
 	at->pkt.arrival = flow->arrival;
 	at->pkt.bytes = frame_bytes;
-	at->pkt.new_session = choice->new_session;
-	return choice->server == NO_SERVER ? STEP_HAND_OFF : STEP_SLOW_PATH_SEND;
+	at->pkt.new_session = selected->new_session;
+	return selected->server == NO_SERVER ? STEP_HAND_OFF : STEP_SEND_TO_SERVER;
 }
 
 /* The whole frame, of which the first buffer may hold only a part. */
@@ -82,22 +82,22 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
 	return packet->l3 + packet->len > here ? frame_len(ctx) : here;
 }
 
-/* Sends a client's packet to the server that was chosen for it. */
+/* As send_to_server(), on the short ways where they will do. */
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
-					const struct choice *choice, const struct server *server)
+					const struct selected *selected, const struct server *server)
 {
 	__u32 flags = server->flags & ~SERVER_UP & 0xffff;
 	void *frame = bytes_at(ctx, 0, SHORT_LEN);
 
 	/* Most that begin a session. */
 	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
-	    (choice->session || flags & SERVER_TUNNEL) && fast_path_may_send(ctx, frame, server, flags)) {
-		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
+	    (selected->session || flags & SERVER_TUNNEL) && fast_path_may_send(ctx, frame, server, flags)) {
+		count_server(selected->server, whole_len(ctx, packet), selected->new_session);
 		return (__u8)fast_path_send(ctx, frame, flags, packet->protocol, server);
 	}
 	if (flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
-		return note_choice(packet, flow, choice, whole_len(ctx, packet));
-	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
+		return note_selected(packet, flow, selected, whole_len(ctx, packet));
+	count_server(selected->server, whole_len(ctx, packet), selected->new_session);
 	if (server->flags & SERVER_LOCAL || !may_go_to(flow->arrival, server)) {
 		if (server->flags & SERVER_PUNTED)
 			mark_punted(packet->ethernet->h_source);
@@ -114,7 +114,7 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip)
 {
 	struct scratch *at = packet->at;
-	struct choice choice = {};
+	struct selected selected = {};
 	struct server *server;
 	struct flow flow = {
 		.vip = vip,
@@ -129,26 +129,26 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!at)
 		return VERDICT_DROP;
-	flow.key6 = &at->owner.key;
+	flow.key = &at->key6;
 	if (packet->v6) {
-		*flow.key6 = session_key6(&at->src, true, packet->client_port, vip->id);
-		flow.hash = flow_hash6(flow.key6);
+		*flow.key = session_key6(&at->src, true, packet->client_port, vip->id);
+		flow.hash = flow_hash6(flow.key);
 	} else {
-		flow.key = session_key(packet->src4, packet->client_port, vip->id);
-		flow.hash = flow_hash(flow.key);
+		*flow.key = session_key6(&(struct ip){ { packet->src4 } }, false, packet->client_port, vip->id);
+		flow.hash = flow_hash(word_of(flow.key));
 	}
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
-		/* To nobody yet: to hand_off(). */
-		return note_choice(packet, &flow, &choice, whole_len(ctx, packet));
+		/* hand_off() selects the server. */
+		return note_selected(packet, &flow, &selected, whole_len(ctx, packet));
 	}
-	server = choose(packet, &flow, &choice);
+	server = choose(packet, &flow, &selected);
 	if (!server)
-		return with_reason(VERDICT_DROP, choice.server == ALL_FULL ? REASON_SERVERS_FULL : REASON_NO_SERVER);
-	/* For finish(). */
-	at->pkt.server = choice.server;
-	at->pkt.also_counted = choice.also_counted;
-	return send_segment(ctx, packet, &flow, &choice, server);
+		return with_reason(VERDICT_DROP, selected.server == ALL_FULL ? REASON_SERVERS_FULL : REASON_NO_SERVER);
+	/* For emit_trace(). */
+	at->pkt.server = selected.server;
+	at->pkt.also_counted = selected.also_counted;
+	return send_segment(ctx, packet, &flow, &selected, server);
 }
 
 static __always_inline struct vip *vip_of(const struct packet *packet)
@@ -175,7 +175,7 @@ static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 
 /* The slow path, which any packet may take. Not inlined: what it has on the stack would else be
  * there beside that of the rest. */
-__attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
+__attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
 	struct packet packet = { .at = at };
@@ -193,7 +193,7 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 		if (!answering)
 			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 		at = scratch_for(&packet);
-		return at ? STEP_ANSWER : VERDICT_DROP;
+		return at ? STEP_REPLY : VERDICT_DROP;
 	case PARSED_LATER_FRAGMENT:
 		at = scratch_for(&packet);
 		return at ? STEP_LATER_FRAGMENT : VERDICT_DROP;
@@ -226,10 +226,10 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 	}
 }
 
-/* The slow path, step by step. */
-static __always_inline int go_on(context *ctx, struct scratch *at)
+/* The steps of the slow path, each of which names the next one, to the verdict. */
+static __always_inline int take_steps(context *ctx, struct scratch *at)
 {
-	int step = decide_slow(ctx, at);
+	int step = first_step(ctx, at);
 
 	if (step == STEP_SOLICITATION)
 		return answer_solicitation(ctx, at);
@@ -239,8 +239,8 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 		step = error_to_server(ctx, at);
 	else if (step == STEP_ERROR_TO_CLIENT)
 		step = error_to_client(ctx, at);
-	else if (step == STEP_ANSWER)
-		step = answer(ctx, at);
+	else if (step == STEP_REPLY)
+		step = decide_reply(ctx, at);
 	else if (step == STEP_LATER_FRAGMENT)
 		step = later_fragment(ctx, at);
 	else if (step == STEP_HAND_OFF)
@@ -249,12 +249,12 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 		return answer_syn(ctx, at);
 	if (step == STEP_BEGIN)
 		step = watched() & WATCH_CONNECTIONS ? begin_trace(ctx, at) : begin(ctx, at);
-	else if (step == STEP_AGAIN)
-		step = again(ctx, at);
+	else if (step == STEP_LATER_SEGMENT)
+		step = later_segment(ctx, at);
 	if (step == STEP_ACKNOWLEDGE)
 		return acknowledge(ctx, at);
-	if (step == STEP_SLOW_PATH_SEND)
-		step = slow_path_send(ctx, at);
+	if (step == STEP_SEND_TO_SERVER)
+		step = send_to_server(ctx, at);
 	if (step == STEP_RESET)
 		return reset(ctx, at);
 	if (step == STEP_DELIVER)
@@ -264,38 +264,27 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 	return step;
 }
 
-/* The same to its end, which is told where somebody wants to know. */
-static __always_inline int enter_slow_path(context *ctx)
+/* Counts the reason, and returns the verdict for the kernel. Not inlined, and the fast path is:
+ * that needs its registers for itself. */
+__attribute__((noinline)) int slow_path(context *ctx)
 {
 	struct scratch *at = scratch_here();
+	__u32 reason;
 	int outcome;
 
 	if (!at)
-		return VERDICT_DROP;
+		return (__s8)VERDICT_DROP;
 	at->pkt.also_counted = 0;
 	frame_begin(ctx);
-	outcome = go_on(ctx, at);
+	outcome = take_steps(ctx, at);
+	reason = (__u32)outcome >> REASON_SHIFT;
 	if (at->pkt.also_counted)
 		count_reason(at->pkt.also_counted);
 	if (at->pkt.traces)
 		emit_trace(ctx, at, outcome);
-	return outcome;
-}
-
-/* The outcome for the kernel. */
-static __always_inline int settle(int outcome)
-{
-	__u32 reason = (__u32)outcome >> REASON_SHIFT;
-
 	if (reason)
 		count_reason(reason);
 	return (__s8)outcome;
-}
-
-/* Not inlined, and the fast path is: what that must keep it has registers for. */
-__attribute__((noinline)) int slow_path(context *ctx)
-{
-	return settle(enter_slow_path(ctx));
 }
 
 static __always_inline int decide(context *ctx)

@@ -147,10 +147,9 @@ static __always_inline bool put_near(context *ctx, const struct packet_context *
 /* The port that a session has towards a server, its slot found; 0 if it has none. */
 static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {
-	__u32 pool = server % PORT_POOLS;
-	__u32 number = find6(TABLE_PORTS, pool, key, hash, now, found);
-
-	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
+	if (!find(ports_of(server), key, hash, now, found))
+		return 0;
+	return FIRST_PORT + found->slot - server % PORT_POOLS * PORTS;
 }
 
 /* The port that stands for the client of a session; 0 if there is none for it. */

@@ -8,20 +8,21 @@
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
 
-/* Which of `extents`. */
-enum extent {
-	EXTENT_SESSIONS,
-	EXTENT_SESSIONS6,
+/* Tables; the first two have `extents`. */
+enum table {
+	TABLE_SESSIONS,
+	TABLE_SESSIONS6,
+	TABLE_PORTS, /* the first pool of ports: the others follow */
 };
 
 /* The bits of a bucket's number that count now. */
-static __always_inline __u32 extent_mask(enum extent table)
+static __always_inline __u32 extent_mask(__u32 table)
 {
 	return READ_ONCE(extents[table]);
 }
 
 /* Whether sessions are on their way from where they stood to where they are to stand. */
-static __always_inline bool is_moving(enum extent table)
+static __always_inline bool is_moving(__u32 table)
 {
 	__u64 extent = READ_ONCE(extents[table]);
 
@@ -37,7 +38,7 @@ static __always_inline __u32 half_in_turn(__u64 hash, __u32 turn)
 	return turn & 1 ? hash >> 32 : hash;
 }
 
-static __always_inline __u32 mask_in_turn(enum extent table, __u32 turn)
+static __always_inline __u32 mask_in_turn(__u32 table, __u32 turn)
 {
 	__u64 extent = READ_ONCE(extents[table]);
 

@@ -9,7 +9,7 @@
 #ifndef EVENER_FAST_PATH_H
 #define EVENER_FAST_PATH_H
 
-#include "director/answer.h"
+#include "director/reply.h"
 
 /* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames
  * are seldom shorter. */
@@ -55,7 +55,7 @@ static __always_inline struct session *look_round(struct bucket *bucket, __u64 k
 	return 0;
 }
 
-static __always_inline struct session *look_in(struct bucket *bucket, __u64 key, __u64 hash)
+static __always_inline struct session *look_at(struct bucket *bucket, __u64 key, __u64 hash)
 {
 	struct session *slot;
 
@@ -72,9 +72,10 @@ static __always_inline struct session *look_in(struct bucket *bucket, __u64 key,
 static __always_inline struct session *look_up(__u64 key)
 {
 	__u64 hash = flow_hash(key);
-	struct session *slot = look_in(first_bucket(hash), key, hash);
+	__u32 index;
+	struct session *slot = look_at(bucket_now(TABLE_SESSIONS, hash, &index), key, hash);
 
-	return slot ? slot : look_in(second_bucket(hash), key, hash);
+	return slot ? slot : look_at(bucket_now(TABLE_SESSIONS, hash >> 32, &index), key, hash);
 }
 
 /* A session's value, if it is at work and has so much time left at `now` that none is to be
@@ -99,7 +100,7 @@ static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 
 /* Of a service whose connections are handed over, or which every host decides: whether a packet
  * goes by its session alone. */
-static __always_inline bool is_sessions(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
+static __always_inline bool goes_by_session(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
 {
 	if (vip->own != NO_SERVER && arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return false;
@@ -237,7 +238,7 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 #endif
 
 /* From a server that is reached by NAT to a client, where the kernel's routes said a moment ago. */
-static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __u8 protocol)
+static __always_inline int short_reply(context *ctx, void *frame, __u32 now, __u8 protocol)
 {
 	struct hint hint = returns[hint_place(vip_bits(WORD_AT(26), HALF_AT(34), protocol))];
 	struct server *server = &servers[hint.server % SERVER_SLOTS];
@@ -293,7 +294,7 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 		if (is_martian(WORD_AT(26)) || WORD_AT(26) == WORD_AT(30))
 			return STEP_ANY;
 		if (answering)
-			return short_answer(ctx, frame, now, protocol);
+			return short_reply(ctx, frame, now, protocol);
 		return settle_short(VERDICT_PASS, REASON_NOT_SERVICE);
 	}
 	if (protocol == IPPROTO_TCP && BYTE_AT(47) & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG))
@@ -302,13 +303,13 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	slot = look_up(key);
 	if (!slot)
 		/* One that is on its way is looked for further. */
-		return vip->flags & VIP_STATELESS && !is_moving(EXTENT_SESSIONS) ?
+		return vip->flags & VIP_STATELESS && !is_moving(TABLE_SESSIONS) ?
 			       by_table(ctx, frame, bytes, protocol, key, vip) :
 			       STEP_ANY;
 	if (!is_at_work(slot, key, vip, protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value))
 		return STEP_ANY;
 	if (VIP_RULES & SELDOM)
-		is_known = is_sessions(frame, protocol, vip, value);
+		is_known = goes_by_session(frame, protocol, vip, value);
 	else
 		is_known = protocol == IPPROTO_UDP || keeps_mark(value, bpf_ntohl(WORD_AT(38)));
 	if (!is_known)
@@ -318,17 +319,13 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 
 #define SHORT6_LEN (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
 
-/* Where an IPv6 session's key stands in a bucket. */
-static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const struct key6 *key, __u32 home)
+/* The slot of an IPv6 session in the bucket of this half, or NULL. */
+static __always_inline struct session6 *look_up6(const struct key6 *key, __u64 hash, __u32 half)
 {
-	__u32 place = home;
+	__u32 index, place = home_of(hash);
+	void *bucket = bucket_now(TABLE_SESSIONS6, half, &index);
 
-	if (!bucket)
-		return 0;
-	for (int i = 0; i < BUCKET_SESSIONS; i++, place = next_place(place))
-		if (has_key6(&bucket->slot[place], key))
-			return &bucket->slot[place];
-	return 0;
+	return bucket ? (void *)look_in(TABLE_SESSIONS6, bucket, key, &place) : 0;
 }
 
 /*
@@ -338,7 +335,7 @@ static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const s
 __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 {
 	void *frame = bytes_at(ctx, 0, SHORT6_LEN);
-	__u32 bytes = ctx->data_end - ctx->data, len, index, state, ifindex, server_slot;
+	__u32 bytes = ctx->data_end - ctx->data, len, state, ifindex, server_slot;
 	struct session6 *slot;
 	struct server *server;
 	struct key6 key;
@@ -369,13 +366,13 @@ __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 	key.word[1] = bpf_be64_to_cpu(*(__u64 *)(frame + 30));
 	key.word[2] = (__u64)bpf_ntohs(HALF_AT(54)) << 16 | vip->id;
 	hash = flow_hash6(&key);
-	slot = look_in6(bucket6_at(TABLE_SESSIONS6, 0, hash, &index), &key, home_of(hash));
+	slot = look_up6(&key, hash, hash);
 	if (!slot)
-		slot = look_in6(bucket6_at(TABLE_SESSIONS6, 0, hash >> 32, &index), &key, home_of(hash));
+		slot = look_up6(&key, hash, hash >> 32);
 	if (!slot)
 		return STEP_ANY;
 	value = READ_ONCE(slot->value);
-	if (!has_key6(slot, &key) || value_state(value) != state ||
+	if (!has_key(TABLE_SESSIONS6, slot->key, &key) || value_state(value) != state ||
 	    (__u32)(value_expires(value) - now - vip->idle[IDLE_LEAST]) > vip->idle[IDLE_STEP])
 		return STEP_ANY;
 	if (protocol == IPPROTO_TCP && !keeps_mark(value, bpf_ntohl(WORD_AT(58))))

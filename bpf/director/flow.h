@@ -4,7 +4,7 @@
 #define EVENER_FLOW_H
 
 #include <linux/if_ether.h>
-#include "director/sessions6.h"
+#include "director/sessions.h"
 #include "net/mark.h"
 #include "net/tcp.h"
 
@@ -46,8 +46,7 @@ static __always_inline bool may_go_to(__u16 arrival, const struct server *server
 
 struct flow {
 	const struct vip *vip;
-	__u64 key; /* of an IPv4 session */
-	struct key6 *key6; /* of an IPv6 session */
+	struct key6 *key;
 	__u64 hash;
 	__u32 now;
 	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
@@ -111,31 +110,18 @@ static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new
 
 static __always_inline bool find_flow(const struct flow *flow, struct found *found)
 {
-	if (flow->v6) {
-		found->slot = find6(TABLE_SESSIONS6, 0, flow->key6, flow->hash, flow->now, found);
-		return found->slot != NOT_FOUND;
-	}
-	return find_session(flow->key, flow->hash, flow->now, found);
+	return find_session(flow->key, flow->v6, flow->hash, flow->now, found);
 }
 
 /* The same in the slot where it was found before, as it was then; another CPU may have changed
  * it. */
-static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u64 value, struct found *found)
+static __always_inline bool find_again(const struct flow *flow, __u32 number, __u64 value, struct found *found)
 {
-	struct session6 *six;
-	struct session *four;
-
-	if (slot == NOT_FOUND)
+	if (number == NOT_FOUND)
 		return false;
 	found->value = value;
 	found->vip = flow->vip->id;
-	if (flow->v6) {
-		six = session6_at(slot);
-		found->place = six ? &six->value : 0;
-	} else {
-		four = session_at(slot);
-		found->place = four ? &four->value : 0;
-	}
+	found->place = flow->v6 ? value_by_number(TABLE_SESSIONS6, number) : value_by_number(TABLE_SESSIONS, number);
 	return found->place;
 }
 
@@ -143,18 +129,27 @@ static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u6
  * same, so twice. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
-	if (flow->v6)
-		return insert_session6(flow->key6, flow->hash, value, flow->now) ||
-		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND ||
-		       replace6(TABLE_SESSIONS6, flow->key6, flow->hash, value, flow->now) != NOT_FOUND;
-	return insert_session(flow->key, flow->hash, value, flow->now) ||
-	       replace_session(flow->key, flow->hash, value, flow->now) ||
-	       replace_session(flow->key, flow->hash, value, flow->now);
+	__u32 table = flow->v6 ? TABLE_SESSIONS6 : TABLE_SESSIONS;
+	const struct key6 *key = flow->key;
+
+	if (flow->v6 ? insert_session6(key, flow->hash, value, flow->now) : insert_session(key, flow->hash, value, flow->now))
+		return true;
+	return replace(table, key, flow->hash, value, flow->now) != NOT_FOUND ||
+	       replace(table, key, flow->hash, value, flow->now) != NOT_FOUND;
+}
+
+/* Writes a flow's new session, in the place of `found` if it is known. Returns 0, or the reason
+ * that counts: another CPU changed `found` meanwhile, or there is no room. */
+static __always_inline __u32 put_session(const struct flow *flow, struct found *found, bool known, __u64 value)
+{
+	if (known)
+		return change_session(found, value) ? 0 : REASON_NO_SESSION;
+	return insert_flow(flow, value) ? 0 : REASON_TABLE_FULL;
 }
 
 static __always_inline __u64 ring_hash_of(const struct flow *flow)
 {
-	return flow->v6 ? ring_hash6(flow->key6) : ring_hash(flow->key);
+	return session_ring_hash(flow->key, flow->v6);
 }
 
 #endif

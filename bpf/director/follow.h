@@ -16,9 +16,9 @@
 #define KEEPS_MARK 0x800
 
 /* The new state of a session, and from bit 16 on the mark. */
-#define STEP_MARK 16
-#define STEP_LASTS (1u << 30) /* it lives at least as long as before */
-#define STEP_NONE (1u << 31) /* nothing changes */
+#define UPDATE_MARK 16
+#define UPDATE_LASTS (1u << 30) /* it lives at least as long as before */
+#define UPDATE_NONE (1u << 31) /* nothing changes */
 
 static __always_inline __u16 near_mark(__u32 sequence)
 {
@@ -54,13 +54,13 @@ static __always_inline bool has_ended(__u64 value)
 	return state == STATE_CLOSING || (state == STATE_HALF_CLOSED && value_mark(value) & PLAUSIBLE);
 }
 
-static __always_inline __u32 step_to(__u8 state, __u16 mark)
+static __always_inline __u32 update_to(__u8 state, __u16 mark)
 {
-	return state | (__u32)mark << STEP_MARK;
+	return state | (__u32)mark << UPDATE_MARK;
 }
 
 /* Whether a client's segment is what follows its SYN. */
-static __always_inline bool answers_syn(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment)
+static __always_inline bool answers_syn_ack(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment)
 {
 	if ((flags & (TCP_SYN | TCP_ACK)) != TCP_ACK)
 		return false;
@@ -71,7 +71,7 @@ static __always_inline bool answers_syn(__u32 flags, __u64 was, __u32 sequence, 
 	return !(flags & SEES_ANSWERS) && fits_mark(sequence, value_mark(was));
 }
 
-static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment, __u32 now)
+static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment, __u32 now)
 {
 	__u16 mark = value_mark(was), near = flags & KEEPS_MARK ? mark : near_mark(sequence);
 	__u16 plausible = flags & KEEPS_MARK ? mark : near | PLAUSIBLE;
@@ -81,40 +81,40 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 	switch (state) {
 	case STATE_NEW:
 		if ((flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-			return step_to(state, near);
+			return update_to(state, near);
 		if (flags & TCP_RST && fits && !(flags & SEES_ANSWERS))
-			return step_to(STATE_HALF_CLOSED, plausible);
+			return update_to(STATE_HALF_CLOSED, plausible);
 		/* fallthrough */
 	case STATE_ANSWERED:
 		if (flags & TCP_RST)
-			return STEP_NONE;
-		if (!answers_syn(flags, was, sequence, acknowledgment))
+			return UPDATE_NONE;
+		if (!answers_syn_ack(flags, was, sequence, acknowledgment))
 			break;
-		return flags & TCP_FIN ? step_to(STATE_HALF_CLOSED, plausible) : step_to(STATE_ESTABLISHED, near);
+		return flags & TCP_FIN ? update_to(STATE_HALF_CLOSED, plausible) : update_to(STATE_ESTABLISHED, near);
 	case STATE_ESTABLISHED:
 		if (flags & (TCP_FIN | TCP_RST))
-			return fits ? step_to(STATE_HALF_CLOSED, plausible) :
-				      step_to(STATE_HALF_CLOSED, near) | STEP_LASTS;
-		return step_to(state, fits ? near : mark);
+			return fits ? update_to(STATE_HALF_CLOSED, plausible) :
+				      update_to(STATE_HALF_CLOSED, near) | UPDATE_LASTS;
+		return update_to(state, fits ? near : mark);
 	case STATE_HALF_CLOSED:
 		if (flags & TCP_SYN)
-			return STEP_NONE;
+			return UPDATE_NONE;
 		/* Also one that was late, or was sent again although it had come. */
 		if (fits || (mark & PLAUSIBLE && is_behind(sequence, mark)))
-			return step_to(state, mark) | STEP_LASTS;
+			return update_to(state, mark) | UPDATE_LASTS;
 		/* The plausible one stands. */
 		if (flags & (TCP_FIN | TCP_RST))
-			return mark & PLAUSIBLE ? STEP_NONE : step_to(state, near) | STEP_LASTS;
-		return step_to(STATE_ESTABLISHED, near) | STEP_LASTS;
+			return mark & PLAUSIBLE ? UPDATE_NONE : update_to(state, near) | UPDATE_LASTS;
+		return update_to(STATE_ESTABLISHED, near) | UPDATE_LASTS;
 	case STATE_SERVER_CLOSED:
 		if (flags & TCP_RST)
-			return fits ? step_to(STATE_CLOSING, mark) : STEP_NONE;
+			return fits ? update_to(STATE_CLOSING, mark) : UPDATE_NONE;
 		if (flags & TCP_FIN)
-			return step_to(STATE_CLOSING, mark);
-		return step_to(state, fits ? near : mark);
+			return update_to(STATE_CLOSING, mark);
+		return update_to(state, fits ? near : mark);
 	case STATE_CLOSING:
 		if (flags & TCP_RST)
-			return STEP_NONE;
+			return UPDATE_NONE;
 		break;
 	case STATE_UDP_NEW:
 		if (flags & SEES_ANSWERS)
@@ -122,33 +122,33 @@ static __always_inline __u32 step_of_client(__u32 flags, __u64 was, __u32 sequen
 		/* fallthrough */
 	case STATE_UDP_ANSWERED:
 		if (((time_mark(now) - mark) & MARK_MASK) >= LASTING)
-			return step_to(STATE_UDP, mark);
+			return update_to(STATE_UDP, mark);
 		break;
 	}
-	return step_to(state, mark);
+	return update_to(state, mark);
 }
 
-static __always_inline __u32 step_of_server(__u32 flags, __u64 was, __u32 sequence)
+static __always_inline __u32 update_by_server(__u32 flags, __u64 was, __u32 sequence)
 {
 	__u16 mark = value_mark(was);
 	__u8 state = value_state(was);
 
 	if (state == STATE_UDP_NEW)
-		return step_to(STATE_UDP_ANSWERED, mark);
+		return update_to(STATE_UDP_ANSWERED, mark);
 	if (state == STATE_CLOSING)
-		return step_to(state, mark);
+		return update_to(state, mark);
 	if (state == STATE_NEW || state == STATE_ANSWERED) {
 		if ((flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
-			return step_to(STATE_ANSWERED, sequence & MARK_MASK);
-		return STEP_NONE;
+			return update_to(STATE_ANSWERED, sequence & MARK_MASK);
+		return UPDATE_NONE;
 	}
 	if (flags & TCP_RST)
-		return step_to(STATE_CLOSING, mark);
+		return update_to(STATE_CLOSING, mark);
 	if (state == STATE_HALF_CLOSED)
-		return flags & TCP_FIN ? step_to(STATE_CLOSING, mark) : step_to(state, mark) | STEP_LASTS;
+		return flags & TCP_FIN ? update_to(STATE_CLOSING, mark) : update_to(state, mark) | UPDATE_LASTS;
 	if (state == STATE_ESTABLISHED && flags & TCP_FIN)
-		return step_to(STATE_SERVER_CLOSED, mark);
-	return step_to(state, mark);
+		return update_to(STATE_SERVER_CLOSED, mark);
+	return update_to(state, mark);
 }
 
 /* Whether a server's packet belongs to a session that has its ends. */
@@ -171,13 +171,13 @@ static __always_inline bool takes(struct found *session, __u32 flags, __u32 ackn
 }
 
 /* Not inlined: most packets change nothing, and the verifier checks it once. */
-__attribute__((noinline)) __u32 step_of(__u64 was, __u32 flags, __u64 numbers, __u32 now)
+__attribute__((noinline)) __u32 next_update(__u64 was, __u32 flags, __u64 numbers, __u32 now)
 {
 	__u32 sequence = numbers, acknowledgment = numbers >> 32;
 
 	if (flags & OF_SERVER)
-		return step_of_server(flags, was, sequence);
-	return step_of_client(flags, was, sequence, acknowledgment, now);
+		return update_by_server(flags, was, sequence);
+	return update_by_client(flags, was, sequence, acknowledgment, now);
 }
 
 /* Keeps a session alive and moves its state on. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a
@@ -192,16 +192,16 @@ static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct 
 		flags |= KEEPS_MARK;
 	/* The common case. */
 	if (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST | KEEPS_MARK | OF_SERVER)))
-		step = step_to(state, fits_mark(flow->numbers, value_mark(was)) ?
+		step = update_to(state, fits_mark(flow->numbers, value_mark(was)) ?
 						near_mark(flow->numbers) : value_mark(was));
 	else if (state == STATE_UDP || (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST))))
-		step = step_to(state, value_mark(was));
+		step = update_to(state, value_mark(was));
 	else
-		step = step_of(was, flags, flow->numbers, flow->now);
-	if (step & STEP_NONE)
+		step = next_update(was, flags, flow->numbers, flow->now);
+	if (step & UPDATE_NONE)
 		return was;
-	value = with_mark(value_in(flow, value_server(was), step & 0xf), step >> STEP_MARK & MARK_MASK);
-	if (step & STEP_LASTS && (__s32)(value_expires(value) - value_expires(was)) < 0)
+	value = with_mark(value_in(flow, value_server(was), step & 0xf), step >> UPDATE_MARK & MARK_MASK);
+	if (step & UPDATE_LASTS && (__s32)(value_expires(value) - value_expires(was)) < 0)
 		value = (__u32)value | was >> 32 << 32;
 	if (is_stale(flow->vip, was, value))
 		change_session(found, value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What is remembered of first fragments (core/src/path/decide/track.rs), and frames that
- * application space has next. */
+/* Records of first fragments (core/src/path/decide/fragment.rs), and frames that are held for
+ * application space. */
 #ifndef EVENER_FRAGMENT_H
 #define EVENER_FRAGMENT_H
 

@@ -21,8 +21,7 @@ static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 	if (!vip)
 		return false;
 	flow->vip = vip;
-	flow->key = session_key(at->src.word[0], pkt->src_port, pkt->vip);
-	flow->key6 = &at->owner.key;
+	flow->key = &at->key6;
 	flow->hash = pkt->hash;
 	flow->now = ticks_now();
 	flow->v6 = pkt->v6;
@@ -83,12 +82,12 @@ static __always_inline __u16 answered_mark(const struct scratch *at)
 	return cookie_mark(bpf_ntohl(at->tcp.acknowledgment) - 1);
 }
 
-/* On the way of a connection that is at work. */
-static __always_inline int keep_on(struct packet_context *pkt, const struct flow *flow, struct found *found)
+/* Sends a segment to the server that the connection has. */
+static __always_inline int keep_server(struct packet_context *pkt, const struct flow *flow, struct found *found)
 {
 	pkt->session = follow(flow, 0, found);
 	pkt->server = value_server(found->value);
-	return STEP_SLOW_PATH_SEND;
+	return STEP_SEND_TO_SERVER;
 }
 
 /* Where what the client wants begins, and how long it is. */
@@ -114,8 +113,8 @@ static __always_inline bool read_for(context *ctx, struct scratch *at, const str
 enum proof {
 	PROOF_MISSING,
 	PROOF_FIRST, /* it is the first after a cookie */
-	PROOF_PROBE, /* it asks, in the first's place, whether the connection lives */
-	PROOF_UNCHECKED, /* nobody looks: too many like it were guesses */
+	PROOF_PROBE, /* it is a keep-alive probe in the first's place */
+	PROOF_UNCHECKED, /* it wasn't checked: too many like it were guesses */
 };
 
 /* Whether this is a keep-alive probe of a client that has said nothing yet: its number is the one
@@ -158,8 +157,9 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 	return PROOF_MISSING;
 }
 
-/* A segment that another host has passed on: who greeted the client has decided, and it is
- * served here. A first one is noted, so that this host knows the connection as its own. */
+/* Decides a segment that another host has passed on: the host that accepted the connection has
+ * selected this one. A first segment begins a session, so that this host knows the connection as
+ * its own. */
 static __always_inline int accept_forwarded(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
@@ -172,14 +172,11 @@ static __always_inline int accept_forwarded(context *ctx, struct scratch *at, co
 	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		pkt->new_session = true;
-		if (known && !change_session(found, value))
-			pkt->also_counted = REASON_NO_SESSION;
-		else if (!known && !insert_flow(flow, value))
-			pkt->also_counted = REASON_TABLE_FULL;
+		pkt->also_counted = put_session(flow, found, known, value);
 	} else if (noted) {
 		pkt->session = follow(flow, 0, found);
 	}
-	return STEP_SLOW_PATH_SEND;
+	return STEP_SEND_TO_SERVER;
 }
 
 /* A TCP packet for a service whose connections are handed over. */
@@ -240,19 +237,20 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
 		return unmatched_segment(pkt, REASON_COOKIE_BAD);
-	/* For the server that the connection will have: who moves it decides this again. */
+	/* The segment is for the server that the connection will have: the task that moves it decides
+	 * the segment again. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
 	    payload_len(at)) {
 		pkt->server = value_server(found.value);
-		return STEP_AGAIN;
+		return STEP_LATER_SEGMENT;
 	}
-	return keep_on(pkt, &flow, &found);
+	return keep_server(pkt, &flow, &found);
 }
 
-/* Whether a server answers a request in a segment of its connection. A segment that doesn't
- * begin like a request is part of one, or nobody's to read; of one that can't be read here
+/* Whether a server answers a request in a segment of its connection. A segment that doesn't begin
+ * like a request is part of one, or can't be read by anyone; of a request that can't be read here
  * nothing is known. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
@@ -270,9 +268,9 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
-/* Gives a later request to who moves its connection, and keeps back what follows. Only one of
- * several CPUs does so. */
-static __always_inline int set_aside(context *ctx, struct scratch *at, const struct handoff *handoff,
+/* Gives a later request to the task that moves its connection, and has the segments behind it held.
+ * Only one of several CPUs does so. */
+static __always_inline int hold_request(context *ctx, struct scratch *at, const struct handoff *handoff,
 				     const struct flow *flow, struct found *found)
 {
 	__u64 before = found->value;
@@ -293,10 +291,11 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	return verdict;
 }
 
-/* A later segment with data. The connection of a client that wants what its server has not
- * moves; or it ends, and the client asks again by another one, as it must wherever one that was
- * kept open ends (RFC 9112, section 9.3.1). The server finds out by itself. */
-__attribute__((noinline)) int again(context *ctx, struct scratch *at)
+/* Decides a segment of a connection that has a server. The connection of a client that requests
+ * something else than its server has moves; or it ends, and the client tries again by another one,
+ * as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out
+ * by itself. */
+__attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 {
 	struct found found = {};
 	struct flow flow = {};
@@ -307,12 +306,12 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment that was asked about is sent once more as the first segment, when the
-	 * connection moves or by the client. */
+	/* The segment with the first request is sent once more as such, when the connection moves or
+	 * by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
-		return keep_on(&at->pkt, &flow, &found);
+		return keep_server(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
-		return set_aside(ctx, at, handoff, &flow, &found);
+		return hold_request(ctx, at, handoff, &flow, &found);
 	change_session(&found, with_mark(value_in(&flow, at->pkt.server, STATE_CLOSING), value_mark(found.value)));
 	at->pkt.also_counted = REASON_ROUTE_MISMATCH;
 	return STEP_RESET;
@@ -355,7 +354,8 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
 }
 
-/* The server for what a client wants; NO_SERVER where that isn't plain, or nobody serves it. */
+/* Selects the server for a client's request; NO_SERVER if the request can't be read here or no
+ * server answers it. */
 static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at, const struct handoff *handoff,
 					       const struct flow *flow)
 {
@@ -369,7 +369,7 @@ static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at,
 	return select_server(ring, handoff->ring_halves >> ring, flow->vip->pick, ring_hash_of(flow));
 }
 
-/* Gives a connection whose cookie came back to a server, if the client says what it wants. */
+/* Gives a connection whose cookie came back to a server, if the client's request is there. */
 __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -378,7 +378,9 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	struct packet_context *pkt;
 	__u64 value;
 	__u8 also_counted = 0;
+	__u32 reason;
 	__u16 server;
+	bool known;
 
 	if (!at)
 		return VERDICT_DROP;
@@ -399,20 +401,20 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	if (server == ALL_FULL)
 		return with_reason(VERDICT_DROP, REASON_SERVERS_FULL);
 	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
-	if (find_again(&flow, pkt->slot, pkt->found, &found)) {
-		/* Changed by another CPU meanwhile: the client's segment comes again. */
-		if (!change_session(&found, value))
-			return with_reason(VERDICT_DROP, REASON_NO_SESSION);
-	} else if (!insert_flow(&flow, value)) {
-		/* The next segment would find nobody. */
-		pkt->also_counted = REASON_TABLE_FULL;
+	known = find_again(&flow, pkt->slot, pkt->found, &found);
+	reason = put_session(&flow, &found, known, value);
+	/* Changed by another CPU meanwhile: the client's segment comes again. */
+	if (reason == REASON_NO_SESSION)
+		return with_reason(VERDICT_DROP, reason);
+	/* The next segment would find no session. */
+	pkt->also_counted = reason;
+	if (reason)
 		return STEP_RESET;
-	}
 	pkt->session = value;
 	pkt->also_counted = also_counted;
 	pkt->server = server;
 	pkt->new_session = true;
-	return STEP_SLOW_PATH_SEND;
+	return STEP_SEND_TO_SERVER;
 }
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef EVENER_ICMP_H
 #define EVENER_ICMP_H
 
-#include "director/answer.h"
+#include "director/reply.h"
 
 /* The least that every link takes in one piece (RFC 791, section 3.2; RFC 8200, section 5). */
 #define IPV4_MTU_MIN 68
@@ -230,7 +230,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
 	quoted = &at->quoted;
-	key = &at->owner.key;
+	key = &at->key6;
 	if (pkt->v6)
 		vip = find_vip6(&quoted->src, quoted->src_port, quoted->protocol);
 	else
@@ -241,7 +241,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	pkt->hash = session_hash(key, pkt->v6);
 	if (vip->own != NO_SERVER)
 		pkt->arrival = arrival_from(pkt->source);
-	if (find_by_key6(key, pkt->v6, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
+	if (find_session(key, pkt->v6, pkt->hash, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
 	} else if (vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed
@@ -252,7 +252,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	} else {
 		/* Another director or host may have noted it, as routers hash an error by its own
 		 * sender: it goes where the flow's packets go. */
-		int chosen = select_without_session(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
+		int chosen = select_without_session(vip->service, vip->flags, session_ring_hash(key, pkt->v6), vip->own,
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;
@@ -298,14 +298,14 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
 	struct quoted *quoted;
-	struct owner *owner;
+	struct reply *reply;
 	struct hop *hop;
 
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
 	quoted = &at->quoted;
-	owner = &at->owner;
+	reply = &at->reply;
 	hop = &at->hop;
 	at->back.from.address = quoted->dst;
 	at->back.from.port = quoted->dst_port;
@@ -314,24 +314,24 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	at->back.to = quoted->src;
 	at->back.to_port = quoted->src_port;
 	at->back.now = ticks_now();
-	if (!find_owner(at, FOLLOW_NOT))
+	if (!find_reply_session(at, FOLLOW_NOT))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	/* The servers' network is its operator's own: the client hears from the service, whoever
 	 * there speaks (RFC 5508, section 4.2). */
-	at->ends = (struct ends){ .has_src = true, .src = owner->service, .has_dst = true, .dst = owner->client };
-	at->quoted_ends = (struct ends){ .has_dst = true, .dst = owner->service, .dst_port = owner->service_port };
-	if (owner->port) {
+	at->ends = (struct ends){ .has_src = true, .src = reply->service, .has_dst = true, .dst = reply->client };
+	at->quoted_ends = (struct ends){ .has_dst = true, .dst = reply->service, .dst_port = reply->service_port };
+	if (reply->port) {
 		at->quoted_ends.has_src = true;
-		at->quoted_ends.src = owner->client;
-		at->quoted_ends.src_port = owner->client_port;
+		at->quoted_ends.src = reply->client;
+		at->quoted_ends.src_port = reply->client_port;
 	}
-	if (!find_hop(ctx, at, &owner->service, pkt->len))
+	if (!find_hop(ctx, at, &reply->service, pkt->len))
 		return with_reason(VERDICT_DROP, REASON_NO_ROUTE);
 	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
 		return with_reason(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
-		at->from = owner->own;
+		at->from = reply->own;
 		return STEP_TOO_BIG;
 	}
 	if (!translate_error(ctx, at))

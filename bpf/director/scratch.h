@@ -47,7 +47,7 @@ struct icmp {
 	__be32 rest;
 };
 
-/* The client's address, and port with VIP id: key of a `struct session6`. */
+/* The client's address, of IPv4 mapped, and port with VIP id: key of a `struct session6`. */
 struct key6 {
 	__u64 word[3];
 };
@@ -105,9 +105,8 @@ struct near {
 	__be64 mac; /* in the first six bytes */
 };
 
-/* The session that an answer belongs to. */
-struct owner {
-	struct key6 key; /* an IPv4 client is mapped */
+/* The session that a server's reply belongs to. */
+struct reply {
 	struct ip client;
 	struct ip service;
 	struct ip own; /* the director's own address towards the server */
@@ -204,14 +203,14 @@ enum step {
 	STEP_ICMP,
 	STEP_ERROR_TO_SERVER,
 	STEP_ERROR_TO_CLIENT,
-	STEP_ANSWER,
+	STEP_REPLY,
 	STEP_LATER_FRAGMENT,
 	STEP_HAND_OFF,
 	STEP_SYN_ACK,
 	STEP_BEGIN,
-	STEP_AGAIN,
+	STEP_LATER_SEGMENT,
 	STEP_ACKNOWLEDGE,
-	STEP_SLOW_PATH_SEND,
+	STEP_SEND_TO_SERVER,
 	STEP_RESET,
 	STEP_DELIVER,
 	STEP_TOO_BIG,
@@ -231,7 +230,8 @@ struct trace {
 struct scratch {
 	struct packet_context pkt;
 	struct way_back back;
-	struct owner owner;
+	struct key6 key6; /* of the packet's session */
+	struct reply reply;
 	struct ends ends; /* the packet's new ones */
 	struct quoted quoted;
 	struct ends quoted_ends; /* the quoted packet's new ones */

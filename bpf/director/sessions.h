@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The session table: core/src/path/sessions, whose comments say why. Memory order: a
- * compare-and-exchange is a full barrier; plain loads are ordered on x86, and elsewhere the worst
+ * The tables of IPv4 sessions, IPv6 sessions and ports: core/src/path/sessions, whose comments say
+ * why. One code serves them all; a table's number is a constant where it is inlined. Memory order:
+ * a compare-and-exchange is a full barrier; plain loads are ordered on x86, and elsewhere the worst
  * is that one packet of a session which expired at this instant follows its slot's next owner.
  */
 #ifndef EVENER_SESSIONS_H
@@ -155,6 +156,12 @@ static __always_inline struct key6 session_key6(const struct ip *client, bool v6
 	return key;
 }
 
+/* The one word that session_key() makes of an IPv4 client. */
+static __always_inline __u64 word_of(const struct key6 *key)
+{
+	return key->word[1] << 32 | key->word[2];
+}
+
 static __always_inline __u64 hashed6(const struct key6 *key, __u64 last, const volatile __u64 seed[2])
 {
 	__u64 hash = key->word[0] * seed[0];
@@ -173,31 +180,64 @@ static __always_inline __u64 flow_hash6(const struct key6 *key)
 	return hashed6(key, key->word[2], settings.seed);
 }
 
-static __always_inline __u64 ring_hash6(const struct key6 *key)
+/* The hash of a session in the table of its IP version. */
+static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
 {
-	return hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed);
+	return v6 ? flow_hash6(key) : flow_hash(word_of(key));
 }
 
-/* By the lower half of a hash, or by the upper one. */
-static __always_inline __u32 bucket_index(__u32 half, __u32 mask)
+static __always_inline __u64 session_ring_hash(const struct key6 *key, bool v6)
+{
+	return v6 ? hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed) : ring_hash(word_of(key));
+}
+
+/* The pool of ports of a server, as a table. */
+static __always_inline __u32 ports_of(__u32 server)
+{
+	return TABLE_PORTS + server % PORT_POOLS;
+}
+
+/* A bucket by one half of a hash, and its number; ports have no extent. */
+static __always_inline void *bucket_at(__u32 table, __u32 half, __u32 mask, __u32 *index)
 {
 	/* Taken in one instruction, not by two shifts. */
 	hide(half);
-	return scale(half, settings.buckets) & mask;
+	if (table == TABLE_SESSIONS) {
+		*index = scale(half, settings.buckets) & mask;
+		return bpf_map_lookup_elem(&sessions, index);
+	}
+	if (table == TABLE_SESSIONS6) {
+		*index = scale(half, settings.buckets6) & mask;
+		return bpf_map_lookup_elem(&sessions6, index);
+	}
+	*index = (table - TABLE_PORTS) * POOL_BUCKETS + scale(half, POOL_BUCKETS);
+	return bpf_map_lookup_elem(&ports, index);
 }
 
-static __always_inline struct bucket *first_bucket(__u64 hash)
+/* The same by the extent of now. */
+static __always_inline void *bucket_now(__u32 table, __u32 half, __u32 *index)
 {
-	__u32 index = bucket_index(hash, extent_mask(EXTENT_SESSIONS));
-
-	return bpf_map_lookup_elem(&sessions, &index);
+	return bucket_at(table, half, table < TABLE_PORTS ? extent_mask(table) : 0, index);
 }
 
-static __always_inline struct bucket *second_bucket(__u64 hash)
+/* Words of a key in a table's slots; the value stands behind them. */
+static __always_inline __u32 key_words(__u32 table)
 {
-	__u32 index = bucket_index(hash >> 32, extent_mask(EXTENT_SESSIONS));
+	return table == TABLE_SESSIONS ? 1 : 3;
+}
 
-	return bpf_map_lookup_elem(&sessions, &index);
+/* The slot of this place, which is below BUCKET_SESSIONS. */
+static __always_inline __u64 *slot_at(__u32 table, void *bucket, __u32 place)
+{
+	return (__u64 *)bucket + place * (key_words(table) + 1);
+}
+
+static __always_inline bool has_key(__u32 table, const __u64 *slot, const struct key6 *key)
+{
+	if (table == TABLE_SESSIONS)
+		return READ_ONCE(slot[0]) == word_of(key);
+	return !((READ_ONCE(slot[2]) ^ key->word[2]) | (READ_ONCE(slot[1]) ^ key->word[1]) |
+		 (READ_ONCE(slot[0]) ^ key->word[0]));
 }
 
 static __always_inline void count_active(__u64 value, __s64 by)
@@ -242,114 +282,123 @@ static __always_inline __u32 next_place(__u32 place)
 	return place % BUCKET_SESSIONS;
 }
 
-/* The key's place in the bucket, or NULL. */
-static __always_inline struct session *place_in(struct bucket *bucket, __u64 key, __u32 home, __u32 *place)
+/* Whether this session stands there, and lives. */
+static __always_inline bool is_session(__u32 table, __u64 *slot, const struct key6 *key, __u32 now, struct found *found)
 {
-	*place = home;
+	found->place = slot + key_words(table);
+	found->vip = key->word[2];
+	found->value = READ_ONCE(*found->place);
+	return has_key(table, slot, key) && is_live(found->value, now);
+}
+
+/* The slot in the bucket that has the key, or NULL, and its place, which is the key's home at
+ * first. */
+static __always_inline __u64 *look_in(__u32 table, void *bucket, const struct key6 *key, __u32 *place)
+{
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		if (READ_ONCE(bucket->slot[*place].key) == key)
-			return &bucket->slot[*place];
+		if (has_key(table, slot_at(table, bucket, *place), key))
+			return slot_at(table, bucket, *place);
 		*place = next_place(*place);
 	}
 	return 0;
 }
 
-/* Whether some place has the key, in few instructions: a flow that isn't known has none of
- * sixteen. */
-static __always_inline bool may_have(struct bucket *bucket, __u64 key)
-{
-	for (int i = 0; i < BUCKET_SESSIONS; i++)
-		if (READ_ONCE(bucket->slot[i].key) == key)
-			return true;
-	return false;
-}
+#define NOT_FOUND (~0u)
 
-/* Whether this session stands there, and lives. */
-static __always_inline bool is_session(struct session *slot, __u64 key, __u32 now, struct found *found)
-{
-	found->place = &slot->value;
-	found->vip = key;
-	found->value = READ_ONCE(slot->value);
-	return READ_ONCE(slot->key) == key && is_live(found->value, now);
-}
-
-static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 home, __u32 now, struct found *found)
-{
-	__u32 place;
-	struct session *slot;
-
-	if (!may_have(bucket, key))
-		return false;
-	slot = place_in(bucket, key, home, &place);
-	if (!slot)
-		return false;
-	found->slot += place;
-	return is_session(slot, key, now, found);
-}
-
-static __always_inline bool find_half(__u64 key, __u32 half, __u32 home, __u32 mask, __u32 now, struct found *found)
-{
-	__u32 index = bucket_index(half, mask);
-	struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
-
-	found->slot = index * BUCKET_SESSIONS;
-	return bucket && find_in(bucket, key, home, now, found);
-}
-
-struct looking {
-	const struct key6 *key6;
-	__u64 key;
+/* A session that is looked for. */
+struct wanted {
+	const struct key6 *key;
 	__u64 hash;
 	__u32 now;
-	__u32 slot;
+	__u32 slot; /* where it was found, or NOT_FOUND */
 };
+
+/* The number in its map of the slot that a live session has, or NOT_FOUND. */
+static __always_inline __u32 find_half(__u32 table, const struct wanted *wanted, __u32 half, __u32 mask,
+				       struct found *found)
+{
+	__u32 index, place = home_of(wanted->hash);
+	void *bucket = bucket_at(table, half, mask, &index);
+	__u64 *slot = bucket ? look_in(table, bucket, wanted->key, &place) : 0;
+
+	if (!slot || !is_session(table, slot, wanted->key, wanted->now, found))
+		return NOT_FOUND;
+	return index * BUCKET_SESSIONS + place;
+}
+
+static __always_inline long look_again_in(__u32 table, __u32 turn, struct wanted *wanted)
+{
+	struct found found = {};
+
+	wanted->slot = find_half(table, wanted, half_in_turn(wanted->hash, turn), mask_in_turn(table, turn), &found);
+	return wanted->slot != NOT_FOUND;
+}
 
 static long look_again(__u32 turn, void *arg)
 {
-	struct looking *looking = arg;
-	__u32 half = half_in_turn(looking->hash, turn), mask = mask_in_turn(EXTENT_SESSIONS, turn);
-	struct found found = {};
-
-	if (!find_half(looking->key, half, home_of(looking->hash), mask, looking->now, &found))
-		return 0;
-	looking->slot = found.slot;
-	return 1;
+	return look_again_in(TABLE_SESSIONS, turn, arg);
 }
 
-#define NOT_FOUND (~0u)
+static long look_again6(__u32 turn, void *arg)
+{
+	return look_again_in(TABLE_SESSIONS6, turn, arg);
+}
 
 /* The slot of a session that is on its way, or NOT_FOUND. Not inlined: the verifier checks it
  * once. */
-__attribute__((noinline)) __u32 find_moving(__u64 key, __u64 hash, __u32 now)
+__attribute__((noinline)) __u32 find_moving(__u32 table, const struct key6 *key, __u64 hash, __u32 now)
 {
-	struct looking looking = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
+	struct wanted wanted = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
 
-	bpf_loop(MOVING_TURNS, look_again, &looking, 0);
-	return looking.slot;
+	if (!key)
+		return NOT_FOUND;
+	if (table == TABLE_SESSIONS)
+		bpf_loop(MOVING_TURNS, look_again, &wanted, 0);
+	else
+		bpf_loop(MOVING_TURNS, look_again6, &wanted, 0);
+	return wanted.slot;
 }
 
-/* A slot by its number, or NULL. */
-static __always_inline struct session *session_at(__u32 number)
+/* A slot by its number in its map, or NULL. */
+static __always_inline __u64 *slot_by_number(__u32 table, __u32 number)
 {
 	__u32 index = number / BUCKET_SESSIONS;
-	struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
+	void *bucket = table == TABLE_SESSIONS ? bpf_map_lookup_elem(&sessions, &index) :
+						 bpf_map_lookup_elem(&sessions6, &index);
 
-	return bucket ? &bucket->slot[number % BUCKET_SESSIONS] : 0;
+	return bucket ? slot_at(table, bucket, number % BUCKET_SESSIONS) : 0;
 }
 
-static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
+/* The place of a slot's value by the slot's number, or NULL. */
+static __always_inline __u64 *value_by_number(__u32 table, __u32 number)
 {
-	__u32 mask = extent_mask(EXTENT_SESSIONS);
-	struct session *slot;
+	__u64 *slot = slot_by_number(table, number);
 
-	if (find_half(key, hash, home_of(hash), mask, now, found) ||
-	    find_half(key, hash >> 32, home_of(hash), mask, now, found))
+	return slot ? slot + key_words(table) : 0;
+}
+
+/* Finds a session, or a port; whether there is one. */
+static __always_inline bool find(__u32 table, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
+{
+	struct wanted wanted = { .key = key, .hash = hash, .now = now };
+	__u32 mask = table < TABLE_PORTS ? extent_mask(table) : 0;
+	__u64 *slot;
+
+	found->slot = find_half(table, &wanted, hash, mask, found);
+	if (found->slot == NOT_FOUND)
+		found->slot = find_half(table, &wanted, hash >> 32, mask, found);
+	if (found->slot != NOT_FOUND)
 		return true;
-	if (!is_moving(EXTENT_SESSIONS))
+	if (table >= TABLE_PORTS || !is_moving(table))
 		return false;
-	found->slot = find_moving(key, hash, now);
-	slot = found->slot == NOT_FOUND ? 0 : session_at(found->slot);
-	return slot && is_session(slot, key, now, found);
+	found->slot = find_moving(table, key, hash, now);
+	slot = found->slot == NOT_FOUND ? 0 : slot_by_number(table, found->slot);
+	return slot && is_session(table, slot, key, now, found);
+}
+
+static __always_inline bool find_session(const struct key6 *key, bool v6, __u64 hash, __u32 now, struct found *found)
+{
+	return v6 ? find(TABLE_SESSIONS6, key, hash, now, found) : find(TABLE_SESSIONS, key, hash, now, found);
 }
 
 static __always_inline bool change_session(struct found *found, __u64 to)
@@ -367,61 +416,129 @@ static __always_inline bool change_session(struct found *found, __u64 to)
 	return true;
 }
 
-static __always_inline __u32 vacant(struct bucket *bucket, __u32 now)
+static __always_inline __u32 vacant(__u32 table, void *bucket, __u32 now)
 {
 	__u32 vacant = 0;
 
 	for (int i = 0; i < BUCKET_SESSIONS; i++)
-		vacant += is_vacant(READ_ONCE(bucket->slot[i].value), now);
+		vacant += is_vacant(READ_ONCE(slot_at(table, bucket, i)[key_words(table)]), now);
 	return vacant;
 }
 
-static __always_inline bool claim(struct session *slot, __u32 now)
+/* Ports don't count: the session that they belong to does. */
+static __always_inline bool claim(__u32 table, __u64 *slot, __u32 now)
 {
-	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+	/* The last word of a key names its VIP. */
+	__u64 *place = slot + key_words(table), vip = READ_ONCE(place[-1]), value = READ_ONCE(*place);
 
-	if (!is_vacant(value, now) || __sync_val_compare_and_swap(&slot->value, value, VALUE_CLAIMED) != value)
+	if (!is_vacant(value, now) || __sync_val_compare_and_swap(place, value, VALUE_CLAIMED) != value)
 		return false;
-	count_session(key, value, -1);
+	if (table < TABLE_PORTS)
+		count_session(vip, value, -1);
 	return true;
 }
 
-static __always_inline void fill(struct session *slot, __u64 key, __u64 value)
+static __always_inline void fill(__u32 table, __u64 *slot, const struct key6 *key, __u64 value)
 {
-	WRITE_ONCE(slot->key, key);
-	WRITE_ONCE(slot->value, value);
-	count_session(key, value, 1);
+	if (table == TABLE_SESSIONS) {
+		WRITE_ONCE(slot[0], word_of(key));
+	} else {
+		WRITE_ONCE(slot[0], key->word[0]);
+		WRITE_ONCE(slot[1], key->word[1]);
+		WRITE_ONCE(slot[2], key->word[2]);
+	}
+	WRITE_ONCE(slot[key_words(table)], value);
+	if (table < TABLE_PORTS)
+		count_session(key->word[2], value, 1);
 }
 
-static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u32 home, __u64 value, __u32 now)
+/* A new session, or port. */
+struct entry {
+	const struct key6 *key;
+	__u64 hash;
+	__u64 value;
+	__u32 now;
+};
+
+/* The place that it has in the bucket now, or BUCKET_SESSIONS. */
+static __always_inline __u32 insert_in(__u32 table, void *bucket, const struct entry *entry)
 {
-	__u32 place = home;
+	__u32 place = home_of(entry->hash);
 
 	for (int i = 0; i < BUCKET_SESSIONS; i++, place = next_place(place)) {
-		struct session *slot = &bucket->slot[place];
+		__u64 *slot = slot_at(table, bucket, place);
 
-		if (claim(slot, now)) {
-			fill(slot, key, value);
-			return true;
+		if (claim(table, slot, entry->now)) {
+			fill(table, slot, entry->key, entry->value);
+			return place;
 		}
 	}
-	return false;
+	return BUCKET_SESSIONS;
+}
+
+/* Inserts an entry where there is room. Returns the number of its slot, or NOT_FOUND. */
+static __always_inline __u32 insert(__u32 table, const struct entry *entry)
+{
+	__u32 index1, index2, place, vacant1, vacant2;
+	void *first = bucket_now(table, entry->hash, &index1);
+	void *second = bucket_now(table, entry->hash >> 32, &index2);
+
+	if (!first || !second)
+		return NOT_FOUND;
+	vacant1 = vacant(table, first, entry->now);
+	/* The common case looks no further. */
+	vacant2 = vacant1 < BUCKET_SESSIONS / 2 ? vacant(table, second, entry->now) : 0;
+	if (vacant2 > vacant1) {
+		void *fuller = first;
+		__u32 index = index1;
+
+		first = second;
+		second = fuller;
+		index1 = index2;
+		index2 = index;
+	}
+	place = insert_in(table, first, entry);
+	if (place < BUCKET_SESSIONS)
+		return index1 * BUCKET_SESSIONS + place;
+	place = insert_in(table, second, entry);
+	return place < BUCKET_SESSIONS ? index2 * BUCKET_SESSIONS + place : NOT_FOUND;
+}
+
+/* The three tables' own. Not inlined: a new session is the rarer case, and the verifier checks
+ * each once. */
+__attribute__((noinline)) int insert_session(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	struct entry entry = { key, hash, value, now };
+
+	return key && insert(TABLE_SESSIONS, &entry) != NOT_FOUND;
+}
+
+__attribute__((noinline)) int insert_session6(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	struct entry entry = { key, hash, value, now };
+
+	return key && insert(TABLE_SESSIONS6, &entry) != NOT_FOUND;
+}
+
+/* The number in its map of a vacant port that was taken, or NOT_FOUND. */
+__attribute__((noinline)) __u32 insert_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	struct entry entry = { key, hash, value, now };
+
+	return key ? insert(ports_of(value_server(value)), &entry) : NOT_FOUND;
 }
 
 /* The order of eviction where room is short: the least goes first. */
 #define STAYS (~0ULL)
 #define NO_SOURCE (~0ULL)
 
-/* The network that a client is in: an IPv4 /24, an IPv6 /56. */
-static __always_inline __u64 source_of(__u64 key)
+/* The network that a client is in: an IPv4 /24, whose address is mapped in keys of three words, or
+ * an IPv6 /56. */
+static __always_inline __u64 source_of(__u32 table, const __u64 *key)
 {
-	return key >> 40;
-}
-
-static __always_inline __u64 source_of6(const struct key6 *key)
-{
-	/* An IPv4 client's address is mapped. */
-	return (key->word[0] ? key->word[0] : key->word[1]) >> 8;
+	if (table == TABLE_SESSIONS)
+		return key[0] >> 40;
+	return (key[0] ? key[0] : key[1]) >> 8;
 }
 
 /* Of embryonic sessions and the newcomer, how many are of another source: without a branch, as
@@ -468,9 +585,10 @@ struct going {
 	struct weighed *first;
 };
 
-/* Begins the search in two buckets, for a session of `vip`; whether it can. */
-static __always_inline bool begin_going(struct going *going, __u16 vip, __u64 source, bool has_shares, __u32 now)
+/* Begins the search in two buckets, for an entry with this key; whether it can. */
+static __always_inline bool begin_going(struct going *going, __u32 table, const struct key6 *key, __u32 now)
 {
+	__u64 word = word_of(key);
 	struct scratch *at = scratch_here();
 
 	if (!going->one || !going->other || !at)
@@ -479,57 +597,84 @@ static __always_inline bool begin_going(struct going *going, __u16 vip, __u64 so
 	going->first->rank = STAYS;
 	going->first->now = now;
 	going->first->place = 0;
-	going->first->takes = has_shares && is_short(vip);
-	going->first->sources[2 * BUCKET_SESSIONS] = source;
+	/* Ports have no shares. */
+	going->first->takes = table < TABLE_PORTS && is_short(key->word[2]);
+	going->first->sources[2 * BUCKET_SESSIONS] = source_of(table, table == TABLE_SESSIONS ? &word : key->word);
 	return true;
 }
 
-static __always_inline void note_source(struct weighed *first, __u32 place, __u64 value, __u64 source, bool is_whole)
+static __always_inline __u64 *slot_of(__u32 table, const struct going *going, __u32 place)
 {
-	bool counts = is_whole && EMBRYONIC >> value_state(value) & 1;
+	return slot_at(table, place < BUCKET_SESSIONS ? going->one : going->other, place % BUCKET_SESSIONS);
+}
 
-	first->sources[place % (2 * BUCKET_SESSIONS)] = counts ? source : NO_SOURCE;
+/* A slot as it was read, in one moment or not. */
+struct slot_copy {
+	__u64 source;
+	__u64 value;
+	__u16 vip;
+	bool is_whole; /* its key was the same before and after */
+};
+
+static __always_inline struct slot_copy read_slot(__u32 table, const struct going *going, __u32 place)
+{
+	__u64 *slot = slot_of(table, going, place), key[3] = {}, differs = 0;
+	struct slot_copy copy;
+
+	for (int i = 0; i < key_words(table); i++)
+		key[i] = READ_ONCE(slot[i]);
+	copy.value = READ_ONCE(slot[key_words(table)]);
+	for (int i = 0; i < key_words(table); i++)
+		differs |= READ_ONCE(slot[i]) ^ key[i];
+	copy.is_whole = !differs;
+	copy.source = source_of(table, key);
+	copy.vip = key[key_words(table) - 1];
+	return copy;
+}
+
+static __always_inline long note_source(__u32 table, __u32 place, const struct going *going)
+{
+	struct slot_copy copy = read_slot(table, going, place);
+	bool counts = copy.is_whole && EMBRYONIC >> value_state(copy.value) & 1;
+
+	going->first->sources[place % (2 * BUCKET_SESSIONS)] = counts ? copy.source : NO_SOURCE;
+	return 0;
 }
 
 /* A slot that changed hands meanwhile is nobody's to take. */
-static __always_inline void weigh(struct weighed *first, __u32 place, __u64 value, __u16 vip, __u64 source,
-				  bool is_whole)
+static __always_inline long weigh(__u32 table, __u32 place, const struct going *going)
 {
-	__u64 its = is_whole ? rank(first, value, vip, source) : STAYS;
+	struct slot_copy copy = read_slot(table, going, place);
+	struct weighed *first = going->first;
+	__u64 its = copy.is_whole ? rank(first, copy.value, copy.vip, copy.source) : STAYS;
 
 	if (its >= first->rank)
-		return;
+		return 0;
 	first->rank = its;
-	first->value = value;
+	first->value = copy.value;
 	first->place = place;
-	first->vip = vip;
-}
-
-static __always_inline struct session *slot_of(const struct going *going, __u32 place)
-{
-	struct bucket *bucket = place < BUCKET_SESSIONS ? going->one : going->other;
-
-	return &bucket->slot[place % BUCKET_SESSIONS];
-}
-
-static long note_slot(__u32 place, void *arg)
-{
-	struct going *going = arg;
-	struct session *slot = slot_of(going, place);
-	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
-
-	note_source(going->first, place, value, source_of(key), READ_ONCE(slot->key) == key);
+	first->vip = copy.vip;
 	return 0;
 }
 
-static long weigh_slot(__u32 place, void *arg)
+static long note_source4(__u32 place, void *arg)
 {
-	struct going *going = arg;
-	struct session *slot = slot_of(going, place);
-	__u64 key = READ_ONCE(slot->key), value = READ_ONCE(slot->value);
+	return note_source(TABLE_SESSIONS, place, arg);
+}
 
-	weigh(going->first, place, value, key, source_of(key), READ_ONCE(slot->key) == key);
-	return 0;
+static long note_source6(__u32 place, void *arg)
+{
+	return note_source(TABLE_SESSIONS6, place, arg);
+}
+
+static long weigh4(__u32 place, void *arg)
+{
+	return weigh(TABLE_SESSIONS, place, arg);
+}
+
+static long weigh6(__u32 place, void *arg)
+{
+	return weigh(TABLE_SESSIONS6, place, arg);
 }
 
 /* Claims the place that was found; false where all stay, or another CPU was faster. */
@@ -539,44 +684,57 @@ static __always_inline bool displace(const struct weighed *first, __u64 *place)
 	       __sync_val_compare_and_swap(place, first->value, VALUE_CLAIMED) == first->value;
 }
 
-/* Notes a session in the place of another one. Not inlined: only where there is no room. */
-__attribute__((noinline)) int replace_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+/* Inserts an entry in the place of another one: the number of its slot, or NOT_FOUND. */
+static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 {
-	struct going going = { .one = first_bucket(hash), .other = second_bucket(hash) };
-	struct session *slot;
+	struct going going = {};
+	__u32 index1, index2, place;
+	__u64 *slot;
 
-	if (!begin_going(&going, key, source_of(key), true, now))
-		return false;
-	bpf_loop(2 * BUCKET_SESSIONS, note_slot, &going, 0);
-	bpf_loop(2 * BUCKET_SESSIONS, weigh_slot, &going, 0);
-	slot = slot_of(&going, going.first->place);
-	if (!displace(going.first, &slot->value))
-		return false;
-	count_session(going.first->vip, going.first->value, -1);
-	fill(slot, key, value);
-	return true;
+	going.one = bucket_now(table, entry->hash, &index1);
+	going.other = bucket_now(table, entry->hash >> 32, &index2);
+	if (!begin_going(&going, table, entry->key, entry->now))
+		return NOT_FOUND;
+	if (table == TABLE_SESSIONS) {
+		bpf_loop(2 * BUCKET_SESSIONS, note_source4, &going, 0);
+		bpf_loop(2 * BUCKET_SESSIONS, weigh4, &going, 0);
+	} else {
+		bpf_loop(2 * BUCKET_SESSIONS, note_source6, &going, 0);
+		bpf_loop(2 * BUCKET_SESSIONS, weigh6, &going, 0);
+	}
+	place = going.first->place;
+	slot = slot_of(table, &going, place);
+	if (!displace(going.first, slot + key_words(table)))
+		return NOT_FOUND;
+	if (table < TABLE_PORTS)
+		count_session(going.first->vip, going.first->value, -1);
+	fill(table, slot, entry->key, entry->value);
+	return (place < BUCKET_SESSIONS ? index1 : index2) * BUCKET_SESSIONS + place % BUCKET_SESSIONS;
 }
 
-/* Notes a session where there is room. Not inlined: a new session is the rarer case, and the
- * verifier checks it once. */
-__attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value, __u32 now)
+/* Not inlined: only where there is no room. */
+__attribute__((noinline)) __u32 replace(__u32 table, const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
-	struct bucket *first = first_bucket(hash);
-	struct bucket *second = second_bucket(hash);
-	__u32 vacant1, vacant2;
+	struct entry entry = { key, hash, value, now };
 
-	if (!first || !second)
-		return false;
-	vacant1 = vacant(first, now);
-	/* The common case asks no further. */
-	vacant2 = vacant1 < BUCKET_SESSIONS / 2 ? vacant(second, now) : 0;
-	if (vacant2 > vacant1) {
-		struct bucket *fuller = first;
+	if (!key)
+		return NOT_FOUND;
+	if (table == TABLE_SESSIONS)
+		return replace_in(TABLE_SESSIONS, &entry);
+	if (table == TABLE_SESSIONS6)
+		return replace_in(TABLE_SESSIONS6, &entry);
+	return replace_in(ports_of(value_server(value)), &entry);
+}
 
-		first = second;
-		second = fuller;
-	}
-	return insert_in(first, key, home_of(hash), value, now) || insert_in(second, key, home_of(hash), value, now);
+/* The port's number, or 0. */
+static __always_inline __u16 allocate_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+{
+	__u32 pool = value_server(value) % PORT_POOLS, number = insert_port(key, hash, value, now);
+
+	for (int i = 0; i < 2; i++)
+		if (number == NOT_FOUND)
+			number = replace(TABLE_PORTS, key, hash, value, now);
+	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
 }
 
 #endif

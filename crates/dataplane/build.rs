@@ -29,10 +29,10 @@ fn main() -> Outcome {
     write_numbers(&bpf.join("server/server.h"), &out.join("server.rs"))
 }
 
-/// Writes the numbers of a header as Rust constants: those that it defines, those of its enums, and
-/// the reasons as one list of names in the order of their numbers. BTF has no defines.
+/// Writes the numbers of a header as Rust constants: those that it defines, and those of its enums
+/// but for the reasons, which core takes. BTF has no defines.
 fn write_numbers(header: &Path, to: &Path) -> Outcome {
-    let (mut numbers, mut reasons) = (String::new(), String::new());
+    let mut numbers = String::new();
     let mut is_reason = false;
     for line in fs::read_to_string(header)?.lines() {
         let code = line.split("/*").next().unwrap_or_default().trim();
@@ -42,15 +42,11 @@ fn write_numbers(header: &Path, to: &Path) -> Outcome {
             code.strip_prefix("#define ").and_then(|code| code.split_once(' '))
         {
             numbers += &format!("pub(crate) const {name}: u64 = {value};\n");
-        } else if let Some((name, value)) = code.trim_end_matches(',').split_once(" = ") {
-            match name.split_once('_') {
-                Some((_, name)) if is_reason => reasons += &format!("({name:?}, {value}), "),
-                _ => numbers += &format!("pub(crate) const {name}: u64 = {value};\n"),
-            }
+        } else if let Some((name, value)) =
+            code.trim_end_matches(',').split_once(" = ").filter(|_| !is_reason)
+        {
+            numbers += &format!("pub(crate) const {name}: u64 = {value};\n");
         }
-    }
-    if !reasons.is_empty() {
-        numbers += &format!("pub(crate) const REASONS: &[(&str, usize)] = &[{reasons}];\n");
     }
     Ok(fs::write(to, numbers)?)
 }

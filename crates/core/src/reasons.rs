@@ -6,12 +6,21 @@
 macro_rules! reasons {
     (
         $(#[$about:meta])* $repr:ident;
-        $($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)*
+        $($(#[doc = $doc:literal])+ $name:ident = $number:expr, $text:literal;)*
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr($repr)]
         pub enum Reason { $($(#[doc = $doc])+ $name = $number,)* }
+
+        // Its number is each reason's place in the list.
+        const _: () = {
+            let mut place = 0;
+            while place < Reason::ALL.len() {
+                assert!(Reason::ALL[place] as usize == place);
+                place += 1;
+            }
+        };
 
         impl Reason {
             /// Every reason, in the order of their numbers.

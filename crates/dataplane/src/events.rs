@@ -126,7 +126,7 @@ impl From<Verdict> for TracedVerdict {
     fn from(verdict: Verdict) -> TracedVerdict {
         match verdict {
             Verdict::Forward { .. } => TracedVerdict::Forward,
-            Verdict::Pass => TracedVerdict::Pass,
+            Verdict::Pass | Verdict::HostStack { .. } => TracedVerdict::Pass,
             Verdict::Drop => TracedVerdict::Drop,
             Verdict::Hold => TracedVerdict::Hold,
         }

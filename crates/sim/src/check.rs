@@ -340,13 +340,13 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let frame = segment(world.kind, number, client, port, vip, TCP_SYN);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
-    let Some(server) = node.names.get(&decision.server).filter(|_| served(decision.verdict)) else {
+    let Some(server) = node.names.get(&decision.server()).filter(|_| served(decision.verdict)) else {
         return Ok(());
     };
     may_begin(world, number, server)?;
     let service = VIPS.iter().position(|one| *one == vip).unwrap_or(1);
-    rest::has_room(world, number, service, decision.server)?;
-    let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
+    rest::has_room(world, number, service, decision.server())?;
+    let (server, slot, last_ms) = (server.clone(), decision.server(), world.now_ms);
     let (lost, began_ms) = (false, world.now_ms);
     let connection = Connection { node: number, vip, port, server, slot, last_ms, lost, began_ms };
     world.connections.insert(client, connection);
@@ -412,11 +412,11 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     }
     // New sessions don't live long.
     let is_old = world.now_ms - last_ms > IDLE_MS;
-    if lost || decision.new_session || is_old {
+    if lost || decision.is_new_session() || is_old {
         world.connections.remove(&client);
     } else if world.kind != Kind::EveryHost {
         world.coverage.checked(Promise::Moved);
-        if served(decision.verdict) && decision.server != slot {
+        if served(decision.verdict) && decision.server() != slot {
             return Err(
                 Promise::Moved.broken(format!("client {client}, from {} at node {number}", server.server))
             );
@@ -437,7 +437,7 @@ fn strayed(world: &World, node: &Node, client: usize, port: u16) -> Option<Serve
 }
 
 fn served(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Forward { .. } | Verdict::Pass)
+    matches!(verdict, Verdict::Forward { .. } | Verdict::Pass | Verdict::HostStack { .. })
 }
 
 /// A while after the last fault everybody serves, and each address has one owner.

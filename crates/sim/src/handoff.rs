@@ -185,13 +185,13 @@ fn open(
     let (decision, frame) =
         node.engine.decide_frame(LINK, &first.frame(world.kind, reader, client, port, VIPS[0]), now);
     let Verdict::Forward { .. } = decision.verdict else { return Ok(false) };
-    let Some(server) = node.names.get(&decision.server).cloned() else { return Ok(false) };
+    let Some(server) = node.names.get(&decision.server()).cloned() else { return Ok(false) };
     let at = farms::number(&server.server).unwrap_or_default();
     world.coverage.checked(Promise::Forbidden);
     if !may_have(world, reader, wanted).contains(&at) && !node.refused {
         return Err(Promise::Forbidden.broken(format!("{path} went to {} by node {reader}", server.server)));
     }
-    named(world, reader, wanted, decision.server)?;
+    named(world, reader, wanted, decision.server())?;
     check::may_begin(world, reader, &server)?;
     let keys = keys_of_server(world, at);
     let Some(arrived) = Arrived::read(&TABLES, &frame) else { return Ok(false) };
@@ -202,7 +202,7 @@ fn open(
         }
         _ => return Ok(false),
     }
-    let (slot, last_ms) = (decision.server, world.now_ms);
+    let (slot, last_ms) = (decision.server(), world.now_ms);
     let (lost, began_ms) = (false, world.now_ms);
     let connection = Connection { node: reader, vip: VIPS[0], port, server, slot, last_ms, lost, began_ms };
     world.connections.insert(client, connection);

@@ -131,7 +131,7 @@ fn carry(world: &World, entry: usize, client: usize, port: u16, flags: u8) -> Re
         let node = &world.nodes[at];
         let (decision, sent) = node.engine.decide_frame(LINK, &frame, node.ticks(world.now_ms));
         match decision.verdict {
-            Verdict::Pass => return Ok(End::Host(at)),
+            Verdict::Pass | Verdict::HostStack { .. } => return Ok(End::Host(at)),
             Verdict::Forward { .. } => {}
             Verdict::Drop | Verdict::Hold => return Ok(End::Nowhere),
         }

@@ -93,19 +93,18 @@ pub const SCORE_UNIT: u64 = 16;
 /// has as many sessions as it may have. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
-    draw(tables, counts, service, pick, hash, next)
+    draw(tables, counts, (service, pick), hash, next)
 }
 
 /// The server that [`select`] would pick now. The ring's cursor stays where it is.
 pub fn peek(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
-    draw(tables, counts, service, pick, hash, standing)
+    draw(tables, counts, (service, pick), hash, standing)
 }
 
 fn draw(
     tables: &Tables,
     counts: Counts<'_>,
-    service: u16,
-    pick: Pick,
+    (service, pick): (u16, Pick),
     hash: FlowHash,
     turn: fn(Counts<'_>, u16) -> u64,
 ) -> u16 {

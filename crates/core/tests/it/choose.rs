@@ -15,7 +15,7 @@ use evener_core::farm::{Method, Route, Service, example};
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::path::content::{ContentParse, PathPattern, RouteMatch, read};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule, SharedKeys, SynOptions};
-use evener_core::path::decide::{Decision, Memory, decide};
+use evener_core::path::decide::{Decision, Memory, Opens, decide};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Vip};
@@ -209,7 +209,7 @@ proptest! {
             let client = client(port);
             let request = ConnectionRequest { client: Some(client), content: RequestContent::Unread, named: None };
             let (choice, decision) = choose_server(&plan, &known, &request, &syn(client), true);
-            prop_assert_eq!(decision.server, choice.map_or(NO_SERVER, |choice| choice.server));
+            prop_assert_eq!(decision.server(), choice.map_or(NO_SERVER, |choice| choice.server));
             if let Ok(choice) = choice {
                 prop_assert_eq!((choice.route, &plan.servers[&choice.server]), (None, choice.name));
             }
@@ -236,10 +236,10 @@ proptest! {
             let (choice, decision) = choose_server(&plan, &known, &request, &first(&known, client, &text), by_packets);
             match choice {
                 Ok(choice) if by_packets => {
-                    let connection = decision.new_connection.unwrap();
-                    prop_assert_eq!((decision.server, connection.route), (choice.server, choice.route));
+                    prop_assert_eq!(decision.selected.opens, Opens::Request { route: choice.route });
+                    prop_assert_eq!(decision.server(), choice.server);
                 }
-                Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
+                Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server(), punt),
                 Err(nobody) => panic!("{nobody:?}"),
             }
             // The result of a look-up elsewhere is the same.

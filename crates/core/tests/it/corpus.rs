@@ -15,7 +15,7 @@ use evener_core::path::content::{
     ContentParse, HashKey, HostPattern, PathPattern, PuntReason, RequestClass, RequestKey, RouteIndex,
     RouteMatch, RoutePattern, read,
 };
-use evener_core::path::decide::{Reason, Verdict};
+use evener_core::path::decide::Verdict;
 use evener_core::path::seed::Seed;
 use evener_core::server;
 
@@ -49,7 +49,7 @@ fn the_corpora_of_frames_are_decided_without_harm() {
                     let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
                     match decision.verdict {
                         Verdict::Forward { .. } => forwarded += 1,
-                        Verdict::Pass if decision.reason == Reason::HostStack => {}
+                        Verdict::HostStack { .. } => {}
                         _ => assert_eq!(after, frame, "{decision:?} leaves the frame alone"),
                     }
                 }

@@ -43,7 +43,7 @@ fn session(world: &World) -> Option<(u16, State, u32)> {
 }
 
 fn outcome(decision: &Decision) -> (Verdict, Reason, Option<Reason>) {
-    (decision.verdict, decision.reason, decision.also_counted)
+    (decision.verdict, decision.reason, decision.selected.also_counted)
 }
 
 #[test]

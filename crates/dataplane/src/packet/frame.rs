@@ -53,10 +53,10 @@ impl FrameScratch {
 
     /// Holds a frame, as was decided.
     fn queue_fragment(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
-        let Decision { reason, server, .. } = *decision;
+        let reason = decision.reason;
         self.tally.reason(reason);
         if matches!(reason, Reason::Rehandoff | Reason::RehandoffBuffered) {
-            return around.moves.give(reason, around.ingress, server, frame);
+            return around.moves.give(reason, around.ingress, decision.server(), frame);
         }
         if !self.fragments.push(frame, around.ingress, around.now) {
             self.tally.reason(Reason::FragmentLost);
@@ -139,7 +139,7 @@ pub(super) fn work<'f>(
         (Verdict::Forward { ifindex }, _) => {
             let frame = &mut buffer[start..end];
             if let Some(outer_len) =
-                tunnel(around.tables, decision.server).filter(|_| virtio != Virtio::default())
+                tunnel(around.tables, decision.server()).filter(|_| virtio != Virtio::default())
             {
                 // No hardware can be trusted to know what a tunnel's inner packet wants.
                 let outer = l3_of(frame);
@@ -155,8 +155,8 @@ pub(super) fn work<'f>(
             virtio = moved(start);
             around.loopback
         }
-        (Verdict::Pass, Reason::HostStack) => {
-            return by_host(&mut buffer[start..end], &virtio, tools, around.exits, decision.link);
+        (Verdict::HostStack { link }, _) => {
+            return by_host(&mut buffer[start..end], &virtio, tools, around.exits, link);
         }
         _ => return,
     };

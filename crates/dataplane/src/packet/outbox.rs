@@ -123,9 +123,9 @@ impl Outbox {
                 packet.copy_within(..VIRTIO_LEN, stripped);
                 batch.push(&mut packet[stripped..], loopback);
             }
-            (Verdict::Pass, Reason::HostStack) => {
+            (Verdict::HostStack { link }, _) => {
                 let frame = &packet[VIRTIO_LEN..];
-                exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default(), decision.link);
+                exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default(), link);
             }
             _ => {}
         }

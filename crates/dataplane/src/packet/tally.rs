@@ -34,20 +34,18 @@ impl Tally {
 
     /// Counts a decision on a frame of `len` bytes.
     pub(super) fn decision(&mut self, decision: &Decision, len: usize) {
-        self.reason(decision.reason);
-        if let Some(also_counted) = decision.also_counted {
-            self.reason(also_counted);
-        }
-        if decision.server == NO_SERVER {
+        decision.reasons().for_each(|reason| self.reason(reason));
+        let slot = decision.server();
+        if slot == NO_SERVER {
             return;
         }
-        if let Some(server) = self.servers.get_mut(usize::from(decision.server)) {
+        if let Some(server) = self.servers.get_mut(usize::from(slot)) {
             if server.packets == 0 {
-                self.touched.push(decision.server);
+                self.touched.push(slot);
             }
             server.packets += 1;
             server.bytes += len as u64;
-            server.connections += u64::from(decision.new_session);
+            server.connections += u64::from(decision.is_new_session());
         }
     }
 

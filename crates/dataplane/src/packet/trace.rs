@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use evener_core::net::packet::Packet;
-use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::decide::{Decision, Opens, Reason};
 use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
-use evener_core::path::tables::{Tables, VipKey};
+use evener_core::path::tables::Tables;
 
 use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
@@ -117,8 +117,7 @@ impl WatchedPacket {
 fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
     let own = tables.interfaces.get(&packet.ingress).copied();
     let Parsed::Segment(segment) = parse(packet.frame(), own) else { return None };
-    let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
-    tables.vips.get(&key)?.handoff?;
+    tables.vips.get(&segment.vip_key())?.handoff?;
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
     Some(Opening {
         client: SocketAddr::new(segment.at.src, segment.src_port),
@@ -133,17 +132,17 @@ impl EventSender {
     pub(super) fn trace(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
         let TraceContext { began_ns, packet, opening } = before;
         let at_ns = now_ns();
-        if let (Some(new_connection), Some(opening)) = (decision.new_connection, opening) {
+        if let (Opens::Request { route }, Some(opening)) = (decision.selected.opens, opening) {
             let Opening { client, service, head } = opening;
             self.send(TraceEvent::Connection(ConnectionEvent {
                 at_ns,
                 latency_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
                 client,
                 service,
-                server: new_connection.server,
+                server: decision.selected.server,
                 reason: decision.reason,
-                also_counted: decision.also_counted,
-                route: new_connection.route,
+                also_counted: decision.selected.also_counted,
+                route,
                 head,
             }));
         }
@@ -158,8 +157,8 @@ impl EventSender {
                 len,
                 verdict: decision.verdict.into(),
                 reason: decision.reason,
-                also_counted: decision.also_counted,
-                server: decision.server,
+                also_counted: decision.selected.also_counted,
+                server: decision.server(),
             }));
         }
     }

@@ -1,7 +1,4 @@
-//! Where the reasons and records of `bpf/server/server.h` are held against those of
-//! `evener_core::server`.
-
-use super::Reason;
+//! Checks the sizes of the records of `bpf/server/server.h`.
 
 /// Generated; its names are C's.
 #[allow(
@@ -22,14 +19,7 @@ mod generated {
 const _: () = {
     use super::connections::{CONNECTION_LEN, EXPECTATION_LEN};
     use super::socket_snapshot::SocketSnapshot;
-    use crate::numbers::is_reason;
-    use crate::numbers::server::REASONS;
     use generated::types::{connection, expectation, offer, own_service, sip_key, socket_snapshot};
-    let mut number = 0;
-    while number < REASONS.len() || number < Reason::ALL.len() {
-        assert!(is_reason(REASONS, number, Reason::ALL[number].name()));
-        number += 1;
-    }
     assert!(size_of::<own_service>() == super::program::SERVICE_KEY_LEN);
     assert!(size_of::<offer>() == super::program::OFFER_LEN);
     assert!(size_of::<connection>() == CONNECTION_LEN);

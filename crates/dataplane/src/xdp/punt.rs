@@ -94,9 +94,9 @@ impl PuntShared {
         if decision.reason != Reason::Forwarded {
             self.memory.count_reason(decision.reason);
         }
-        if decision.server != NO_SERVER {
+        if decision.server() != NO_SERVER {
             let given = ServerCounters { packets: 1, bytes: len as u64, connections: 0 };
-            self.memory.count(decision.server, given);
+            self.memory.count(decision.server(), given);
         }
     }
 }

@@ -63,8 +63,8 @@ fn kinds() -> [Kind; 9] {
         Kind { handoff: true, ..kind("handoff", link, 197) },
         Kind { handoff: true, ..kind("handoff by tunnel", tunnel, 293) },
         Kind { every_host: true, ..kind("every-host", link, 224) },
-        Kind { v6: true, protocol: Protocol::Udp, ..kind("l2, UDP over IPv6", link, 267) },
-        Kind { v6: true, ..kind("l2, IPv6", link, 282) },
+        Kind { v6: true, protocol: Protocol::Udp, ..kind("l2, UDP over IPv6", link, 265) },
+        Kind { v6: true, ..kind("l2, IPv6", link, 280) },
     ]
 }
 

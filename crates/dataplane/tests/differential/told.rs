@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::path::decide::{Decision, Reason};
+use evener_core::path::decide::{Decision, Opens, Reason};
 use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
@@ -37,7 +37,7 @@ pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEve
 }
 
 fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
-    let new_connection = decision.new_connection?;
+    let Opens::Request { route } = decision.selected.opens else { return None };
     let Parsed::Segment(segment) = parse(frame, Some(OWN)) else { panic!("{frame:02x?} begins nothing") };
     let wants = TcpHeader::payload(frame, &segment.at);
     Some(TraceEvent::Connection(ConnectionEvent {
@@ -45,10 +45,10 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
         latency_ns: 0,
         client: SocketAddr::new(segment.at.src, segment.src_port),
         service: SocketAddr::new(segment.at.dst, segment.dst_port),
-        server: new_connection.server,
+        server: decision.selected.server,
         reason: decision.reason,
-        also_counted: decision.also_counted,
-        route: new_connection.route,
+        also_counted: decision.selected.also_counted,
+        route,
         head: wants[..wants.len().min(HEAD_MAX)].to_vec(),
     }))
 }
@@ -73,7 +73,7 @@ fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent>
         len,
         verdict: decision.verdict.into(),
         reason: decision.reason,
-        also_counted: decision.also_counted,
-        server: decision.server,
+        also_counted: decision.selected.also_counted,
+        server: decision.server(),
     }))
 }

@@ -430,15 +430,15 @@ impl Core {
         let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
         let decision = decide(&self.tables, &self.memory(), &mut packet, self.now);
         let after = packet.frame().to_vec();
-        for reason in [Some(decision.reason), decision.also_counted].into_iter().flatten() {
+        for reason in decision.reasons() {
             *self.reasons.entry(reason).or_default() += 1;
         }
         // A frame that is held goes to no server yet.
-        if decision.server != NO_SERVER && decision.verdict != Verdict::Hold {
-            let server = self.servers.entry(decision.server).or_default();
+        if decision.server() != NO_SERVER && decision.verdict != Verdict::Hold {
+            let server = self.servers.entry(decision.server()).or_default();
             server.packets += 1;
             server.bytes += before.len() as u64;
-            server.connections += u64::from(decision.new_session);
+            server.connections += u64::from(decision.is_new_session());
         }
         (decision, after)
     }

@@ -145,7 +145,7 @@ impl Executor {
         );
         match (decision.verdict, decision.reason) {
             (Verdict::Hold, Reason::Rehandoff) => {
-                let moving = HeldSegment { reason: Reason::Rehandoff, server: decision.server, ..held };
+                let moving = HeldSegment { reason: Reason::Rehandoff, server: decision.server(), ..held };
                 self.handing.again.as_ref().map(|again| again.try_send(moving));
             }
             _ => self.send_decided(&decision, &mut packet),

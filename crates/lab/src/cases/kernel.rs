@@ -112,7 +112,7 @@ impl Kernel {
             Verdict::Forward { .. } => {
                 Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)
             }
-            Verdict::Pass => Exit::Host,
+            Verdict::Pass | Verdict::HostStack { .. } => Exit::Host,
             // A test run doesn't tell what is held either.
             Verdict::Drop | Verdict::Hold
                 if may_be_held

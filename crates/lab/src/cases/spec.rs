@@ -126,14 +126,14 @@ impl Spec {
 fn exit(verdict: Verdict) -> Exit {
     match verdict {
         Verdict::Forward { ifindex } => Exit::Interface(ifindex),
-        Verdict::Pass => Exit::Host,
+        Verdict::Pass | Verdict::HostStack { .. } => Exit::Host,
         Verdict::Drop => Exit::Nowhere,
         Verdict::Hold => Exit::Held,
     }
 }
 
 fn count(decision: &Decision, reasons: &mut BTreeMap<Reason, u64>) {
-    for reason in [Some(decision.reason), decision.also_counted].into_iter().flatten() {
+    for reason in decision.reasons() {
         *reasons.entry(reason).or_default() += 1;
     }
 }

@@ -1,6 +1,6 @@
-//! A packet of a session, and what its session's value is worth beside the one that is noted.
+//! A packet of a session, and whether its session's new value is worth a write.
 
-use super::DecisionContext;
+use super::Decide;
 use crate::net::Protocol;
 use crate::net::wire::{TCP_ACK, TCP_SYN};
 use crate::path::arrival::Arrival;
@@ -18,44 +18,46 @@ pub(super) const NEAR_MASK: u16 = PLAUSIBLE - 1;
 /// A packet of a session, on its way to the server or back.
 pub(super) struct Flow<'a> {
     pub(super) vip: &'a Vip,
+    pub(super) segment: &'a Segment,
     pub(super) key: SessionKey,
     pub(super) hash: FlowHash,
     pub(super) arrival: Arrival,
-    pub(super) udp: bool,
-    pub(super) flags: u8,
-    pub(super) sequence: u32,
-    pub(super) acknowledgment: u32,
     pub(super) now: u32,
 }
 
-impl<'a> Flow<'a> {
-    pub(super) fn new(known: &DecisionContext<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+impl Decide<'_, '_> {
+    /// The flow of a client's packet.
+    pub(super) fn client_flow<'f>(&self, segment: &'f Segment, vip: &'f Vip) -> Flow<'f> {
         let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
-        Flow::of(key, known, segment, vip)
+        self.flow(key, segment, vip)
     }
 
-    pub(super) fn of(key: SessionKey, known: &DecisionContext<'_>, segment: &Segment, vip: &'a Vip) -> Self {
-        let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
-        let udp = segment.protocol == Protocol::Udp;
-        let &Segment { flags, sequence, acknowledgment, .. } = segment;
-        Flow { vip, key, hash, arrival, udp, flags, sequence, acknowledgment, now: known.now }
+    pub(super) fn flow<'f>(&self, key: SessionKey, segment: &'f Segment, vip: &'f Vip) -> Flow<'f> {
+        let (hash, arrival) = (key.hash(self.memory.seed), self.arrival(vip));
+        Flow { vip, segment, key, hash, arrival, now: self.now }
+    }
+}
+
+impl Flow<'_> {
+    pub(super) fn is_udp(&self) -> bool {
+        self.segment.protocol == Protocol::Udp
     }
 
-    /// Whether its session's mark is not for who follows it: it is from the connection's cookie.
+    /// Whether the session's mark is that of the connection's cookie, which packets don't change.
     pub(super) fn keeps_mark(&self) -> bool {
         self.vip.handoff.is_some()
     }
 
     /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
     pub(super) fn opens(&self) -> bool {
-        self.udp || self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+        self.is_udp() || self.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
     }
 
     pub(super) fn value(&self, server: u16, state: State) -> Value {
         Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
     }
 
-    /// Whether what a session is now must be noted.
+    /// Whether a session's new value must be written over the old one.
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = new.state().step(&self.vip.idle) as i32;

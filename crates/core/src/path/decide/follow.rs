@@ -22,8 +22,8 @@
 //! window; if that closed a session, strangers' SYNs would come to hold places and ports for as
 //! long as clients do that were served.
 
+use super::Decide;
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
-use super::{DecisionContext, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
@@ -62,7 +62,7 @@ pub(super) enum PacketSide {
 
 /// The mark of a session that this packet begins.
 pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
-    if flow.udp { time_mark(flow.now) } else { near_mark(flow.sequence) }
+    if flow.is_udp() { time_mark(flow.now) } else { near_mark(flow.segment.sequence) }
 }
 
 /// Whether a session is over, as far as can be told: its client's port may be used again.
@@ -74,25 +74,36 @@ pub(super) fn has_ended(value: Value) -> bool {
     }
 }
 
-/// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the session
-/// waits for one, or if it acknowledges what the client has last sent: the client's ACK may be lost
-/// behind the director, or put off by the server (`TCP_DEFER_ACCEPT`). Any other answers a SYN that
-/// the client has sent to the server itself. Of a session that was about to end it is the end: the
-/// server has given these ends to another connection (RFC 9293, section 3.6.1).
-pub(super) fn takes(known: &DecisionContext<'_>, segment: &Segment, session: FoundSession<'_>) -> bool {
-    const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
-    let value = session.value;
-    let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
-        || match value.state() {
-            State::Established | State::HalfClosed => {
-                !has_moved_on(value.mark(), near_mark(segment.acknowledgment))
-            }
-            state => !state.is_ending(),
-        };
-    if !takes && value.state().is_ending() {
-        known.memory.sessions.change(session, value.moved_to(State::Closing, known.now));
+impl Decide<'_, '_> {
+    /// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the
+    /// session waits for one, or if it acknowledges what the client has last sent: the client's ACK
+    /// may be lost behind the director, or put off by the server (`TCP_DEFER_ACCEPT`). Any other
+    /// answers a SYN that the client has sent to the server itself. It ends a session that was about
+    /// to end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+    pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
+        const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
+        let value = session.value;
+        let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
+            || match value.state() {
+                State::Established | State::HalfClosed => {
+                    !has_moved_on(value.mark(), near_mark(segment.acknowledgment))
+                }
+                state => !state.is_ending(),
+            };
+        if !takes && value.state().is_ending() {
+            self.memory.sessions.change(session, value.moved_to(State::Closing, self.now));
+        }
+        takes
     }
-    takes
+
+    /// Keeps a session alive and moves its state on. Returns its new value.
+    pub(super) fn follow(&self, flow: &Flow<'_>, side: PacketSide, session: FoundSession<'_>) -> Value {
+        let Some(value) = next_value(flow, side, session.value) else { return session.value };
+        if flow.is_stale(session.value, value) {
+            self.memory.sessions.change(session, value);
+        }
+        value
+    }
 }
 
 /// The change of a session by a packet.
@@ -104,38 +115,24 @@ struct SessionUpdate {
     lasts: bool,
 }
 
-/// Keeps a session alive and moves its state on.
-pub(super) fn follow(
-    memory: &Memory<'_>,
-    flow: &Flow<'_>,
-    side: PacketSide,
-    found: FoundSession<'_>,
-) -> Value {
-    let Some(value) = next(flow, side, found.value) else { return found.value };
-    if flow.is_stale(found.value, value) {
-        memory.sessions.change(found, value);
-    }
-    value
-}
-
-/// The session with this packet; `None` where it changes nothing.
-pub(super) fn next(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
-    let step = match side {
-        PacketSide::Client { sees_answers } => of_client(flow, was, sees_answers),
-        PacketSide::Server => of_server(flow, was),
+/// The session's value after this packet; `None` where the packet changes nothing.
+pub(super) fn next_value(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
+    let update = match side {
+        PacketSide::Client { sees_answers } => update_by_client(flow, was, sees_answers),
+        PacketSide::Server => update_by_server(flow, was),
     }?;
-    let next = flow.value(was.server(), step.state).with_mark(step.mark);
+    let next = flow.value(was.server(), update.state).with_mark(update.mark);
     let gained = next.expires().wrapping_sub(was.expires()) as i32;
-    Some(if step.lasts && gained < 0 { next.moved_to(step.state, was.expires()) } else { next })
+    Some(if update.lasts && gained < 0 { next.moved_to(update.state, was.expires()) } else { next })
 }
 
-/// `None` where a packet changes nothing.
-fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionUpdate> {
-    let has = |flag| flow.flags & flag != 0;
+/// The change by a client's packet; `None` where it changes nothing.
+fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionUpdate> {
+    let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
     let to = |state| Some(SessionUpdate { state, mark, lasts: false });
-    let near = if flow.keeps_mark() { mark } else { near_mark(flow.sequence) };
-    let is_near = flow.keeps_mark() || fits_mark(flow.sequence, mark);
+    let near = if flow.keeps_mark() { mark } else { near_mark(flow.segment.sequence) };
+    let is_near = flow.keeps_mark() || fits_mark(flow.segment.sequence, mark);
     let ended = |plausible: bool| {
         let mark = if plausible && !flow.keeps_mark() { near | PLAUSIBLE } else { near };
         Some(SessionUpdate { state: State::HalfClosed, mark, lasts: !plausible })
@@ -144,7 +141,7 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionU
         State::New if flow.opens() => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::New if has(TCP_RST) && is_near && !sees_answers => ended(true),
         State::New | State::Answered if has(TCP_RST) => None,
-        State::New | State::Answered if answers(flow, was, sees_answers) => match has(TCP_FIN) {
+        State::New | State::Answered if answers_syn_ack(flow, was, sees_answers) => match has(TCP_FIN) {
             true => ended(true),
             false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
@@ -154,7 +151,7 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionU
         State::HalfClosed if has(TCP_SYN) => None,
         State::HalfClosed if is_near => Some(SessionUpdate { state, mark, lasts: true }),
         // A segment that was late, or was sent again although it had come.
-        State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.sequence, mark) => {
+        State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.segment.sequence, mark) => {
             Some(SessionUpdate { state, mark, lasts: true })
         }
         // The plausible one stands.
@@ -173,9 +170,9 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionU
     }
 }
 
-/// The same for a packet of the server's.
-fn of_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
-    let has = |flag| flow.flags & flag != 0;
+/// The change by a server's packet; `None` where it changes nothing.
+fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
+    let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
     let to = |state| Some(SessionUpdate { state, mark, lasts: false });
     match state {
@@ -183,10 +180,12 @@ fn of_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
         State::Closing => to(state),
         // An RST to who has not answered ends nothing that was assured, so its place and port stay
         // anybody's.
-        State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
-            true => {
-                Some(SessionUpdate { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false })
-            }
+        State::New | State::Answered => match flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
+            true => Some(SessionUpdate {
+                state: State::Answered,
+                mark: exact_mark(flow.segment.sequence),
+                lasts: false,
+            }),
             false => None,
         },
         _ if has(TCP_RST) => to(State::Closing),
@@ -198,14 +197,14 @@ fn of_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
 }
 
 /// Whether a client's segment is what follows its SYN.
-fn answers(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
-    let is_answer = flow.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
+fn answers_syn_ack(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
+    let is_answer = flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
     is_answer
         && match was.state() {
             // Its cookie was looked at.
             _ if flow.keeps_mark() => true,
-            State::Answered => exact_mark(flow.acknowledgment.wrapping_sub(1)) == was.mark(),
-            _ => !sees_answers && fits_mark(flow.sequence, was.mark()),
+            State::Answered => exact_mark(flow.segment.acknowledgment.wrapping_sub(1)) == was.mark(),
+            _ => !sees_answers && fits_mark(flow.segment.sequence, was.mark()),
         }
 }
 

@@ -1,55 +1,93 @@
 //! Fragments go where the first one went (RFC 791, section 3.2; RFC 8200, section 4.5).
 
-use super::answer::{self, ClientPath};
-use super::deliver::{DeliveryContext, deliver};
-use super::{Decision, DecisionContext, Reason, track};
-use crate::net::packet::Packet;
-use crate::path::fragments::FragmentKey;
+use super::choose::Selected;
+use super::deliver::DeliveryContext;
+use super::flow::Flow;
+use super::reply::{ClientPath, ReplyPath};
+use super::{Decide, Decision, Reason};
+use crate::path::fragments::{FragmentKey, LIFETIME_MS, Track};
 use crate::path::parse::Layers;
 use crate::path::rewrite::{self, Translation};
-use crate::path::sessions::FlowHash;
-use crate::path::tables::{Forwarding, NO_SERVER};
+use crate::path::sessions::{FlowHash, ticks};
+use crate::path::tables::Forwarding;
 
-/// A fragment other than the first.
-pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Layers) -> Decision {
-    let tables = known.tables;
-    let Some(fragment) = at.fragment else {
-        return Decision::pass(Reason::NotService);
-    };
-    let Some(track) = track::find(known, &FragmentKey::of(at, fragment.id)) else {
-        let expected = tables.has_address(at.dst) || tables.has_endpoint(at.src);
-        return match expected {
-            true => Decision::held(packet, Reason::FragmentHeld, Reason::FragmentLost),
-            false => Decision::pass(Reason::NotService),
+impl Decide<'_, '_> {
+    /// Decides a fragment other than the first.
+    pub(super) fn later_fragment(&mut self, at: &Layers) -> Decision {
+        let tables = self.tables;
+        let Some(fragment) = at.fragment else {
+            return Decision::pass(Reason::NotService);
         };
-    };
-    if fragment.offset < track.first_end {
-        return Decision::drop(Reason::FragmentOverlap);
+        let Some(track) = self.find_track(&FragmentKey::of(at, fragment.id)) else {
+            return match tables.has_address(at.dst) || tables.has_endpoint(at.src) {
+                true => self.hold(Reason::FragmentHeld, Reason::FragmentLost),
+                false => Decision::pass(Reason::NotService),
+            };
+        };
+        if fragment.offset < track.first_end {
+            return Decision::drop(Reason::FragmentOverlap);
+        }
+        let (Some(server), Some((service, vip))) =
+            (tables.servers.get(&track.server), tables.vip_by_id(track.vip))
+        else {
+            return Decision::drop(Reason::NoServer);
+        };
+        if !track.answer {
+            // The ports are with the first fragment; of a tunnel's paths any will do.
+            let context = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: self.arrival(vip) };
+            let (verdict, reason) = self.deliver(at, server, &context);
+            return Decision { selected: Selected::of(track.server), ..Decision::of(verdict, reason) };
+        }
+        let client = match track.port {
+            0 => Some((at.dst, None)),
+            port => {
+                let holder = self.memory.ports.holder(track.server, port, self.now);
+                holder.map(|(holder, _)| (holder.session.client, Some(holder)))
+            }
+        };
+        let (Some((client, holder)), Forwarding::Nat { own, .. }) = (client, server.forwarding) else {
+            return Decision::drop(Reason::FragmentLost);
+        };
+        let path =
+            ReplyPath { service: service.address, client, toward: ClientPath::of(self, client, holder), own };
+        let ends = Translation { src: Some(service.address), dst: Some(client), ..Translation::default() };
+        self.send_reply(at, &path, |packet| rewrite::translate(packet, at, &ends))
     }
-    let (Some(server), Some((service, vip))) =
-        (tables.servers.get(&track.server), tables.vip_by_id(track.vip))
-    else {
-        return Decision::drop(Reason::NoServer);
-    };
-    if !track.answer {
-        // Its ports are with the first; of a tunnel's paths any will do.
-        let route = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
-        let (verdict, reason) = deliver(known, packet, at, server, &route);
-        let given = matches!(reason, Reason::Forwarded | Reason::Local);
-        let server = if given { track.server } else { NO_SERVER };
-        return Decision { server, ..Decision::of(verdict, reason) };
+
+    /// Records where a packet went, if it is a first fragment. `port` is the one that stands for
+    /// the client, or 0; `answer` is true for a server's packet.
+    ///
+    /// # Errors
+    /// Another first fragment of the same packet went elsewhere or has another length: one would be
+    /// written over the other.
+    pub(super) fn note_track(
+        &self,
+        flow: &Flow<'_>,
+        server: u16,
+        port: u16,
+        answer: bool,
+    ) -> Result<(), Reason> {
+        let at = &flow.segment.at;
+        let Some(fragment) = at.fragment else {
+            return Ok(());
+        };
+        let expires = self.now.wrapping_add(ticks(LIFETIME_MS));
+        let track = Track { expires, server, vip: flow.vip.id, port, first_end: fragment.end, answer };
+        let key = FragmentKey::of(at, fragment.id);
+        match self.find_track(&key) {
+            Some(seen) if (Track { expires, ..seen }) != track => return Err(Reason::FragmentOverlap),
+            Some(_) => {}
+            None => self.memory.fragments.note(&key, track),
+        }
+        Ok(())
     }
-    let client = match track.port {
-        0 => Some((at.dst, ClientPath::client(known, at.dst, None))),
-        port => known.memory.ports.holder(track.server, port, known.now).map(|(holder, _)| {
-            let client = holder.session.client;
-            (client, ClientPath::client(known, client, Some(holder)))
-        }),
-    };
-    let (Some((client, toward)), Forwarding::Nat { own, .. }) = (client, server.forwarding) else {
-        return Decision::drop(Reason::FragmentLost);
-    };
-    let ends = Translation { src: Some(service.address), dst: Some(client), ..Translation::default() };
-    let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, at, &ends);
-    answer::send(known, packet, at, (service.address, client), toward, own, rewrite)
+
+    /// Returns the record of the first fragment, while it lives.
+    fn find_track(&self, key: &FragmentKey) -> Option<Track> {
+        let track = self.memory.fragments.find(key)?;
+        // Ticks wrap after 52 days, so an entry that was never cleared seems to live again for five
+        // seconds. It costs one packet, as networks lose them.
+        let left = track.expires.wrapping_sub(self.now).wrapping_sub(1);
+        (left < ticks(LIFETIME_MS)).then_some(track)
+    }
 }

@@ -1,11 +1,17 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. Clients'
-//! packets go to servers ([`choose`] and [`deliver`]), those that servers answer through the
-//! director go back to clients ([`answer`]); fragments and ICMP errors follow the packets that they
-//! belong to ([`fragment`], [`error`]).
+//! `Decide` is one packet with everything that its decision depends on; the steps are its
+//! methods, under the names that `bpf/director` has:
+//!
+//! 1. `Decide::fast_path` decides most packets: whole ones of sessions at work. All others take
+//!    `Decide::slow_path`, which parses the packet.
+//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds its session's
+//!    server or selects one, and `Decide::send_to_server` delivers it. Services with `handoff`
+//!    have `Decide::hand_off` in the place of `choose`.
+//! 3. A server's packet takes `Decide::decide_reply`, which sends it to the client.
+//! 4. Later fragments (`Decide::later_fragment`) and ICMP errors (`Decide::icmp_error`) follow
+//!    the packets that they belong to.
 
-mod answer;
 mod choose;
 mod deliver;
 mod error;
@@ -14,9 +20,10 @@ mod flow;
 mod follow;
 mod fragment;
 mod handoff;
-mod track;
+mod reply;
 
 pub use crate::path::reason::Reason;
+pub use choose::{Opens, Selected};
 pub use handoff::{end, stay};
 
 use crate::net::packet::Packet;
@@ -34,28 +41,30 @@ use crate::path::routes::Routes;
 use crate::path::seed::Seed;
 use crate::path::select::Counts;
 use crate::path::sessions::Sessions;
-use crate::path::tables::{ALL_FULL, NO_SERVER, Tables, Vip, VipKey};
+use crate::path::tables::{NO_SERVER, Tables, Vip};
 use crate::path::unmatched::Unmatched;
-use choose::{Selected, choose};
 use core::net::IpAddr;
-use deliver::{DeliveryContext, deliver};
-use flow::Flow;
 
 /// The verdict on a frame, for an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Send it out of this interface, as it now stands.
+    /// The engine sends the frame out of this interface, as it now stands.
     Forward {
         /// Interface index.
         ifindex: u32,
     },
-    /// The host's own stack has it, as it now stands.
+    /// The host's own stack receives the frame, as it now stands.
     Pass,
-    /// It goes nowhere.
+    /// The host's own stack sends the rewritten packet: it finds the neighbour, or fragments it.
+    HostStack {
+        /// The interface that leads to a link-local destination; `None` for any other one.
+        link: Option<u32>,
+    },
+    /// The frame is dropped.
     Drop,
-    /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again
-    /// soon, for [`crate::path::fragments::PATIENCE_MS`] at most; [`Reason::Rehandoff`] and
-    /// [`Reason::RehandoffBuffered`] to be given to whoever moves connections.
+    /// The engine keeps the frame as it is. [`Reason::FragmentHeld`]: it is decided again soon, for
+    /// [`crate::path::fragments::PATIENCE_MS`] at most. [`Reason::Rehandoff`] and
+    /// [`Reason::RehandoffBuffered`]: it goes to the task that moves the connection.
     Hold,
 }
 
@@ -99,44 +108,13 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Why.
     pub reason: Reason,
-    /// The server that the packet is for and counted to, or [`NO_SERVER`].
-    pub server: u16,
-    /// Whether a server was chosen anew.
-    pub new_session: bool,
-    /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside
-    /// `reason`.
-    pub also_counted: Option<Reason>,
-    /// Of a packet with which a client said what it wants: who was to have the connection. Nothing
-    /// is counted by it.
-    pub new_connection: Option<NewConnection>,
-    /// With [`Reason::HostStack`], to a link-local address: the interface that leads to it.
-    pub link: Option<u32>,
-}
-
-/// The server given a connection for its client's request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewConnection {
-    /// The server or punt slot that has the connection from now on, or [`NO_SERVER`].
-    pub server: u16,
-    /// The number of the route that chose it; `None` where none did.
-    pub route: Option<u16>,
-}
-
-impl NewConnection {
-    const NO_SERVER_CHOSEN: NewConnection = NewConnection { server: NO_SERVER, route: None };
+    /// The server that was selected for the packet, and how.
+    pub selected: Selected,
 }
 
 impl Decision {
     const fn of(verdict: Verdict, reason: Reason) -> Self {
-        Decision {
-            verdict,
-            reason,
-            server: NO_SERVER,
-            new_session: false,
-            also_counted: None,
-            new_connection: None,
-            link: None,
-        }
+        Decision { verdict, reason, selected: Selected::NONE }
     }
     const fn pass(reason: Reason) -> Self {
         Decision::of(Verdict::Pass, reason)
@@ -144,115 +122,152 @@ impl Decision {
     const fn drop(reason: Reason) -> Self {
         Decision::of(Verdict::Drop, reason)
     }
-    /// Holds a packet, if it isn't too long for that.
-    fn held(packet: &Packet<'_>, reason: Reason, too_long: Reason) -> Self {
-        match packet.frame().len() {
+
+    /// The server that gets the packet and that it counts to, or whose connection moves; else
+    /// [`NO_SERVER`].
+    pub const fn server(&self) -> u16 {
+        match (self.verdict, self.reason) {
+            (_, Reason::Forwarded | Reason::Local) | (Verdict::Hold, _) => self.selected.server,
+            _ => NO_SERVER,
+        }
+    }
+
+    /// Whether the packet begins a session on the server that gets it.
+    pub fn is_new_session(&self) -> bool {
+        self.server() != NO_SERVER && self.selected.opens != Opens::Nothing
+    }
+
+    /// The reasons that count: the verdict's, and what the selection of the server met.
+    pub fn reasons(&self) -> impl Iterator<Item = Reason> {
+        [Some(self.reason), self.selected.also_counted].into_iter().flatten()
+    }
+}
+
+/// The decision on one packet: the packet and everything that its verdict depends on.
+struct Decide<'a, 'p> {
+    tables: &'a Tables,
+    memory: &'a Memory<'a>,
+    packet: &'a mut Packet<'p>,
+    /// The frame's source as it came, of which [`Arrival::of`] depends.
+    source: Mac,
+    /// The tick of the decision.
+    now: u32,
+}
+
+/// Decides a packet at tick `now`, and rewrites it accordingly.
+pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    let mut decide = Decide::new(tables, memory, packet, now);
+    decide.fast_path().unwrap_or_else(|| decide.slow_path())
+}
+
+/// Decides a packet on the slow path, which any packet can take.
+pub fn slow_path(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    Decide::new(tables, memory, packet, now).slow_path()
+}
+
+impl<'a, 'p> Decide<'a, 'p> {
+    fn new(tables: &'a Tables, memory: &'a Memory<'a>, packet: &'a mut Packet<'p>, now: u32) -> Self {
+        let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
+        Decide { tables, memory, packet, source: source.unwrap_or_default(), now }
+    }
+
+    fn slow_path(&mut self) -> Decision {
+        let tables = self.tables;
+        match self.parse() {
+            Parsed::Pass(reason) => Decision::pass(reason),
+            Parsed::Odd(reason, dst) => match odd_reason(tables, reason, dst) {
+                Reason::NotService => Decision::pass(Reason::NotService),
+                reason => Decision::drop(reason),
+            },
+            Parsed::ArpRequest { l3, target, sender } => {
+                let Some(own) = self.own_mac_for(target.into(), sender.into()) else {
+                    return Decision::pass(Reason::NotService);
+                };
+                rewrite::arp_answer(self.packet, l3, own);
+                self.frame_back(Reason::ArpAnswered)
+            }
+            Parsed::Solicitation { l3, target, sender } => {
+                let Some(own) = self.own_mac_for(target.into(), sender.into()) else {
+                    return Decision::pass(Reason::NotService);
+                };
+                match rewrite::neighbour_answer(self.packet, l3, target, sender, own) {
+                    true => self.frame_back(Reason::NeighbourAnswered),
+                    false => Decision::drop(Reason::NoHeadroom),
+                }
+            }
+            Parsed::Echo(at) if tables.has_address(at.dst) => {
+                rewrite::echo_answer(self.packet, &at);
+                self.frame_back(Reason::EchoAnswered)
+            }
+            Parsed::Echo(_) => Decision::pass(Reason::NotService),
+            Parsed::Segment(segment) => match tables.vips.get(&segment.vip_key()) {
+                Some(vip) => self.decide_segment(&segment, vip),
+                None => self.decide_reply(&segment),
+            },
+            Parsed::LaterFragment(at) => self.later_fragment(&at),
+            Parsed::IcmpError(error) => self.icmp_error(&error),
+        }
+    }
+
+    /// Decides a client's packet to a service.
+    fn decide_segment(&mut self, segment: &Segment, vip: &Vip) -> Decision {
+        if has_bad_flags(segment) {
+            return Decision::drop(Reason::BadFlags);
+        }
+        let flow = self.client_flow(segment, vip);
+        if let Some(handoff) = &vip.handoff {
+            return self.hand_off(&flow, handoff);
+        }
+        let selected = self.choose(&flow);
+        self.send_to_server(&flow, selected)
+    }
+
+    fn parse(&self) -> Parsed {
+        parse(self.packet.frame(), self.tables.interfaces.get(&self.packet.ingress).copied())
+    }
+
+    /// Sends the frame back by the interface that it came by.
+    fn frame_back(&self, reason: Reason) -> Decision {
+        Decision::of(Verdict::Forward { ifindex: self.packet.ingress }, reason)
+    }
+
+    /// Holds the packet, or drops it with the reason `too_long`.
+    fn hold(&self, reason: Reason, too_long: Reason) -> Decision {
+        match self.packet.frame().len() {
             0..=HELD_FRAME_MAX => Decision::of(Verdict::Hold, reason),
             _ => Decision::drop(too_long),
         }
     }
-}
 
-/// Everything that a decision goes by.
-#[derive(Clone, Copy)]
-struct DecisionContext<'a> {
-    tables: &'a Tables,
-    memory: &'a Memory<'a>,
-    /// The frame's source, which says how it came: [`Arrival::of`].
-    source: Mac,
-    /// The interface that it came by.
-    ingress: u32,
-    now: u32,
-}
-
-impl<'a> DecisionContext<'a> {
-    /// The inputs of a packet's decision at tick `now`.
-    fn of(tables: &'a Tables, memory: &'a Memory<'a>, packet: &Packet<'_>, now: u32) -> Self {
-        let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
-        DecisionContext { tables, memory, source: source.unwrap_or_default(), ingress: packet.ingress, now }
+    /// The MAC to answer ARP or neighbour discovery with, if this host answers for `target` now. A
+    /// sender that claims the address itself announces a conflict (RFC 5227) and gets no answer.
+    fn own_mac_for(&self, target: IpAddr, sender: IpAddr) -> Option<Mac> {
+        let own = *self.tables.interfaces.get(&self.packet.ingress)?;
+        let answers = self.tables.announces(target) && self.memory.lease.holds(self.now) && sender != target;
+        answers.then_some(own)
     }
 
-    /// Where the sender of this packet is, if it has a link-local address.
+    /// The link and MAC of the packet's sender, if `client` is a link-local address.
     ///
     /// # Errors
-    /// [`Reason::LinkLocal`] if nothing that is sent to it would find it: frames go out as the
-    /// interface has them, without tags.
-    fn near(&self, at: &Layers) -> Result<Option<LinkLocalPeer>, Reason> {
-        if !is_link_local(at.src) {
+    /// [`Reason::LinkLocal`] if no reply could reach it: frames go out as the interface has them,
+    /// without tags.
+    fn near(&self, client: IpAddr, at: &Layers) -> Result<Option<LinkLocalPeer>, Reason> {
+        if !is_link_local(client) {
             return Ok(None);
         }
-        if !ports::is_near(at.src) || at.l3 != ETHERNET_LEN {
+        if !ports::is_near(client) || at.l3 != ETHERNET_LEN {
             return Err(Reason::LinkLocal);
         }
-        Ok(Some(LinkLocalPeer { link: self.ingress, mac: self.source }))
+        Ok(Some(LinkLocalPeer { link: self.packet.ingress, mac: self.source }))
     }
 
     fn arrival(&self, vip: &Vip) -> Arrival {
         Arrival::of(self.tables, vip, self.source)
     }
-
-    /// Whether this host answers for an address, now.
-    fn answers_for(&self, address: IpAddr) -> bool {
-        self.tables.announces(address) && self.memory.lease.holds(self.now)
-    }
 }
 
-/// Decides a packet at tick `now`, and rewrites it accordingly: on the fast path where that will
-/// do.
-pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
-    let known = DecisionContext::of(tables, memory, packet, now);
-    fast_path::decide(&known, packet).unwrap_or_else(|| slow_path(tables, memory, packet, now))
-}
-
-/// The same on the slow path, which any packet can go.
-pub fn slow_path(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
-    let own = tables.interfaces.get(&packet.ingress).copied();
-    let known = DecisionContext::of(tables, memory, packet, now);
-    let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);
-    match parse(packet.frame(), own) {
-        Parsed::Pass(reason) => Decision::pass(reason),
-        Parsed::Odd(reason, dst) => match odd_reason(tables, reason, dst) {
-            Reason::NotService => Decision::pass(Reason::NotService),
-            reason => Decision::drop(reason),
-        },
-        Parsed::ArpRequest { l3, target, sender } => match own {
-            // A sender that claims the address itself is no question but a conflict (RFC 5227).
-            Some(own) if known.answers_for(target.into()) && sender != target => {
-                let decision = answered(Reason::ArpAnswered);
-                rewrite::arp_answer(packet, l3, own);
-                decision
-            }
-            _ => Decision::pass(Reason::NotService),
-        },
-        Parsed::Solicitation { l3, target, sender } => match own {
-            Some(own) if known.answers_for(target.into()) && sender != target => {
-                let decision = answered(Reason::NeighbourAnswered);
-                match rewrite::neighbour_answer(packet, l3, target, sender, own) {
-                    true => decision,
-                    false => Decision::drop(Reason::NoHeadroom),
-                }
-            }
-            _ => Decision::pass(Reason::NotService),
-        },
-        Parsed::Echo(at) if tables.has_address(at.dst) => {
-            let decision = answered(Reason::EchoAnswered);
-            rewrite::echo_answer(packet, &at);
-            decision
-        }
-        Parsed::Echo(_) => Decision::pass(Reason::NotService),
-        Parsed::Segment(segment) => {
-            let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
-            match tables.vips.get(&key) {
-                Some(vip) => decide_segment(&known, packet, &segment, vip),
-                None => answer::decide(&known, packet, &segment),
-            }
-        }
-        Parsed::LaterFragment(at) => fragment::decide(&known, packet, &at),
-        Parsed::IcmpError(error) => error::decide(&known, packet, &error),
-    }
-}
-
-/// Whether an address says where its owner is on one link only.
+/// Whether an address is valid on one link only.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
@@ -260,63 +275,4 @@ fn is_link_local(address: IpAddr) -> bool {
 /// SYN together with FIN or RST: no stack sends that.
 fn has_bad_flags(segment: &Segment) -> bool {
     segment.flags & TCP_SYN != 0 && segment.flags & (TCP_FIN | TCP_RST) != 0
-}
-
-/// A packet from a client.
-fn decide_segment(
-    known: &DecisionContext<'_>,
-    packet: &mut Packet<'_>,
-    segment: &Segment,
-    vip: &Vip,
-) -> Decision {
-    if has_bad_flags(segment) {
-        return Decision::drop(Reason::BadFlags);
-    }
-    let flow = Flow::new(known, segment, vip);
-    if let Some(handoff) = &vip.handoff {
-        return handoff::decide(known, packet, segment, &flow, handoff);
-    }
-    let choice = choose(known.tables, known.memory, &flow);
-    carry(known, packet, segment, &flow, &choice)
-}
-
-/// Takes a client's packet to the server that was chosen.
-fn carry(
-    known: &DecisionContext<'_>,
-    packet: &mut Packet<'_>,
-    segment: &Segment,
-    flow: &Flow<'_>,
-    choice: &Selected,
-) -> Decision {
-    let Some(server) = known.tables.servers.get(&choice.server) else {
-        return Decision::drop(if choice.server == ALL_FULL {
-            Reason::ServersFull
-        } else {
-            Reason::NoServer
-        });
-    };
-    let port = match deliver::hidden_port(known, &segment.at, flow, choice, server) {
-        Ok(port) => port,
-        Err(Reason::NoSession) if !flow.opens() => {
-            return handoff::unmatched_segment(known, packet, segment, flow, Reason::NoSession);
-        }
-        Err(reason) => return Decision::drop(reason),
-    };
-    if let Err(reason) = track::note_track(known, &segment.at, choice.server, flow.vip.id, port, false) {
-        return Decision::drop(reason);
-    }
-    let route = DeliveryContext { hash: flow.hash, port, arrival: flow.arrival };
-    let (verdict, reason) = deliver(known, packet, &segment.at, server, &route);
-    if !matches!(reason, Reason::Forwarded | Reason::Local) {
-        return Decision { also_counted: choice.also_counted, ..Decision::of(verdict, reason) };
-    }
-    Decision {
-        verdict,
-        reason,
-        server: choice.server,
-        new_session: choice.new_session,
-        also_counted: choice.also_counted,
-        new_connection: None,
-        link: None,
-    }
 }

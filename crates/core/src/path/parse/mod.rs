@@ -23,7 +23,7 @@ use crate::net::wire::{
     ETHERTYPE_VLAN, Ethernet, Mac, Tcp, Udp,
 };
 use crate::path::reason::Reason;
-use crate::path::tables::Tables;
+use crate::path::tables::{Tables, VipKey};
 
 /// Bytes of a UDP header.
 pub(crate) const UDP_LEN: usize = 8;
@@ -68,6 +68,13 @@ pub struct Segment {
     pub sequence: u32,
     /// TCP's acknowledgment number; 0 for UDP.
     pub acknowledgment: u32,
+}
+
+impl Segment {
+    /// The key of the service that the packet is for, if it is for one.
+    pub fn vip_key(&self) -> VipKey {
+        VipKey { address: self.at.dst, port: self.dst_port, protocol: self.protocol }
+    }
 }
 
 /// An ICMP error: about which packet.

@@ -54,7 +54,7 @@ pub fn encapsulate(
     ifindex: u32,
 ) -> bool {
     let Tunnel { encapsulation, from, to, mark } = tunnel;
-    let (class, dont_fragment, id) = inherited(packet.frame(), at);
+    let inherited = Inherited::read(packet.frame(), at);
     let link_len = link_len(packet, at, ifindex);
     let outer_len = outer_len(encapsulation, to, mark.is_some());
     if !packet.relink(at.l3, outer_len, link_len, ethertype(to.is_ipv6())) {
@@ -70,11 +70,11 @@ pub fn encapsulate(
     let Some(header) = frame.get_mut(link_len..link_len + outer_len) else { return false };
     match (Octets::of(from), Octets::of(to)) {
         (Octets::Four(from), Octets::Four(to)) => {
-            let ip = outer_v4(class, rest_len, dont_fragment, id, next, from, to);
+            let ip = outer4(from, to, &inherited, rest_len, next);
             header[..20].copy_from_slice(ip.as_bytes());
         }
         (from, to) => {
-            let ip = outer_v6(class, rest_len, hash, next);
+            let ip = outer6(&inherited, hash, rest_len, next);
             header[..8].copy_from_slice(&ip.as_bytes()[..8]);
             header[8..24].copy_from_slice(from.bytes());
             header[24..40].copy_from_slice(to.bytes());
@@ -105,34 +105,37 @@ pub fn encapsulate(
     true
 }
 
-/// The fields that the outer header takes from the inner one: traffic class with ECN (RFC 6040,
-/// section 4.1), whether it may be fragmented, and an identification.
-fn inherited(frame: &[u8], at: &Layers) -> (u8, bool, u16) {
-    let byte = |place: usize| frame.get(at.l3 + place).copied().unwrap_or_default();
-    if at.dst.is_ipv6() {
-        return (byte(0) << 4 | byte(1) >> 4, true, 0);
-    }
-    (byte(1), byte(6) & (IPV4_DONT_FRAGMENT >> 8) as u8 != 0, u16::from_be_bytes([byte(4), byte(5)]))
+/// The fields that the outer header takes from the inner one.
+struct Inherited {
+    /// Traffic class with ECN (RFC 6040, section 4.1).
+    class: u8,
+    id: u16,
+    /// "Don't fragment", or 0.
+    fragment: u16,
 }
 
-fn outer_v4(
-    tos: u8,
-    rest_len: usize,
-    dont_fragment: bool,
-    id: u16,
-    protocol: u8,
-    from: [u8; 4],
-    to: [u8; 4],
-) -> Ipv4 {
+impl Inherited {
+    fn read(frame: &[u8], at: &Layers) -> Inherited {
+        let byte = |place: usize| frame.get(at.l3 + place).copied().unwrap_or_default();
+        if at.dst.is_ipv6() {
+            return Inherited { class: byte(0) << 4 | byte(1) >> 4, id: 0, fragment: IPV4_DONT_FRAGMENT };
+        }
+        let fragment = u16::from_be_bytes([byte(6), byte(7)]) & IPV4_DONT_FRAGMENT;
+        // Needed only where it may be fragmented (RFC 6864, section 4).
+        let id = if fragment == 0 { u16::from_be_bytes([byte(4), byte(5)]) } else { 0 };
+        Inherited { class: byte(1), id, fragment }
+    }
+}
+
+fn outer4(from: [u8; 4], to: [u8; 4], inherited: &Inherited, rest_len: usize, next: u8) -> Ipv4 {
     let mut ip = Ipv4 {
         version_ihl: 0x45,
-        tos,
+        tos: inherited.class,
         total_len: U16::new((20 + rest_len) as u16),
-        // Needed only where it may be fragmented (RFC 6864, section 4).
-        id: U16::new(if dont_fragment { 0 } else { id }),
-        fragment: U16::new(if dont_fragment { IPV4_DONT_FRAGMENT } else { 0 }),
+        id: U16::new(inherited.id),
+        fragment: U16::new(inherited.fragment),
         ttl: TTL,
-        protocol,
+        protocol: next,
         checksum: U16::new(0),
         src: U32::from_bytes(from),
         dst: U32::from_bytes(to),
@@ -142,12 +145,12 @@ fn outer_v4(
 }
 
 /// Without addresses. The flow label spreads flows over equal-cost paths (RFC 6438).
-fn outer_v6(class: u8, rest_len: usize, hash: FlowHash, next_header: u8) -> Ipv6 {
+fn outer6(inherited: &Inherited, hash: FlowHash, rest_len: usize, next: u8) -> Ipv6 {
     let label = (hash.0 >> 44) as u32 & 0xf_ffff;
     Ipv6 {
-        version_class_flow: U32::new(6 << 28 | u32::from(class) << 20 | label),
+        version_class_flow: U32::new(6 << 28 | u32::from(inherited.class) << 20 | label),
         payload_len: U16::new(rest_len as u16),
-        next_header,
+        next_header: next,
         hop_limit: TTL,
         src: [0; 16],
         dst: [0; 16],

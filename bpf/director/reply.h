@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What servers answer through the director: core/src/path/decide/answer.rs. */
-#ifndef EVENER_ANSWER_H
-#define EVENER_ANSWER_H
+/* Servers' replies through the director: core/src/path/decide/reply.rs. */
+#ifndef EVENER_REPLY_H
+#define EVENER_REPLY_H
 
 #include "director/deliver.h"
 #include "director/fib_cache.h"
@@ -14,8 +14,8 @@
 static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
 {
 	__u32 number = (__u32)port - FIRST_PORT, index;
-	struct session6 *slot;
 	struct bucket6 *bucket;
+	struct session6 *slot;
 
 	if (number >= PORTS)
 		return false;
@@ -29,7 +29,7 @@ static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, str
 	key->word[2] = READ_ONCE(slot->key[2]);
 	found->place = &slot->value;
 	found->value = READ_ONCE(slot->value);
-	return has_key6(slot, key) && is_live(found->value, now) && value_server(found->value) == server;
+	return has_key(TABLE_PORTS, slot->key, key) && is_live(found->value, now) && value_server(found->value) == server;
 }
 
 static __always_inline struct ip client_of(const struct key6 *key, bool v6)
@@ -59,30 +59,7 @@ static __always_inline void take_near(struct key6 *key, struct near *near)
 	key->word[2] &= 0xffffffff;
 }
 
-static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
-{
-	if (v6)
-		return flow_hash6(key);
-	return flow_hash(key->word[1] << 32 | key->word[2]);
-}
-
-static __always_inline __u64 ring_hash_by_key6(const struct key6 *key, bool v6)
-{
-	if (v6)
-		return ring_hash6(key);
-	return ring_hash(key->word[1] << 32 | key->word[2]);
-}
-
-static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 now, struct found *found)
-{
-	__u64 hash = session_hash(key, v6);
-
-	if (v6)
-		return find6(TABLE_SESSIONS6, 0, key, hash, now, found) != NOT_FOUND;
-	return find_session(key->word[1] << 32 | key->word[2], hash, now, found);
-}
-
-/* For find_owner(): the session is not moved on. */
+/* For find_reply_session(): the session is not moved on. */
 #define FOLLOW_NOT 0x100
 
 /*
@@ -90,12 +67,12 @@ static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 
  * state on by `flags`. Not inlined: the verifier checks it once, and not for each that may be
  * behind an endpoint.
  */
-__attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
+__attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
 {
 	struct server *server = present_server(slot);
 	struct found session = {}, port = {};
 	const struct way_back *back;
-	struct owner *owner;
+	struct reply *reply;
 	struct vip *vip;
 	__u64 value;
 	bool v6;
@@ -103,38 +80,38 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
 	if (!at || !server || !(server->flags & SERVER_NAT))
 		return false;
 	back = &at->back;
-	owner = &at->owner;
+	reply = &at->reply;
 	v6 = back->from.v6;
-	owner->port = 0;
-	owner->near.link = 0;
+	reply->port = 0;
+	reply->near.link = 0;
 	if (server->flags & SERVER_SOURCE_NAT) {
-		owner->port = bpf_ntohs(back->to_port);
+		reply->port = bpf_ntohs(back->to_port);
 		if (!same_ip(&back->to, &server->own) ||
-		    !port_holder(slot, owner->port, back->now, &owner->key, &port) ||
-		    (__u16)owner->key.word[2] != vip_id)
+		    !port_holder(slot, reply->port, back->now, &at->key6, &port) ||
+		    (__u16)at->key6.word[2] != vip_id)
 			return false;
-		take_near(&owner->key, &owner->near);
+		take_near(&at->key6, &reply->near);
 	} else {
-		owner->key = session_key6(&back->to, v6, back->to_port, vip_id);
+		at->key6 = session_key6(&back->to, v6, back->to_port, vip_id);
 	}
-	if (!find_by_key6(&owner->key, v6, back->now, &session) || value_server(session.value) != slot)
+	if (!find_session(&at->key6, v6, session_hash(&at->key6, v6), back->now, &session) || value_server(session.value) != slot)
 		return false;
 	if (!(flags & FOLLOW_NOT) && !takes(&session, flags, at->pkt.numbers >> 32, back->now))
 		return false;
 	vip = find_vip_by_id(vip_id);
 	if (!vip)
 		return false;
-	owner->client = client_of(&owner->key, v6);
-	owner->client_port = bpf_htons(owner->key.word[2] >> 16);
+	reply->client = client_of(&at->key6, v6);
+	reply->client_port = bpf_htons(at->key6.word[2] >> 16);
 	if (v6)
-		owner->service = vip->address6;
+		reply->service = vip->address6;
 	else
-		owner->service = (struct ip){ { vip->key.address } };
-	owner->service_port = vip->key.port;
-	owner->own = server->own;
-	owner->server = slot;
-	owner->vip = vip_id;
-	owner->v6 = v6;
+		reply->service = (struct ip){ { vip->key.address } };
+	reply->service_port = vip->key.port;
+	reply->own = server->own;
+	reply->server = slot;
+	reply->vip = vip_id;
+	reply->v6 = v6;
 	if (flags & FOLLOW_NOT)
 		return true;
 	struct flow flow = {
@@ -154,7 +131,7 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
  * Finds the session of what goes from a server's endpoint to a client, or to where the director
  * speaks for one, and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
  */
-static __always_inline bool find_owner(struct scratch *at, __u32 flags)
+static __always_inline bool find_reply_session(struct scratch *at, __u32 flags)
 {
 	/* Linux 6.1 takes no key from a function's argument. */
 	struct endpoint_key from = at->back.from;
@@ -165,7 +142,7 @@ static __always_inline bool find_owner(struct scratch *at, __u32 flags)
 	for (int i = 0; i < BEHIND_MAX; i++) {
 		if (i >= endpoint->count)
 			break;
-		if (owned_by(at, endpoint->behind[i].vip, endpoint->behind[i].server, flags))
+		if (reply_session_of(at, endpoint->behind[i].vip, endpoint->behind[i].server, flags))
 			return true;
 	}
 	return false;
@@ -193,7 +170,7 @@ static __always_inline bool find_near(context *ctx, struct hop *hop, const struc
 	return true;
 }
 
-/* Finds where a packet goes from `src` to the owner's client; false if nowhere. */
+/* Finds where a packet goes from `src` to the reply's client; false if nowhere. */
 __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const struct ip *src, __u32 len)
 {
 	struct bpf_fib_lookup route = {};
@@ -202,7 +179,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 
 	if (!at || !src)
 		return false;
-	dst = &at->owner.client;
+	dst = &at->reply.client;
 	hop = &at->hop;
 	hop->ifindex = 0;
 	hop->mtu = 0;
@@ -213,8 +190,8 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		route.family = AF_INET6;
 		*(struct ip *)route.ipv6_src = *src;
 		*(struct ip *)route.ipv6_dst = *dst;
-		if (at->owner.near.link)
-			return find_near(ctx, hop, &at->owner.near, len);
+		if (at->reply.near.link)
+			return find_near(ctx, hop, &at->reply.near, len);
 		/* The kernel's look-up knows no link-local addresses: the stack finds this one
 		 * where the answer came by. */
 		if (is_link_local(dst)) {
@@ -276,8 +253,8 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 
 	if (!at || (__u8)outcome == VERDICT_DROP)
 		return outcome;
-	at->owner.client = at->src;
-	at->owner.near.link = 0;
+	at->reply.client = at->src;
+	at->reply.near.link = 0;
 	/* The host's own stack sends nothing on that has its own address as source. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
 	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
@@ -286,16 +263,16 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 }
 
 /* How an answer's ends become those that the client knows. */
-static __always_inline void ends_back(const struct owner *owner, struct ends *ends)
+static __always_inline void reply_ends(const struct reply *reply, struct ends *ends)
 {
 	*ends = (struct ends){};
 	ends->has_src = true;
-	ends->src = owner->service;
-	ends->src_port = owner->service_port;
-	if (owner->port) {
+	ends->src = reply->service;
+	ends->src_port = reply->service_port;
+	if (reply->port) {
 		ends->has_dst = true;
-		ends->dst = owner->client;
-		ends->dst_port = owner->client_port;
+		ends->dst = reply->client;
+		ends->dst_port = reply->client_port;
 	}
 }
 
@@ -306,7 +283,7 @@ static __always_inline void keep_hop(context *ctx, const struct scratch *at)
 	struct fib_hop found = {
 		.since = at->back.now,
 		.epoch = hop->epoch,
-		.src = at->owner.service.word[0],
+		.src = at->reply.service.word[0],
 		.ingress = frame_ingress(ctx),
 		.ifindex = hop->ifindex,
 		.mtu = hop->most,
@@ -314,25 +291,25 @@ static __always_inline void keep_hop(context *ctx, const struct scratch *at)
 
 	copy_mac(found.link, hop->dst);
 	copy_mac(found.link + ETH_ALEN, hop->src);
-	remember_hop(&found, at->owner.client.word[0]);
+	remember_hop(&found, at->reply.client.word[0]);
 }
 
 /* Sends a packet with new ends on by the host's routes. */
-static __always_inline int send_back(context *ctx, struct scratch *at)
+static __always_inline int send_reply(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt = &at->pkt;
 	const struct hop *hop = &at->hop;
 
-	if (!find_hop(ctx, at, &at->owner.service, longest(ctx, pkt)))
+	if (!find_hop(ctx, at, &at->reply.service, longest(ctx, pkt)))
 		return with_reason(VERDICT_DROP, REASON_NO_ROUTE);
 	if (load_ttl(ctx, pkt->l3, pkt->v6) <= 1)
 		return with_reason(VERDICT_DROP, REASON_TTL_EXPIRED);
 	if (hop->mtu) {
 		at->mtu = hop->mtu;
-		at->from = at->owner.own;
+		at->from = at->reply.own;
 		return STEP_TOO_BIG;
 	}
-	ends_back(&at->owner, &at->ends);
+	reply_ends(&at->reply, &at->ends);
 	if (!translate(ctx, pkt, &at->ends, hop->ifindex != 0))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (!hop->ifindex)
@@ -345,7 +322,7 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 }
 
 /* A packet that is for no service: it may be from a server. */
-__attribute__((noinline)) int answer(context *ctx, struct scratch *at)
+__attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
 	struct way_back *back;
@@ -366,43 +343,43 @@ __attribute__((noinline)) int answer(context *ctx, struct scratch *at)
 	/* A session is left as it is by flags that no stack sends. */
 	if (has_bad_flags(flags))
 		flags = FOLLOW_NOT;
-	if (!find_owner(at, flags))
+	if (!find_reply_session(at, flags))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	if (flags & FOLLOW_NOT)
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
-	pkt->server = at->owner.server;
-	pkt->vip = at->owner.vip;
-	pkt->port = at->owner.port;
+	pkt->server = at->reply.server;
+	pkt->vip = at->reply.vip;
+	pkt->port = at->reply.port;
 	if (pkt->is_fragment && !note_track(ctx, at, true))
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
-	return send_back(ctx, at);
+	return send_reply(ctx, at);
 }
 
 /* The fragment is of an answer: it goes where its first one went. */
-static __always_inline int later_answer(context *ctx, struct scratch *at, const struct track *track,
+static __always_inline int later_reply(context *ctx, struct scratch *at, const struct track *track,
 					const struct vip *vip, const struct server *server, __u32 now)
 {
-	struct owner *owner = &at->owner;
+	struct reply *reply = &at->reply;
 	bool v6 = at->pkt.v6;
 	struct found found;
 
-	owner->client = at->key.dst;
-	owner->near.link = 0;
+	reply->client = at->key.dst;
+	reply->near.link = 0;
 	if (track->port) {
-		if (!port_holder(track->server, track->port, now, &owner->key, &found))
+		if (!port_holder(track->server, track->port, now, &at->key6, &found))
 			return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
-		take_near(&owner->key, &owner->near);
-		owner->client = client_of(&owner->key, v6);
+		take_near(&at->key6, &reply->near);
+		reply->client = client_of(&at->key6, v6);
 	}
 	if (!(server->flags & SERVER_NAT))
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
 	if (v6)
-		owner->service = vip->address6;
+		reply->service = vip->address6;
 	else
-		owner->service = (struct ip){ { vip->key.address } };
-	owner->own = server->own;
-	owner->port = track->port;
-	return send_back(ctx, at);
+		reply->service = (struct ip){ { vip->key.address } };
+	reply->own = server->own;
+	reply->port = track->port;
+	return send_reply(ctx, at);
 }
 
 /* A fragment other than the first: core/src/path/decide/fragment.rs. */
@@ -435,7 +412,7 @@ __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 	pkt->server = track->server;
 	pkt->port = track->port;
 	if (track->answer)
-		return later_answer(ctx, at, track, vip, server, now);
+		return later_reply(ctx, at, track, vip, server, now);
 	if (vip->own != NO_SERVER)
 		pkt->arrival = arrival_from(pkt->source);
 	pkt->bytes = frame_len(ctx);
