@@ -1,4 +1,4 @@
-//! Why a packet met its verdict: the names that counters, cases and people see.
+//! Reasons of verdicts: the names that counters, cases and views show.
 
 /// The numbers, of the C header. A reason that is missing below fails the build.
 #[deny(dead_code)]
@@ -7,7 +7,7 @@ mod c {
 }
 
 reasons! {
-    /// Why a packet met its verdict; every one is counted. `bpf/abi.h` has the numbers.
+    /// Reason of a packet's verdict; each is counted. `bpf/abi.h` has the numbers.
     u8;
 
     /// Sent to a server.
@@ -32,7 +32,6 @@ reasons! {
     Truncated = c::TRUNCATED, "truncated";
     /// Dropped: a length field contradicts another or the frame.
     BadLength = c::BAD_LENGTH, "bad_length";
-    /// Dropped: IPv4 options.
     IpOptions = c::IP_OPTIONS, "ip_options";
     /// Dropped: a fragment of an ICMP message.
     Fragment = c::FRAGMENT, "fragment";

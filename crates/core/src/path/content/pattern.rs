@@ -10,7 +10,7 @@ use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, i
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern(HostMatch);
 
-/// In lower case.
+/// Host pattern, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostMatch {
     Exact(String),
@@ -41,7 +41,7 @@ pub(super) enum LiteralPattern<'a> {
 /// The error in a pattern, in a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// No host.
+    /// The pattern is empty.
     #[error("a host is missing: leave `host` out where any will do")]
     HostMissing,
     /// Longer than hosts are.
@@ -50,7 +50,7 @@ pub enum PatternError {
     /// A star in another place.
     #[error("a star stands for whole labels, at the left and once: write *.example.com")]
     HostStar,
-    /// A port.
+    /// Pattern with a port.
     #[error("hosts are compared without their ports: leave the port out")]
     HostPort,
     /// A dot at the end, or two in a row.
@@ -67,7 +67,7 @@ pub enum PatternError {
     /// Longer than paths that are read.
     #[error("the path is longer than {READ_MAX} bytes")]
     PathLong,
-    /// Encoded bytes.
+    /// Pattern with encoded bytes.
     #[error("paths are compared once they are decoded: write the character itself for its '%' code")]
     PathEncoded,
     /// A part that normal paths don't have.
@@ -118,7 +118,7 @@ impl HostPattern {
         }))
     }
 
-    /// Whether a host is meant, in whatever case.
+    /// True if the pattern matches a host, in upper or lower case.
     pub fn matches(&self, host: &[u8]) -> bool {
         match &self.0 {
             HostMatch::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
@@ -131,7 +131,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether all hosts of another pattern are hosts of this one.
+    /// True if the pattern matches every host that another pattern matches.
     pub fn covers(&self, other: &HostPattern) -> bool {
         match (&self.0, &other.0) {
             (_, HostMatch::Exact(name)) => self.matches(name.as_bytes()),
@@ -177,7 +177,7 @@ impl PathPattern {
         }))
     }
 
-    /// Whether a path without its query is meant.
+    /// True if the pattern matches a path without its query.
     pub fn matches(&self, path: &[u8]) -> bool {
         match &self.0 {
             PathMatch::Exact(whole) => path == whole.as_bytes(),
@@ -188,8 +188,8 @@ impl PathPattern {
         }
     }
 
-    /// Whether all paths of another pattern are paths of this one, as far as a comparison of their
-    /// characters shows it: only a star covers a star.
+    /// True if the pattern matches every path that another pattern matches, as far as a comparison
+    /// of characters shows: only a star covers a star.
     pub fn covers(&self, other: &PathPattern) -> bool {
         let (wide, narrow) = (self.to_string(), other.to_string());
         globs(wide.as_bytes(), narrow.as_bytes(), |wanted, byte| {
@@ -235,9 +235,9 @@ fn count(text: &str, byte: u8) -> usize {
     text.bytes().filter(|b| *b == byte).count()
 }
 
-/// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit,
-/// the last star takes a byte more. Earlier ones never need to, so it takes no more steps than the
-/// product of both lengths.
+/// True if a text matches a glob. A star matches as few bytes as it can; if the rest fails, the
+/// last star takes one byte more. Earlier stars never need to, so the steps are at most the product
+/// of both lengths.
 fn globs(glob: &[u8], text: &[u8], is_same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut in_glob, mut in_text) = (0, 0);
     // behind the last star, and where its text ends

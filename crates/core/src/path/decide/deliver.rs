@@ -1,4 +1,4 @@
-//! How a packet gets to its server, by each kind of forwarding.
+//! Delivery of a packet to its server, by each kind of forwarding.
 
 use super::choose::Selected;
 use super::flow::Flow;
@@ -22,7 +22,7 @@ pub(super) const NO_INTERFACE: u32 = 0;
 /// The part of a packet's session that matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
-    /// Spreads tunnels.
+    /// Hash of the flow, which spreads tunnels.
     pub(super) hash: FlowHash,
     /// The port that stands for the client, or 0.
     pub(super) port: u16,
@@ -175,7 +175,7 @@ impl Decide<'_, '_> {
     pub(super) fn untag(&mut self, at: &Layers, ifindex: u32) {
         let link_len = link_len(self.packet, at, ifindex);
         if link_len != at.l3 {
-            // It becomes shorter, so there is room.
+            // The frame becomes shorter, so there is room.
             let _ = self.packet.relink(at.l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
         }
     }

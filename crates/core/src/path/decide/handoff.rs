@@ -60,16 +60,15 @@ fn look_again(
     then(&mut decide, &flow, found)
 }
 
-/// Whether a segment proves its client's handshake.
+/// Result of the check of a client's handshake.
 enum HandshakeProof {
-    /// It doesn't.
+    /// The segment proves nothing.
     Missing,
-    /// It is the first after the cookie with this mark.
+    /// First segment after the cookie with this mark.
     First(u16),
-    /// It is a keep-alive probe in the place of the first segment, of a connection with these
-    /// options.
+    /// Keep-alive probe in the place of the first segment, of a connection with these options.
     Probe(SynOptions),
-    /// It wasn't checked: too many like it were guesses.
+    /// Not checked: too many segments like it were guesses.
     Unchecked,
 }
 
@@ -88,8 +87,8 @@ impl Decide<'_, '_> {
         }
         if flow.opens() {
             if let Some(session) = found {
-                // It may be forged, in a connection that lives: that one goes on as before, until
-                // another cookie comes back.
+                // The segment may be forged while the connection is alive: the connection goes on
+                // until another cookie comes back.
                 let doubted = session.value.mark() | DOUBTED;
                 self.memory.sessions.change(session, session.value.with_mark(doubted));
             }
@@ -146,8 +145,8 @@ impl Decide<'_, '_> {
         self.send_to_server(flow, selected)
     }
 
-    /// Whether a server answers a request in a segment of its connection. A segment that doesn't
-    /// begin like a request is part of one, or can't be read by anyone; of a request that can't be
+    /// True if the server serves a request in a segment of its connection. A segment without a
+    /// request line continues a request, or can't be read by anyone; of a request that can't be
     /// read here nothing is known.
     fn answers(&self, flow: &Flow<'_>, server: u16) -> bool {
         let answers_all = self.tables.pools.get(&server) == Some(&u64::MAX);
@@ -397,7 +396,7 @@ impl Decide<'_, '_> {
         TcpHeader::read(self.packet.frame(), &segment.at).filter(|_| is_plain(segment))
     }
 
-    /// Whether a segment's checksum is right, or left to the hardware.
+    /// True if a segment's checksum is right, or left to the hardware.
     fn is_sound(&self, segment: &Segment) -> bool {
         let at = &segment.at;
         let Some(transport) = self.packet.frame().get(at.l4..at.l3 + at.len) else { return false };
@@ -406,7 +405,7 @@ impl Decide<'_, '_> {
     }
 }
 
-/// Whether a packet is whole, with nothing between the headers: its answer can be written in its
+/// True if a packet is whole, with nothing between the headers: its answer can be written in its
 /// place.
 fn is_plain(segment: &Segment) -> bool {
     let at = &segment.at;

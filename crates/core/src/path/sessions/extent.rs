@@ -1,9 +1,9 @@
-//! How much of a table is in use: it is made for the most that it may ever hold, and sessions stand
-//! in as few of its buckets as serve.
+//! Extent of a table that is in use: a table is made for the most that it may ever hold, and
+//! sessions stand in as few of its buckets as serve.
 //!
-//! A hash names a bucket of the whole table, and the lowest bits of that one's number name the one
-//! in use. So with as many bits as the whole table has, sessions stand as if there were no extent;
-//! and one bit more moves those of bucket `i` to `i` or to one bucket further up alone.
+//! A hash names a bucket of the whole table, and the lowest bits of that number name the bucket in
+//! use. With as many bits as the whole table has, sessions stand as if there were no extent; one
+//! bit more moves the sessions of bucket `i` to `i` or to one bucket further up.
 
 use super::atomic::{AtomicU64, Ordering::SeqCst};
 
