@@ -80,7 +80,7 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	return r->is_asked;
 }
 
-/* Where bytes may be that a later request begins with. */
+/* Positions at which a later request may begin. */
 enum begins {
 	BEGINS_LINE, /* behind empty lines */
 	BEGINS_METHOD,
@@ -155,7 +155,7 @@ static long find_request_byte(__u32 at, void *arg)
 	return 1;
 }
 
-/* Where in the `len` bytes at `from` a later request begins; -1 if none does:
+/* Returns the offset of a later request in the `len` bytes at `from`, or -1:
  * core/src/path/content/mod.rs. */
 __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
 {

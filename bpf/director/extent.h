@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How much of a session table is in use: core/src/path/sessions/extent.rs. */
+/* Extent of a session table that is in use: core/src/path/sessions/extent.rs. */
 #ifndef EVENER_EXTENT_H
 #define EVENER_EXTENT_H
 
@@ -21,7 +21,7 @@ static __always_inline __u32 extent_mask(__u32 table)
 	return READ_ONCE(extents[table]);
 }
 
-/* Whether sessions are on their way from where they stood to where they are to stand. */
+/* True while sessions move to another extent. */
 static __always_inline bool is_moving(__u32 table)
 {
 	__u64 extent = READ_ONCE(extents[table]);

@@ -57,9 +57,9 @@ static long add_some(__u32 turn, void *arg)
 	return summing->sum < 0;
 }
 
-/* Whether the checksum of a transport that stands `from` there to `end` in the frame is right,
- * or left to the hardware. Traffic control isn't told which: where `field` has the sum of the
- * pseudo-header, it is taken for that. */
+/* True if the checksum of a transport from `from` to `end` in the frame is right, or left to
+ * the hardware. Traffic control doesn't say which: a `field` with the sum of the pseudo-header
+ * is taken for the latter. */
 static __always_inline bool is_summed(context *ctx, __u32 from, __u32 end, __u64 pseudo, __u16 field, __u8 *bytes)
 {
 	struct summing summing = { .ctx = ctx, .bytes = bytes, .from = from, .end = end };

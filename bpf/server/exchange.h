@@ -61,7 +61,7 @@ static __always_inline bool begins_with_empty_line(struct __sk_buff *skb, const 
 	       first == bpf_htons(EMPTY_LINE);
 }
 
-/* Whether this is one GET request, whole, perhaps behind an empty line, and nothing else. */
+/* True for one GET request, whole, perhaps behind an empty line, and nothing else. */
 static __always_inline bool is_request(struct __sk_buff *skb, const struct payload *payload)
 {
 	__u32 empty = begins_with_empty_line(skb, payload) ? sizeof(__be16) : 0;
@@ -75,7 +75,7 @@ static __always_inline bool is_request(struct __sk_buff *skb, const struct paylo
 	       word_at(m, 0) >> 32 == WORD(0, 0, 0, 0, 'G', 'E', 'T', ' ');
 }
 
-/* Whether this is an empty line alone: no request, and nothing that is answered. */
+/* True for an empty line alone: no request, and nothing that is answered. */
 static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct payload *payload)
 {
 	return !payload->urgent && payload->len == sizeof(__be16) && begins_with_empty_line(skb, payload);
@@ -115,8 +115,8 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 		store(&exchange->request, span_of(request >> 32, end));
 		return;
 	}
-	/* It has the whole answer to what it has asked before, and says so: only now it asks
-	 * again. */
+	/* The client acknowledges the whole answer to its former request before it sends the
+	 * next. */
 	if (payload->sequence == (__u32)request && response >> 32 == request >> 32 && response >> 32 != (__u32)response &&
 	    payload->acknowledgment == (__u32)response && is_request(skb, payload))
 		store(&exchange->request, span_of(payload->acknowledgment, end));
@@ -162,7 +162,7 @@ static __always_inline bool bring_head(const struct connection *connection, stru
 	return true;
 }
 
-/* Whether an answer begins with the version, as far as it is there. */
+/* True if an answer begins with the version, as far as its bytes go. */
 static __always_inline bool has_version(const struct message *m)
 {
 	__u64 differs = word_at(m, 0) ^ WORD('H', 'T', 'T', 'P', '/', '1', '.', '1');
@@ -254,7 +254,7 @@ static __always_inline void follow_answer(struct __sk_buff *skb, const struct co
 	else if (!exchange->chunked)
 		plain = (__s32)(end - (__u32)response) <= 0;
 	else if ((__s32)(end - exchange->sent) <= 0)
-		plain = true; /* this, too */
+		plain = true; /* The other direction as well. */
 	else
 		plain = payload->sequence == exchange->sent && (__u32)response == begin && add_chunks(skb, exchange, payload, begin);
 	if (!plain)

@@ -47,7 +47,7 @@ struct {
 	__type(value, struct pending);
 } early SEC(".maps");
 
-/* One bit for each port whose requests are followed. */
+/* Ports whose requests are followed, one bit each. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PORT_WORDS);

@@ -31,11 +31,11 @@ static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
 }
 
 struct segment {
-	struct ip src, dst; /* those of IPv4 mapped */
+	struct ip src, dst; /* IPv4 addresses are mapped */
 	struct tcphdr *tcp;
 	__u64 from; /* the frame's source: mac_bits() */
-	__u32 l4; /* where the TCP header begins in the frame, in bytes */
-	__u32 l4_end; /* where it ends */
+	__u32 l4; /* offset of the TCP header in the frame, in bytes */
+	__u32 l4_end; /* offset of its end */
 	__u32 len; /* of the IP packet behind its header, as that says */
 	__be16 ip_len; /* as the IP header has it */
 	__u8 flags;
