@@ -32,6 +32,7 @@ reasons! {
     Truncated = c::TRUNCATED, "truncated";
     /// Dropped: a length field contradicts another or the frame.
     BadLength = c::BAD_LENGTH, "bad_length";
+    /// Dropped: IPv4 options.
     IpOptions = c::IP_OPTIONS, "ip_options";
     /// Dropped: a fragment of an ICMP message.
     Fragment = c::FRAGMENT, "fragment";
