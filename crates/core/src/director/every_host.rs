@@ -18,7 +18,7 @@ use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
-/// Number of other hosts' reports received before a returning host answers for addresses again.
+/// Number of report intervals for which a returning host only receives, before it renews its lease.
 const REPORTS_BEFORE_FIRST: u64 = 2;
 /// Number of announcements of a claimed address, one with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;

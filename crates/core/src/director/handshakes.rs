@@ -81,7 +81,7 @@ pub struct Handshakes {
 /// The suspected part of a farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// One server of its service.
+    /// A single server of its service.
     Server,
     /// All servers of its service.
     Service,

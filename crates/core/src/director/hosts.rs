@@ -1,4 +1,4 @@
-//! This host in an every-host farm: its identity and its state.
+//! Local host of an every-host farm: its identity and its state.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
 use crate::pool::policy::Sharing;
 
-/// This host's identity in the file.
+/// Identity of this host in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub name: String,
@@ -113,7 +113,7 @@ pub(super) struct LocalHost {
     pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
     /// Shares of the sessions that reach this host.
     pub(super) shares: BTreeMap<ServerName, u16>,
-    /// This host's load, in hundredths of a session.
+    /// Load of this host, in hundredths of a session.
     pub(super) load: u64,
     /// MAC addresses of other hosts in the tables of an earlier daemon, valid until those hosts
     /// report.

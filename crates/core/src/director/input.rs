@@ -108,6 +108,6 @@ pub enum Input {
     Released { slot: u16 },
     /// A walk of all session tables ended.
     Walked(Box<SessionWalk>),
-    /// This host leaves the farm.
+    /// The local host leaves the farm.
     Leave,
 }

@@ -98,8 +98,8 @@ impl Director {
             return Some(way);
         }
         if member.local {
-            // This host as a server answers on the service address if it has it, else on its own
-            // address.
+            // The local host as a server answers on the service address if it has it, else on its
+            // own address.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
             return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
         }

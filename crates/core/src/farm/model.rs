@@ -61,7 +61,7 @@ pub enum Discover {
 /// Hosts that discovery may add: an answer alone proves no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allow {
-    /// This MAC address.
+    /// Host with this MAC address.
     Mac(Mac),
     /// The host with the MAC address that answers ARP for this address.
     Address(IpAddr),

@@ -9,7 +9,7 @@ pub const CHECKS_MAX: u32 = u32::BITS;
 /// success, `x` for failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckHistory {
-    /// One bit per result, set for a failure; the lowest bit is the latest result.
+    /// Bit per result, set for a failure; the lowest bit is the latest result.
     failed: u32,
     /// Number of results recorded.
     count: u32,

@@ -272,7 +272,7 @@ impl Health {
         self.failures
     }
 
-    /// Last results, without those that do not count against the server.
+    /// Last results, without those of [`Failure::NotProbed`].
     pub fn checks(&self) -> CheckHistory {
         self.checks
     }

@@ -1,4 +1,4 @@
-//! One server of a pool: its health, its reports, and its slow start.
+//! A server of a pool: its health, its reports, and its slow start.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

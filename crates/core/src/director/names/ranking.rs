@@ -24,7 +24,7 @@ pub(super) struct RankedAddress {
 /// A working address, and true if its load was known.
 type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
-/// One computation of ranks, with the addresses it is valid for.
+/// Result of one computation of ranks, with the addresses it is valid for.
 #[derive(Clone, Debug)]
 struct RankingRun {
     at_ms: u64,

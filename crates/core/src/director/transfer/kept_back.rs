@@ -111,7 +111,7 @@ mod tests {
         all.end(&key(2));
         assert!(!all.is_orphan(key(2), 16_000));
         assert!(all.is_orphan(key(2), 26_000));
-        // One that was seen long ago is another connection's by now.
+        // An orphan candidate found long ago belongs to another connection by now.
         assert!(!all.is_orphan(key(2), 30_000));
         all.forget_old(100_000);
         assert!(!all.is_orphan(key(2), 100_000));
@@ -123,7 +123,7 @@ mod tests {
         assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
         assert!(all.is_orphan(key(1), 6_000));
         assert!(!all.is_orphan(key(1), 6_000), "it is dealt with, and another one begins anew");
-        // One that the sweep doesn't meet again within a minute is gone.
+        // An orphan candidate that the sweep doesn't find again within a minute is removed.
         all.forget_old(6_000 + 59_999);
         assert!(all.is_orphan(key(1), 66_000));
         assert!(!all.is_orphan(key(1), 70_000));
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(all.end(&key(connections - 1)), Vec::new());
         assert_eq!(all.kept, KEPT_OF_ALL_MAX);
-        // Those of which nobody says anything make room.
+        // Connections past their timeout make room.
         all.forget_old(KEPT_BACK_MS);
         assert_eq!(
             (all.connections.len(), all.kept),

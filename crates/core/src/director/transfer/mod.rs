@@ -12,9 +12,9 @@
 //! the connection. [`TransferOrder::Restore`] brings it back only if the server has denied it, or
 //! was never sent anything.
 //!
-//! The order of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
-//! [`Transfer::order`] is `None`, carry the order out and give its result to
-//! [`Transfer::handle`], or [`TransferInput::Timer`] at [`Transfer::deadline_ms`].
+//! Sequence of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
+//! [`Transfer::order`] is `None`, carry the order out and pass its result to [`Transfer::handle`],
+//! or [`TransferInput::Timer`] at [`Transfer::deadline_ms`].
 //!
 //! ```
 //! use evener_core::director::transfer::{FinalResponse, Transfer, TransferInput, TransferOrder};
@@ -366,7 +366,7 @@ impl Transfer {
         match self.step {
             // The outcome was decided before.
             TransferState::Answering(_) => (TransferState::Over, None),
-            // Its packets may be buffered already.
+            // Packets may be buffered already.
             TransferState::Choosing { .. } => {
                 (TransferState::Keeping(AfterRestore::Answer(FinalResponse::Reset)), crowded)
             }

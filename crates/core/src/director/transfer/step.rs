@@ -57,7 +57,7 @@ pub(super) struct RequestRound {
     is_sent: bool,
 }
 
-/// This host's knowledge of what the server has.
+/// Known state of the connection at its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
     /// Nothing was sent to the server.

@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    /// How often each was chosen of so many times.
+    /// Returns how often each member was selected in `times` dispatches.
     fn shares(dispatch: &Dispatch, times: u32) -> Vec<u32> {
         let mut shares: BTreeMap<usize, u32> = dispatch.given().map(|(id, _)| (id, 0)).collect();
         for client in 0..times {

@@ -23,7 +23,7 @@ pub enum MembershipOrder {
     },
 }
 
-/// The director's answers.
+/// Answer of the director.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorAnswer {
     /// HTTP status.
@@ -202,7 +202,7 @@ impl GroupMembership {
         self.is_member = false;
     }
 
-    /// True if GROUP-REMOVE has to be sent on leaving.
+    /// True if GROUP-EXIT has to be sent on leaving.
     pub fn is_to_leave(&self) -> bool {
         self.may_be_known
     }
@@ -237,7 +237,7 @@ mod tests {
 
     const REPORT: MembershipOrder = Report { is_stamped: true };
 
-    /// One that has joined at 0 and reported.
+    /// Returns a member that joined at 0 and has reported.
     fn member() -> GroupMembership {
         let mut member = GroupMembership::new(0, 15_000);
         assert_eq!(member.poll(0), Some(Probe));

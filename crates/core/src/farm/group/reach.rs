@@ -40,10 +40,10 @@ pub enum ReachError {
     /// Loopback or link-local address.
     #[error("{0} is a loopback or link-local address, and the group's `allow` doesn't name it")]
     Local(IpAddr),
-    /// Another one.
+    /// An address outside of the configured networks.
     #[error("{0} is outside of what the group's `allow` covers")]
     NotAllowed(IpAddr),
-    /// The same without an `allow`.
+    /// An unknown address, without configured networks.
     #[error(
         "{0} is neither where the member joined from, nor named by its credential, nor a listed member's: \
          [service.group] allow = [...] lets members be elsewhere"

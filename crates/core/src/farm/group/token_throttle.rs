@@ -116,7 +116,7 @@ mod tests {
         Ipv6Addr::from(0x2001_0db8 << 96 | number << 72 | 1).into()
     }
 
-    /// How many of so many wrong tokens are looked up at once.
+    /// Returns the number of wrong tokens, of `count`, that are checked at once.
     fn guess(throttle: &mut TokenThrottle, now_ms: u64, client: IpAddr, count: usize) -> usize {
         let looked_up = (0..count).filter(|_| {
             let may = throttle.may_look_up(now_ms, client);
@@ -144,9 +144,9 @@ mod tests {
         throttle.looked_up(1_000, A, true);
         guess(&mut throttle, 2_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(2_000, SAME_NETWORK_AS_A) && throttle.may_look_up(2_000, A));
-        // It doesn't guess without end, either.
+        // A known address is limited, too.
         assert_eq!(guess(&mut throttle, 2_000, A, 100), 10);
-        // Its hour ends.
+        // The hour of the known address ends.
         guess(&mut throttle, KNOWN_MS + 1_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(KNOWN_MS + 1_000, A));
     }

@@ -67,7 +67,7 @@ pub struct MemberState {
     pub tenths: u16,
 }
 
-/// This host's part of a plan in an every-host farm.
+/// Local host's part of a plan in an every-host farm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     /// Service addresses that this host answers for.
@@ -152,7 +152,7 @@ pub struct PlannedService {
     working: Vec<Weighted>,
     /// True if too few servers work, so that the ring has failed or refusing ones.
     pub degraded: bool,
-    /// This host among the members, with `every-host`.
+    /// Local host among the members, with `every-host`.
     standing: Option<OwnPlace>,
     /// Input of the compiled routes, with handover.
     compiled: Option<CompiledRoutes>,

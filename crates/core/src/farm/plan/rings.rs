@@ -27,7 +27,7 @@ pub(super) struct RingPolicy<'a> {
 /// Marks an earlier second chance.
 const KEPT: u16 = SERVER_SLOTS as u16;
 
-/// This host among the servers of a service.
+/// Local host among the servers of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
     /// Slot of this host.

@@ -8,7 +8,7 @@ use super::two::by_load;
 use super::{Choice, Policy, RedirectPolicy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// One running process, in thousandths of the paper's unit.
+/// Loads below one runnable process count as one, in thousandths of the paper's unit.
 const FLOOR: u64 = 10_000;
 
 /// Selects the server with less reported load times sessions, of two. Members of a group send their

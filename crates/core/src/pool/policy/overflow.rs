@@ -81,7 +81,7 @@ impl Sharing for OverflowState {
         if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
-        // This host has no weight, and no other host is below the average: share by weight.
+        // Share by weight: this host has no weight, and no other host is below the average.
         scaled(&hosts.iter().map(|host| u128::from(host.weight)).collect::<Vec<_>>())
     }
 
@@ -121,7 +121,7 @@ mod tests {
         Candidate { own: false, weight, signals }
     }
 
-    /// This host's share first, then the others'.
+    /// Returns this host's share, then those of the others.
     fn shares(balance: &mut OverflowState, own: Candidate, others: &[Candidate]) -> Vec<u16> {
         let own = Candidate { own: true, ..own };
         balance.share_out(&[&[own], others].concat())

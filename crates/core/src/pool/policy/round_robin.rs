@@ -31,7 +31,7 @@ fn turns(members: &[Weighted]) -> Vec<usize> {
     if lap <= ORDER_MAX {
         return weights;
     }
-    // One entry is reserved for each member, so that rounding up to 1 never overflows the lap.
+    // Reserves an entry for each member, so that rounding up to 1 never overflows the lap.
     let spare = ORDER_MAX - members.len();
     weights.iter().map(|weight| (weight * spare / lap).max(1)).collect()
 }

@@ -15,7 +15,7 @@ pub const SHARE_MAX: u16 = 1_000;
 pub struct Policy {
     /// Name in configuration, views and metrics.
     pub name: &'static str,
-    /// One line for the documentation.
+    /// Description in one line, for the documentation.
     pub about: &'static str,
     /// Signals of servers that the policy uses for packets.
     pub needs: &'static [Signal],

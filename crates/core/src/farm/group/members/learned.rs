@@ -24,7 +24,7 @@ const RATE_MIN: u64 = 500;
 const STEP_PERMILLE: i64 = 50;
 /// Maximum time that a report accounts for, in milliseconds.
 const SECOND_MS: u64 = 1_000;
-/// One request, in thousandths: smaller differences of queues are ignored.
+/// Load of one request, in thousandths: smaller differences of queues are ignored.
 const ONE: u64 = 1_000;
 /// Base-2 logarithm of the smallest part, in thousandths.
 const EXPONENT_MIN: i64 = -5_062;

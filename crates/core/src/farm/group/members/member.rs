@@ -33,7 +33,7 @@ pub enum Standing {
     Disbelieved,
 }
 
-/// One member at one time, for views.
+/// A member at one time, for views.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberSnapshot {
     /// Number of the member ([`super::super::MemberCandidate::id`]), stable while it exists.

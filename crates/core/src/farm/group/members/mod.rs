@@ -52,7 +52,7 @@ const GATHER_MS: u64 = 50;
 /// Interval at which loads are estimated anew, in milliseconds.
 const RENEW_MS: u64 = 500;
 
-/// One time by the monotonic clock and by the wall clock.
+/// A time by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// Monotonic clock, in milliseconds.
@@ -123,7 +123,7 @@ pub enum MemberOrder {
     },
     /// Save this record for the next start: [`Members::new`] reads it.
     Save {
-        /// One line per member.
+        /// Text with a line per member.
         record: String,
     },
     /// Redirect clients by these rules from now on.
@@ -157,7 +157,7 @@ pub enum MemberChange {
     /// A new member, or one that had left.
     #[error("joined")]
     Joined,
-    /// The member sent GROUP-REMOVE.
+    /// The member sent GROUP-EXIT.
     #[error("left")]
     Left,
     /// The member's credential no longer allows all of its claims.

@@ -9,7 +9,7 @@ use crate::net::http::Url;
 /// Reason why a message of a member is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberRefusal {
-    /// GROUP-REMOVE of a host that is no member.
+    /// GROUP-EXIT of a host that is no member.
     #[error("{0} is no member of this group")]
     NotHere(Url),
     /// Report of a host that is no member; it may join.
