@@ -1,4 +1,4 @@
-//! Servers that are listed for one name alone.
+//! Servers listed for one name alone.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -8,23 +8,23 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::pool;
 
-/// A server of a name.
+/// A server listed for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnServer {
-    /// Its name, unique among the servers of a name; `None`: its address is its name.
+    /// Name, unique within the list; `None` if the server is named by its address.
     pub name: Option<Arc<str>>,
-    /// Where it is, with the port that is probed.
+    /// Address, with the port to probe.
     pub address: SocketAddr,
-    /// Its share relative to the others; 0 drains.
+    /// Share relative to the others; 0 drains.
     pub weight: u16,
-    /// Whether answers have it only while no server without this lives.
+    /// True if the server is answered only while no other one works.
     pub backup: bool,
-    /// Where it is probed, if not at its address.
+    /// Address to probe, if it isn't the server's own.
     pub health_address: Option<IpAddr>,
 }
 
 impl OwnServer {
-    /// Its name.
+    /// Name, or the address if there is none.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.name {
             Some(name) => Cow::Borrowed(name),
@@ -33,18 +33,16 @@ impl OwnServer {
     }
 }
 
-/// The servers of a name, as the file has them. Settings are shared by all names that have the
-/// same.
+/// Servers listed for a name. Names with equal settings share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
     /// In the order of the file.
     pub servers: Box<[OwnServer]>,
-    /// How they are looked after.
     pub settings: Arc<pool::PoolSettings>,
 }
 
 impl ServerList {
-    /// Where a server stands that was at `place` when its address was this one.
+    /// Returns the index of a server with this address, preferably `place`.
     pub fn place_of(&self, place: usize, address: SocketAddr) -> Option<usize> {
         let is_there = self.servers.get(place).is_some_and(|server| server.address == address);
         let found = || self.servers.iter().position(|server| server.address == address);

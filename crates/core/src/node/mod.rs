@@ -1,10 +1,9 @@
 //! Messages between nodes of a farm: [`peers`] between every-host hosts, [`directors`] between
 //! directors, [`lccp`] between directors and servers, [`group`] between the director of a server
-//! group and its members; and how a director measures the path from a server ([`path_probe`]).
+//! group and its members; and path measurement by a director ([`path_probe`]).
 //!
-//! The first three stand on one [`association`] with each other node, which says what is believed,
-//! and on one [`secret`]. A protocol is its messages, and what follows from those that are
-//! believed.
+//! The first three use one [`association`] with each other node, which decides about accepted
+//! messages, and one [`secret`].
 
 pub mod association;
 pub mod directors;

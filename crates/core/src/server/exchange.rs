@@ -1,10 +1,9 @@
-//! The turn on a connection that was handed off: whether the client waits for an answer or the
-//! server for the next request. `bpf/server/exchange.h` is its copy in C.
+//! Turns on a handed off connection: either the client waits for a response, or the server waits
+//! for the next request. `bpf/server/exchange.h` is the copy in C.
 //!
-//! Only in the latter case can the connection be taken from this host. Followed are plain turns
-//! alone, where one segment has one request, whole and without a body, and where the answer says
-//! how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays so:
-//! in doubt, the connection is taken for busy.
+//! Only a connection that waits for a request can be released. Only plain turns are tracked: one
+//! segment has one complete request without body, and the response has a known length (RFC 9112,
+//! section 6.3). After any other exchange the connection counts as busy for good.
 
 use alloc::vec::Vec;
 
@@ -12,7 +11,7 @@ use super::message::{Head, LENGTH_MAX, MessageParse};
 
 /// Bytes of a segment that are read as a head at most.
 const MESSAGE_MAX: usize = 4_096;
-/// The same of an answer's, whose head may come in several segments.
+/// Maximum length of a response's head, which may have several segments.
 const ANSWER_HEAD_MAX: usize = 2_048;
 /// The version that answers begin with.
 const VERSION: &[u8] = b"HTTP/1.1";
@@ -22,19 +21,18 @@ const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 /// The line end that some clients send behind a request or before one, and servers pass over (RFC
 /// 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
-/// Bytes that are kept of what was said last, in one word.
+/// Number of last bytes kept, in one word.
 const TAIL_LEN: usize = 8;
 
-/// A segment's data.
+/// Data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     /// Sequence number of its first byte.
     pub sequence: u32,
     /// The number that it acknowledges.
     pub acknowledgment: u32,
-    /// Whether part of it is urgent.
+    /// True if part of the data is urgent.
     pub urgent: bool,
-    /// The data.
     pub data: &'a [u8],
 }
 
@@ -43,7 +41,7 @@ impl Payload<'_> {
         self.sequence.wrapping_add(self.data.len() as u32)
     }
 
-    /// Whether this is one GET request, whole, perhaps behind an empty line, and nothing else.
+    /// True if the data is one complete GET request, perhaps after an empty line, and nothing else.
     fn is_request(&self) -> bool {
         let data = self.data.strip_prefix(EMPTY_LINE).unwrap_or(self.data);
         if self.urgent || data.len() > MESSAGE_MAX || !data.starts_with(b"GET ") {
@@ -53,53 +51,53 @@ impl Payload<'_> {
             .is_some_and(|head| head.len == data.len() && head.lengths + head.codings == 0 && !head.closes)
     }
 
-    /// Whether this is an empty line alone: no request, and nothing that is answered.
+    /// True if the data is an empty line only, which is not a request.
     fn is_empty_line(&self) -> bool {
         !self.urgent && self.data == EMPTY_LINE
     }
 }
 
-/// Two numbers that are written at once, since the other direction may be at work at the same time.
-/// Both directions name where the answer begins: by that the two belong together.
+/// Two numbers written as one word, since the other direction may be active at the same time.
+/// Request and response share the start of the response, which links them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeSpan {
     /// Sequence number of the answer's first byte.
     pub begin: u32,
-    /// Where the request ends, or the answer.
+    /// End of the request or response.
     pub end: u32,
 }
 
 /// The last request of a connection, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The request. Written by what comes in.
+    /// The request. Written by the receive path.
     pub request: ExchangeSpan,
-    /// The answer; it ends where it begins as long as its end isn't known. Written, as is what
-    /// follows, by what leaves.
+    /// The response; `end` equals `begin` while the end is unknown. This and the following fields
+    /// are written by the send path.
     pub answered: ExchangeSpan,
-    /// Of an answer in chunks, the last bytes; the very last one is lowest.
+    /// Last bytes of a chunked response; the very last one is lowest.
     pub tail: u64,
-    /// Of an answer in chunks, what is behind them.
+    /// End of the bytes sent of a chunked response.
     pub sent: u32,
-    /// Whether the answer is one in chunks.
+    /// True if the response is chunked.
     pub chunked: bool,
-    /// Whether there was never anything but whole requests and their answers, in turn.
+    /// True if there were only complete requests and their responses, in turn.
     pub plain: bool,
-    /// Where that answer begins of which something left before its first.
+    /// Start of a response whose later bytes were sent before the first ones.
     pub ahead: u32,
     /// The beginning of the answer's head, while that isn't whole.
     pub head: Vec<u8>,
 }
 
-/// Whether a sequence number stands at another one or before it (RFC 9293, section 3.4).
+/// True if a sequence number is at or before another one (RFC 9293, section 3.4).
 fn is_up_to(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) as i32 <= 0
 }
 
 impl Exchange {
-    /// From the first segment of a connection that is made here.
+    /// Starts with the first segment of a connection made here.
     pub fn begin(first: &Payload<'_>) -> Exchange {
-        // The end of an answer that nobody has asked for.
+        // The end of a response without request.
         let before = first.acknowledgment.wrapping_sub(1);
         Exchange {
             request: ExchangeSpan { begin: first.acknowledgment, end: first.end() },
@@ -115,7 +113,7 @@ impl Exchange {
 
     /// Follows the client's next bytes.
     pub fn follow_request(&mut self, payload: &Payload<'_>) {
-        // Something comes again.
+        // Retransmission.
         if !self.plain || is_up_to(payload.end(), self.request.end) {
             return;
         }
@@ -124,7 +122,7 @@ impl Exchange {
             return;
         }
         let ExchangeSpan { begin, end } = self.answered;
-        // It has the whole answer to what it has asked before, and says so: only now it asks again.
+        // The client has acknowledged the whole previous response before this request.
         let in_turn = payload.sequence == self.request.end
             && begin == self.request.begin
             && end != begin
@@ -165,9 +163,9 @@ impl Exchange {
         true
     }
 
-    /// Later bytes of an answer of which the first have not left. Segments that waited until a
-    /// neighbour was found are overtaken by those sent once it is: a host's queue for it is emptied
-    /// on one processor, while a process goes on on another.
+    /// Handles later bytes of a response whose first bytes were not sent yet. Segments that wait
+    /// for neighbour resolution are overtaken by later ones: the queue is emptied on one processor,
+    /// while the process continues on another.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let next = begin.wrapping_add(self.head.len() as u32);
         if payload.sequence == next {
@@ -205,7 +203,7 @@ impl Exchange {
         }
         let mut end = begin.wrapping_add(head.len as u32);
         self.chunked = false;
-        // These have no body, whatever they say (RFC 9112, section 6.3).
+        // Responses with these statuses have no body in any case (RFC 9112, section 6.3).
         if !matches!(status, b" 204" | b" 304") {
             if head.lengths + head.codings != 1 {
                 return false;

@@ -1,5 +1,5 @@
-//! A TCP segment in an IP packet without options, extension headers or fragments: what stacks of
-//! today send and nothing else, as far as a server's programs look at it.
+//! A TCP segment in an IP packet without options, extension headers or fragments, as today's stacks
+//! send it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,16 +13,16 @@ use crate::net::wire::{
 };
 
 pub(super) struct TcpSegment<'a> {
-    /// The frame's source.
+    /// Source MAC address of the frame.
     pub from: Mac,
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub tcp: &'a Tcp,
-    /// Where the TCP header begins in the frame, in bytes.
+    /// Offset of the TCP header in the frame, in bytes.
     pub l4: usize,
-    /// Where it ends.
+    /// End of the TCP header.
     pub l4_end: usize,
-    /// Where the IP packet ends, as its header says.
+    /// End of the IP packet by its header's length.
     pub end: usize,
 }
 

@@ -1,7 +1,7 @@
-//! The message, byte by byte as in `docs/how-it-works/lccp.md`.
+//! Messages in wire format, as in `docs/how-it-works/lccp.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag. In between stands the
-//! paper's header with the paper's fields and lengths, and what a command may come with behind it.
+//! Every version has the same prefix and the same tag at the end. Between them are the paper's
+//! header, with the paper's fields and lengths, and the data of the command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -48,7 +48,7 @@ struct LccpPrefix {
     numbers: NumbersBytes,
 }
 
-/// The paper's header.
+/// Header of the paper.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct LccpHeader {
@@ -81,33 +81,32 @@ pub struct Addresses {
     pub destination: IpAddr,
 }
 
-/// A message whose tag is right, or one to be sent.
+/// A message with a valid tag, or one to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LccpMessage {
-    /// Its own numbers.
+    /// Numbers of the message.
     pub numbers: Numbers,
     /// The receiver's incarnation that it was written to, and the number of the message that it
     /// answers; 0 if none.
     pub echo: Numbers,
     /// The component that it is for.
     pub receptor: Receptor,
-    /// Its body.
     pub body: MessageBody,
 }
 
-/// Why bytes are no message.
+/// Reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Not the shape of one, whoever wrote it; or authentic, but against the rules of its version.
+    /// Wrong format, independent of the sender; or authentic, but against the rules of its version.
     #[error("not a message of the cluster control protocol")]
     Malformed,
-    /// Authentic, but with a key that is not believed now.
+    /// Authentic, but with a key that is not valid now.
     #[error("written with the key of another time, {ahead_h} hours ahead")]
     Key {
-        /// By how many hours that time is ahead.
+        /// Lead of the key's time, in hours.
         ahead_h: i64,
     },
-    /// Of the right shape, but the tag is wrong: another secret, or meant for another host.
+    /// Correct format, but a wrong tag: another secret, or meant for another host.
     #[error("the tag is wrong: written with another secret, or between other hosts")]
     Forged,
     /// Authentic, and of another version.
@@ -122,11 +121,10 @@ impl LccpMessage {
         seal(self.unsealed(number), addresses, key)
     }
 
-    /// Reads what stood behind the IP header. Nothing is believed before the tag was found right,
-    /// in constant time.
+    /// Reads the payload of an IP packet. The tag is checked before all else, in constant time.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been
+    /// [`ReadError::Malformed`] also for an authentic message that is not exactly as it would be
     /// written.
     pub fn read(bytes: &[u8], addresses: Addresses, keys: &HourlyKeys) -> Result<LccpMessage, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
@@ -146,8 +144,8 @@ impl LccpMessage {
         }
         let (header, payload) = LccpHeader::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
         let message = LccpMessage::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
-        // one way to say a thing: what is reserved is zero, and nothing stands where nothing
-        // belongs
+        // Each message has a single valid encoding: reserved fields are zero, and unused ones
+        // empty.
         if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
     }
 

@@ -1,5 +1,4 @@
-//! Which members are for what only some of them serve: as the operator's routes say, then as
-//! members said when they joined.
+//! Routes to members: the operator's first, then those that members brought.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,15 +11,15 @@ use crate::farm::group::dispatch::RouteTo;
 use crate::farm::group::joiner::pattern_text;
 use crate::farm::group::model::Group;
 
-/// A route of members' own: hosts before paths alone, and of each the exact before those with
-/// stars, and the long before the short.
+/// Sort key of members' routes: routes with host before path-only ones; in each, exact before
+/// wildcard, long before short.
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
-/// Whether there is one, whether it is exact, and its length.
+/// True if present, true if exact, and length.
 type Specific = (bool, bool, usize);
 
-/// All routes, with the places of those that they name among the chosen. Where a listed route has
-/// no working member, its requests have none: its content may be nowhere else. Where a route that
-/// members brought has none, its requests go to the members without any route.
+/// Returns all routes with the indexes of their members among the candidates. Requests of a listed
+/// route without a working member fail, since no other member may have the content. Requests of a
+/// member's route without a working member go to the members without a route.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],
