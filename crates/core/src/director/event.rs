@@ -23,7 +23,6 @@ pub enum Event {
         /// Text with interface names.
         text: String,
     },
-    /// Another host changed.
     Hosts(peers::PeerEvent),
     /// A datagram was refused.
     DatagramRefused {
@@ -44,7 +43,6 @@ pub enum Event {
     /// A server's MAC address or next hop was not found for a while.
     NotFound {
         server: ServerName,
-        /// Reason in words.
         why: String,
     },
     /// The server reported by [`Event::NotFound`] was found.
@@ -166,11 +164,10 @@ pub enum LinkState {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Normal operation.
+    /// All is as it should be.
     Info,
     /// The operator may have to act.
     Warning,
-    /// An operation failed.
     Error,
 }
 
@@ -199,7 +196,6 @@ impl Event {
         Some(Event::Member { member, change })
     }
 
-    /// Severity.
     pub fn level(&self) -> Level {
         let is_bad = match self {
             Event::NotApplied { .. } => return Level::Error,

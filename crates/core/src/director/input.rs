@@ -22,7 +22,6 @@ use crate::pool::report::{BadReport, Report};
 
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Time has passed.
     Time {
         /// Active sessions by slot, for the slots of [`super::Director::due_counts`].
         active: BTreeMap<u16, u64>,
@@ -35,11 +34,10 @@ pub enum Input {
     },
     /// A datagram of another host was received, not authenticated yet.
     Datagram {
-        /// Claimed source address.
+        /// Claimed address of the sender.
         from: SocketAddr,
         bytes: Vec<u8>,
     },
-    /// A probe ended.
     Probed {
         server: ServerName,
         /// Latency in microseconds, or the failure.
@@ -95,10 +93,7 @@ pub enum Input {
         groups: BTreeMap<String, String>,
     },
     /// The farm file of a reload is invalid.
-    ReloadRefused {
-        /// Reason in words.
-        error: String,
-    },
+    ReloadRefused { error: String },
     /// The operator sets the state of a server, present or not.
     SetOperatorState { server: ServerName, state: OperatorState },
     /// The result of [`super::Output::Apply`].

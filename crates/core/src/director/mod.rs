@@ -190,7 +190,6 @@ pub struct Director {
     retry_at_ms: u64,
     /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
-    /// Queued reloads.
     reloads_waiting: VecDeque<Reload>,
     applying: Option<PendingChange>,
     /// Outputs that wait for tables, and the number of them that wait for the change in progress.

@@ -95,7 +95,6 @@ pub struct EventSubject<'e> {
     pub service: Option<&'e str>,
     /// Server, without service if that is unknown.
     pub server: Option<&'e str>,
-    /// Another host.
     pub host: Option<&'e str>,
     pub address: Option<IpAddr>,
     pub interface: Option<&'e str>,

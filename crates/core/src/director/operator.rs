@@ -17,7 +17,6 @@ pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
 pub enum ServerOwner {
     /// A service that forwards packets.
     Service,
-    /// A server group.
     Group,
     /// A name with a list of its own.
     Name,
@@ -26,7 +25,6 @@ pub enum ServerOwner {
 /// A server that can be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drainable {
-    /// Canonical name.
     pub name: ServerName,
     pub owner: ServerOwner,
 }

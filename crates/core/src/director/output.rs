@@ -39,7 +39,10 @@ pub enum Output {
         ms: u64,
     },
     /// Send a datagram to another host.
-    Send { to: IpAddr, datagram: Vec<u8> },
+    Send {
+        to: IpAddr,
+        datagram: Vec<u8>,
+    },
     /// Send an ARP request or neighbour solicitation on a link.
     Solicit {
         /// Index of the interface.
@@ -47,7 +50,7 @@ pub enum Output {
         /// Sender address of this host; `None` for a probe before an address is claimed (RFC 5227,
         /// section 2.1.1; RFC 4862, section 5.4.2).
         sender: Option<IpAddr>,
-        /// Address to resolve.
+        /// Address whose MAC is wanted.
         target: IpAddr,
     },
     /// Announce these addresses on all links.
@@ -68,7 +71,10 @@ pub enum Output {
     /// [`crate::path::select::Counts::limit`].
     Limit(Vec<(u16, u32)>),
     /// Carry out an order of a group.
-    Group { group: String, order: group::MemberOrder },
+    Group {
+        group: String,
+        order: group::MemberOrder,
+    },
     /// Carry out an order of names.
     Name(NameOrder),
     /// All servers were probed, or the maximum time has passed: report this host as ready.
@@ -76,7 +82,6 @@ pub enum Output {
         /// True if each service has a server.
         serving: bool,
     },
-    /// Publish an event.
     Event(Event),
 }
 
@@ -129,7 +134,7 @@ pub enum ProbePath {
         /// Address of this host for replies, of the service address's family.
         source: IpAddr,
         encapsulation: Encapsulation,
-        /// Outer source address.
+        /// Source address of the outer header.
         from: IpAddr,
         /// Outer destination: the server's own address, of the family of `from`.
         to: IpAddr,

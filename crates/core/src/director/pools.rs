@@ -82,7 +82,6 @@ impl Pools {
         self.server(name).map(|server| server.health().status())
     }
 
-    /// Number of servers.
     pub(super) fn len(&self) -> usize {
         self.pools.values().map(|pool| pool.servers.values().len()).sum()
     }

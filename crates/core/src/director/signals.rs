@@ -31,7 +31,7 @@ impl Director {
         self.plan.servers.keys().copied().filter(move |_| is_due)
     }
 
-    /// Stores counted sessions.
+    /// Stores the counts of active sessions.
     pub(super) fn counted(&mut self, active: BTreeMap<u16, u64>, now_ms: u64) {
         if !active.is_empty() {
             (self.active, self.counted_ms) = (active, now_ms);

@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub generation: u64,
     /// Generation wanted; greater than `generation` while a refused change is retried.
     pub wanted: u64,
-    /// Results of reloads.
+    /// Results of all reloads until now.
     pub reloads: Reloads,
     pub farm: Arc<Farm>,
     pub network: Arc<Network>,

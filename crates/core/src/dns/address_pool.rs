@@ -21,9 +21,7 @@ pub(super) const TOP_MAX: usize = 16;
 pub enum EmptyPool {
     /// All addresses: the servers may work for clients.
     All,
-    /// Response code REFUSED.
     Refuse,
-    /// Fixed addresses.
     Fixed(Vec<IpAddr>),
 }
 

@@ -57,7 +57,7 @@ pub struct Catalog {
 pub enum Transport {
     /// Datagram; the source address may be forged.
     Udp,
-    /// Connection.
+    /// Over a TCP connection.
     Tcp,
 }
 
@@ -79,7 +79,6 @@ pub struct DnsRequest<'a> {
 /// An answer in wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedResponse {
-    /// Length in bytes.
     pub len: usize,
     pub outcome: ResponseOutcome,
 }
@@ -87,7 +86,6 @@ pub struct EncodedResponse {
 /// Outcome of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseOutcome {
-    /// Response code.
     pub rcode: Rcode,
     /// True if the answer was too large, so that the client has to retry by TCP.
     pub truncated: bool,

@@ -23,7 +23,6 @@ pub enum BadRanks {
     /// The file has no line for this name.
     #[error("it has no line of this name")]
     Empty,
-    /// Malformed line.
     #[error("line {0} is not NAME ADDRESS RANK")]
     Line(usize),
     /// An address that is no server of the name.

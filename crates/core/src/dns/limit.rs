@@ -18,7 +18,6 @@ const PLACES: usize = 1 << 14;
 /// Maximum difference between two threads' clock readings, in milliseconds.
 const BEHIND_MS: u32 = 10_000;
 
-/// Limits of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
     /// Average rate per network, in answers per second; 0 for no limit.
@@ -93,7 +92,7 @@ impl RateBucket {
         RateBucket { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
     }
 
-    /// Follows other limits.
+    /// Applies other limits from now on.
     pub fn follow(&mut self, limit: Limit) {
         if self.limit != limit {
             *self = RateBucket::new(limit, self.key, Arc::clone(&self.total));

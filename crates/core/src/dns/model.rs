@@ -13,7 +13,6 @@ use crate::pool::policy::{Policy, Weighing};
 /// A name whose addresses depend on the state of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedName {
-    /// Settings of answers.
     pub settings: Arc<NameSettings>,
     /// Policy that selects addresses: a row of the table, or [`crate::pool::policy::rank::PAPER`].
     pub policy: &'static Policy,

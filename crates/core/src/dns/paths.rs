@@ -68,7 +68,7 @@ struct ProbedPath {
 #[derive(Clone, Debug, Default)]
 pub struct PathProber {
     all: BTreeMap<IpAddr, ProbedPath>,
-    /// Path being probed.
+    /// Path whose probe is under way.
     under_way: Option<IpAddr>,
 }
 

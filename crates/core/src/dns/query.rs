@@ -9,7 +9,6 @@ use super::wire::{CLASS_ANY, CLASS_IN, HEADER_LEN, QR, Rcode, option, rtype};
 /// Maximum number of additional records searched for the OPT record.
 const ADDITIONAL_MAX: u16 = 8;
 
-/// A valid query.
 #[derive(Debug)]
 pub(super) struct Query<'a> {
     /// Question in wire format.

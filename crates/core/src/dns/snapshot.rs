@@ -43,7 +43,6 @@ pub struct AddressSnapshot {
 /// Load of a server that reports, or that is selected by load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadSnapshot {
-    /// Reported load.
     pub report: Report,
     /// Age of the report at the time of the snapshot, in milliseconds.
     pub age_ms: Option<u64>,

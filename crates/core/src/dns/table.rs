@@ -21,13 +21,12 @@ impl<T> SharedList<T> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         let full = self.chunks.len().saturating_sub(1) * CHUNK;
         self.chunks.last().map_or(0, |last| full + last.len())
     }
 
-    /// True without entries.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }

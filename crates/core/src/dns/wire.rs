@@ -4,19 +4,16 @@ use super::name::parents;
 
 /// Record types (IANA).
 pub mod rtype {
-    /// IPv4 address.
     pub const A: u16 = 1;
     /// Name server of a zone.
     pub const NS: u16 = 2;
-    /// Alias.
+    /// Alias of another name.
     pub const CNAME: u16 = 5;
     /// Start of a zone.
     pub const SOA: u16 = 6;
     /// Host information; used for ANY queries (RFC 8482).
     pub const HINFO: u16 = 13;
-    /// Mail server.
     pub const MX: u16 = 15;
-    /// IPv6 address.
     pub const AAAA: u16 = 28;
     /// Alias of a subtree.
     pub const DNAME: u16 = 39;
@@ -40,26 +37,20 @@ pub mod rtype {
     pub const HTTPS: u16 = 65;
     /// Signature of the message (RFC 8945).
     pub const TSIG: u16 = 250;
-    /// Incremental zone transfer.
     pub const IXFR: u16 = 251;
-    /// Zone transfer.
     pub const AXFR: u16 = 252;
     /// Query for all types.
     pub const ANY: u16 = 255;
 }
 
-/// Class IN.
 pub(super) const CLASS_IN: u16 = 1;
-/// Class ANY.
 pub(super) const CLASS_ANY: u16 = 255;
 
 pub(super) const HEADER_LEN: usize = 12;
-/// Header flags.
 pub(super) const QR: u16 = 1 << 15;
 pub(super) const AA: u16 = 1 << 10;
 pub(super) const TC: u16 = 1 << 9;
 pub(super) const RD: u16 = 1 << 8;
-/// EDNS option codes.
 pub(super) mod option {
     pub(crate) const NSID: u16 = 3;
     pub(crate) const SUBNET: u16 = 8;
@@ -70,21 +61,17 @@ pub(super) mod option {
 /// Response code (RFC 1035, section 4.1.1; RFC 6891).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rcode {
-    /// Success.
     NoError,
-    /// Malformed query.
     FormErr,
     /// Temporary failure of this server.
     ServFail,
     /// The name does not exist.
     NxDomain,
-    /// Unsupported operation.
     NotImp,
     /// The query is not answered by this server.
     Refused,
     /// Unknown key of a signature (RFC 8945).
     NotAuth,
-    /// Unsupported EDNS version.
     BadVers,
 }
 
@@ -101,7 +88,6 @@ impl Rcode {
         Rcode::BadVers,
     ];
 
-    /// Numeric code.
     pub const fn code(self) -> u16 {
         match self {
             Rcode::NoError => 0,
@@ -177,7 +163,6 @@ impl<'a> Writer<'a> {
         self.len
     }
 
-    /// Removes all records.
     pub(super) fn clear(&mut self) {
         self.written.forget(self.records);
         (self.len, self.counts) = (self.records, [0; 3]);
@@ -325,7 +310,7 @@ fn pointer(at: usize) -> [u8; 2] {
 pub(super) enum RdataPart<'d> {
     /// A name, which is case-insensitive (RFC 4343).
     Name(&'d [u8]),
-    /// Other bytes.
+    /// Bytes without domain names.
     Octets(&'d [u8]),
 }
 

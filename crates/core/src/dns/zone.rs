@@ -14,7 +14,7 @@ const LABELS_MAX: usize = 127;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RrSet {
     pub rtype: u16,
-    /// TTL in seconds.
+    /// Time to live, in seconds.
     pub ttl_s: u32,
     /// Data of each record in wire format, without compression.
     pub data: Vec<Box<[u8]>>,
@@ -80,7 +80,6 @@ pub enum RecordError {
     Delegated(Name, Name),
 }
 
-/// A valid zone.
 #[derive(Clone, Debug)]
 pub struct Zone {
     apex: Name,

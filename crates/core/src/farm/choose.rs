@@ -26,9 +26,9 @@ pub struct ConnectionRequest<'a> {
 /// Content of a client's request. Only services that hand over connections use it.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestContent<'a> {
-    /// Not read.
+    /// The request was not read.
     Unread,
-    /// Normalised content.
+    /// Normalised content of the request.
     Key(RequestKey<'a>),
     /// Result of the routes in force. A lookup in many routes takes time, and was done elsewhere.
     Routed {

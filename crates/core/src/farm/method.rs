@@ -24,7 +24,7 @@ pub struct Properties {
     pub packet_form: PacketForm,
     /// True if servers can be selected by request.
     pub routes: bool,
-    /// Path of replies.
+    /// Path that replies take.
     pub replies: Replies,
     /// Way to find a server.
     pub found: ServerLookup,
@@ -41,11 +41,11 @@ pub enum PacketForm {
     Framed,
     /// With the server's address and port as destination; replies get the service's as source.
     Translated,
-    /// Encapsulated.
+    /// Inside another packet (a tunnel).
     Encapsulated,
 }
 
-/// Path of replies.
+/// Path that replies take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// From the server to the client; the director does not see them.

@@ -24,7 +24,7 @@ use crate::pool::{HealthCheck, Reporting};
 /// Placement of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
-    /// Dedicated hosts decide.
+    /// Only dedicated hosts decide.
     Director,
     /// Every server decides too: the host that receives a packet serves or forwards it (Distributed
     /// Packet Rewriting).
@@ -183,7 +183,6 @@ pub struct Service {
     /// [`Method::Handoff`]: servers by request. The first matching route counts; requests without a
     /// route go to all servers.
     pub routes: RouteList,
-    /// Settings of probes.
     pub health: HealthCheck,
     /// [`Method::Nat`]: true if a server is ejected for a time when it leaves new connections
     /// unanswered, unlike the others.
@@ -192,7 +191,6 @@ pub struct Service {
     pub report: Option<Reporting>,
     /// Limit of the new sessions that a server gains by its report, in percent of its fair share.
     pub report_gain_percent: u64,
-    /// Lifetimes of sessions.
     pub timeouts: Timeouts,
     /// True if the last working servers are kept when all fail at once: an empty service helps no
     /// client.
@@ -271,13 +269,13 @@ pub struct Server {
 pub struct Timeouts {
     /// After a SYN, without further packets.
     pub syn_ms: u64,
-    /// Open TCP connection.
+    /// Of an open TCP connection.
     pub tcp_ms: u64,
     /// After FIN or RST of one side, or if only one side is visible.
     pub half_closed_ms: u64,
     /// After FIN or RST of both sides.
     pub closing_ms: u64,
-    /// UDP session.
+    /// Of a session of UDP.
     pub udp_ms: u64,
 }
 

@@ -18,7 +18,6 @@ pub struct Route {
     pub path: Option<PathPattern>,
     /// Methods; empty for any.
     pub methods: Vec<String>,
-    /// Names of servers.
     pub servers: Vec<String>,
 }
 

@@ -48,7 +48,6 @@ impl ChecksumDelta {
         ChecksumDelta(add(removed, new))
     }
 
-    /// Combines two changes.
     #[must_use]
     pub fn with(self, other: ChecksumDelta) -> ChecksumDelta {
         ChecksumDelta(fold(self.0 + other.0))

@@ -80,7 +80,6 @@ fn frame(
     [ethernet.as_bytes(), header.as_bytes(), &body].concat()
 }
 
-/// A neighbour advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     pub target: Ipv6Addr,

@@ -21,7 +21,6 @@ pub mod option {
     pub const NOTHING: u8 = 1;
     /// The largest segment that the sender takes.
     pub const MSS: u8 = 2;
-    /// Window scale option.
     pub const WINDOW_SCALE: u8 = 3;
     /// The sender knows selective acknowledgments.
     pub const SACK_PERMITTED: u8 = 4;

@@ -31,13 +31,10 @@ pub const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
 pub mod protocol {
     /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
     pub const HOP_BY_HOP: u8 = 0;
-    /// RFC 792.
     pub const ICMP: u8 = 1;
     /// IPv4 inside (RFC 2003).
     pub const IPV4: u8 = 4;
-    /// RFC 9293.
     pub const TCP: u8 = 6;
-    /// RFC 768.
     pub const UDP: u8 = 17;
     /// IPv6 inside (RFC 2473).
     pub const IPV6: u8 = 41;
@@ -47,7 +44,6 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// Authentication header (RFC 4302).
     pub const AUTHENTICATION: u8 = 51;
-    /// RFC 4443.
     pub const ICMPV6: u8 = 58;
     /// IPv6 destination options (RFC 8200, section 4.6).
     pub const DESTINATION_OPTIONS: u8 = 60;
@@ -85,9 +81,7 @@ pub mod icmpv6 {
 
 /// TCP control bits (RFC 9293, section 3.1).
 pub const TCP_FIN: u8 = 0x01;
-/// Synchronise sequence numbers.
 pub const TCP_SYN: u8 = 0x02;
-/// Reset the connection.
 pub const TCP_RST: u8 = 0x04;
 /// Acknowledgment field is significant.
 pub const TCP_ACK: u8 = 0x10;
@@ -124,7 +118,6 @@ pub const ARP_LEN: usize = 28;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
     /// True if the group bit is set (IEEE 802, section 8.2): multicast or broadcast.
@@ -224,7 +217,7 @@ pub struct Ipv6 {
 pub struct FragmentHeader {
     /// The protocol of the fragmented part.
     pub next_header: u8,
-    /// Zero.
+    /// Must be zero on transmission.
     pub reserved: u8,
     /// Offset in units of eight bytes in the high 13 bits; "more fragments" in the lowest.
     pub offset_more: U16,
@@ -286,15 +279,15 @@ pub struct Udp {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Arp {
-    /// 1: Ethernet.
+    /// 1, which stands for Ethernet.
     pub hardware_type: U16,
-    /// 0x0800: IPv4.
+    /// 0x0800, which stands for IPv4.
     pub protocol_type: U16,
-    /// 6.
+    /// Length of a MAC: always 6 bytes.
     pub hardware_len: u8,
-    /// 4.
+    /// Length of an IPv4 address: always 4 bytes.
     pub protocol_len: u8,
-    /// [`ARP_REQUEST`] or [`ARP_REPLY`].
+    /// Either [`ARP_REQUEST`] or [`ARP_REPLY`].
     pub operation: U16,
     pub sender_mac: Mac,
     pub sender_ip: U32,

@@ -48,7 +48,6 @@ pub(super) struct Envelope<'b> {
 /// Reason why bytes are not a valid datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Wrong format.
     #[error("not a datagram between nodes of a farm")]
     Malformed,
     /// Correct format, but a wrong tag: the sender has another secret.

@@ -76,7 +76,6 @@ pub enum SecretError {
     Length {
         /// Line number, from 1.
         line: usize,
-        /// Number of characters.
         len: usize,
     },
     /// Something else than hex digits.
@@ -84,7 +83,7 @@ pub enum SecretError {
     NotHex {
         /// Line number, from 1.
         line: usize,
-        /// Column, from 1.
+        /// Column of the character, counted from 1.
         column: usize,
     },
 }

@@ -8,7 +8,6 @@ use super::report::BadReport;
 /// Change of a server caused by a probe or report, by the operator, or by time alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
-    /// Values to recompute.
     pub effect: Effect,
     /// Events to publish, in order.
     pub events: Vec<ServerEvent>,

@@ -100,7 +100,6 @@ impl ServerState {
         }
     }
 
-    /// Name in views.
     pub const fn name(self) -> &'static str {
         match self {
             ServerState::Up => "up",

@@ -21,7 +21,6 @@ pub enum ReplyVerdict {
     More,
     /// The probe succeeded; the connection can be closed.
     Ok,
-    /// The probe failed.
     Failed(Failure),
 }
 

@@ -33,7 +33,7 @@ pub struct Report {
 pub enum AdminState {
     /// New sessions, if probes succeed.
     Ready,
-    /// No new sessions.
+    /// The server takes no new sessions.
     Drain,
 }
 
@@ -53,7 +53,6 @@ pub enum BadReport {
 }
 
 impl BadReport {
-    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             BadReport::Silent => "silent",

@@ -14,7 +14,6 @@ use super::{FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
 /// Settings of the servers of a pool. Many pools may share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolSettings {
-    /// Settings of probes.
     pub check: Arc<HealthCheck>,
     /// Settings of report queries, if reports are configured.
     pub report: Option<Arc<Reporting>>,

@@ -31,7 +31,7 @@ impl PoolEntry for PoolServer {
 /// of pools, most of them with few servers.
 #[derive(Clone, Debug)]
 pub struct Pool<K, E = PoolServer> {
-    /// Sorted by key.
+    /// Servers in the order of their keys.
     servers: Vec<(K, E)>,
     /// Time of the next check in milliseconds; `None` if servers have changed since it was
     /// computed.

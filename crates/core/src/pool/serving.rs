@@ -32,14 +32,12 @@ pub enum Condition {
     Unwanted,
     /// No probe result yet.
     Unknown,
-    /// Probes fail.
     Failed {
         /// Time of the failure in milliseconds, if the server was ever up.
         since_ms: Option<u64>,
     },
     /// Probes succeed, but the server's report refuses new sessions.
     Refusing,
-    /// Probes succeed.
     Working,
 }
 

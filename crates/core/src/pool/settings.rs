@@ -3,7 +3,6 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Settings of probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
     pub kind: HealthKind,
@@ -40,7 +39,6 @@ impl Default for HealthCheck {
     }
 }
 
-/// Kinds of probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HealthKind {
     /// A TCP connection opens.
@@ -87,7 +85,6 @@ pub struct Reporting {
     pub timeout_ms: u64,
 }
 
-/// Kinds of reports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
     /// A line of HAProxy's agent-check; see [`super::report::agent_check`].

@@ -24,15 +24,11 @@ pub struct Signals {
 /// Kind of signal. [`Consumer`](super::policy::Consumer) lists which ones each consumer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// [`Signals::active`].
     Active,
-    /// [`Signals::in_flight`].
     InFlight,
     /// [`Signals::reported`], with the age of the report.
     Reported,
-    /// [`Signals::latency_us`].
     Latency,
-    /// [`Signals::report`].
     Load,
 }
 

@@ -30,15 +30,13 @@ pub trait Host {
 /// Socket for given addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// No socket.
+    /// The stack has no socket.
     None,
-    /// Listening socket.
     Listener,
     /// A connection that the listener has not accepted yet, or one of which nothing is known.
     Opening,
     /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
     TimeWait(OldConnection),
-    /// Any other connection.
     Connection {
         /// Sequence number of the first byte to the client.
         first: u32,
@@ -93,7 +91,6 @@ pub struct Terms {
     pub window_scales: Option<(u8, u8)>,
     /// True for selective acknowledgments.
     pub sack: bool,
-    /// True for timestamps.
     pub timestamps: bool,
 }
 

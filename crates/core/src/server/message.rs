@@ -23,7 +23,6 @@ pub struct Head {
 /// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageParse {
-    /// Complete head.
     Whole(Head),
     /// Incomplete head; all complete lines are plain.
     Cut,

@@ -149,7 +149,6 @@ impl NameState {
         self.name.probe.is_some() && has
     }
 
-    /// Returns all candidates.
     fn candidates(&self, followed: &[WatchedService], now_ms: u64) -> Vec<AddressCandidate> {
         match &self.servers {
             AddressSource::Own(servers) => {

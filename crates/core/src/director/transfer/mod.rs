@@ -128,7 +128,7 @@ pub enum FinalResponse {
     TimedOut,
     /// Response that an HTTP/2 client understands.
     Http1Required,
-    /// Reset only.
+    /// The connection is reset, without a reply.
     Reset,
 }
 
@@ -246,7 +246,7 @@ pub enum TransferOutcome {
     Unserved,
     /// The client sent no complete request in time.
     Late,
-    /// The client closed.
+    /// The client has closed its connection.
     Left,
     /// Another connection got the place.
     Crowded,

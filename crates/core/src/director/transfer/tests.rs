@@ -353,7 +353,7 @@ impl Dice {
     }
 }
 
-/// Something under way.
+/// Operation that is under way.
 #[derive(Debug)]
 enum Parcel {
     Piece(Piece),

@@ -59,13 +59,12 @@ pub struct RouteTo {
     pub members: Vec<usize>,
 }
 
-/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchRequest<'a> {
     pub client: IpAddr,
-    /// Method, as written.
+    /// Method as the client wrote it.
     pub method: &'a str,
-    /// Host, as written.
+    /// Host as the client wrote it.
     pub host: &'a [u8],
     /// Path and query, as written.
     pub target: &'a str,

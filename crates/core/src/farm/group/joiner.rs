@@ -32,22 +32,17 @@ pub struct Joiner {
 /// Error in a member's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinerError {
-    /// Empty line.
     #[error("the line is empty: it begins with a member's URL")]
     Empty,
     /// No URL at the start.
     #[error("a line begins with a member's URL, as in http://192.0.2.31:8080")]
     NoUrl,
-    /// Malformed URL.
     #[error("{0}")]
     Url(UrlError),
-    /// Malformed control URL.
     #[error("control: {0}")]
     Control(UrlError),
-    /// Malformed weight.
     #[error("weight is a whole number from 0 to {WEIGHT_MAX}")]
     Weight,
-    /// Malformed pattern.
     #[error("{0}")]
     Pattern(PatternError),
     /// More than [`PATTERNS_MAX`] patterns.
@@ -56,7 +51,6 @@ pub enum JoinerError {
     /// A repeated key that may occur only once.
     #[error("weight, anonymous and control may be said once")]
     Twice,
-    /// Unknown word.
     #[error(
         "behind the URL there may be weight=N, anonymous, control=URL, path=GLOB and host=NAME, and nothing else"
     )]

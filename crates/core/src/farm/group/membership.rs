@@ -26,7 +26,6 @@ pub enum MembershipOrder {
 /// Answer of the director.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorAnswer {
-    /// HTTP status.
     Status(u16),
     /// No answer: the director is unreachable or too slow.
     NoAnswer,
@@ -84,7 +83,7 @@ pub struct GroupMembership {
     /// Start of the last exchange, in milliseconds.
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
-    /// Problem reported last.
+    /// Last problem that was reported.
     reported_problem: Option<MembershipTrouble>,
 }
 

@@ -18,7 +18,6 @@ pub struct Group {
     pub name: String,
     /// Addresses for clients. At least one.
     pub addresses: Vec<SocketAddr>,
-    /// Status of redirects.
     pub status: RedirectStatus,
     /// Policy that selects members, one that supports groups.
     pub policy: &'static Policy,
@@ -33,7 +32,6 @@ pub struct Group {
     pub slow_start_ms: u64,
     /// Percentage of working members below which probes are not trusted; 0 for never.
     pub panic_percent: u8,
-    /// Settings of joining.
     pub joining: Joining,
     /// Claims of members that join with a certificate, or without credential.
     pub claims: Claims,
@@ -44,7 +42,6 @@ pub struct Group {
     pub members: Vec<GroupMember>,
     /// Routes: the first match counts; requests without a route go to all members.
     pub routes: RouteList,
-    /// Settings of probes.
     pub health: HealthCheck,
 }
 

@@ -68,7 +68,6 @@ impl Binding {
         self.silent_rounds
     }
 
-    /// Applies an answer.
     pub(super) fn note_reply(&mut self, place: LinkAddress) -> BindingChange {
         match (self.place, &mut self.claim) {
             (None, _) => {

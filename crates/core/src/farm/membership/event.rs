@@ -35,24 +35,24 @@ pub enum MembershipEvent {
         server: String,
         /// Place of the server.
         from: LinkAddress,
-        /// Claiming place.
+        /// Place that claims the address.
         to: LinkAddress,
     },
     /// The server had been silent for several rounds, and another place that answers for its
     /// address is followed.
     Followed {
         server: String,
-        /// Earlier place.
+        /// Place of the server before.
         from: LinkAddress,
-        /// New place.
+        /// Place of the server now.
         to: LinkAddress,
     },
     /// The next hop of a server behind a router changed.
     Rerouted {
         server: String,
-        /// Earlier next hop.
+        /// Next hop of the server before.
         from: LinkAddress,
-        /// New next hop.
+        /// Next hop of the server now.
         to: LinkAddress,
     },
     /// An answer was refused; published once for each MAC address and reason.
@@ -96,7 +96,6 @@ pub enum ReplyRefusal {
 }
 
 impl ReplyRefusal {
-    /// All reasons.
     pub const ALL: [ReplyRefusal; 9] = [
         ReplyRefusal::NotAllowed,
         ReplyRefusal::Full,

@@ -200,7 +200,6 @@ impl Membership {
         self.services.get(service).map(ServiceMembers::members).unwrap_or_default()
     }
 
-    /// Returns one server.
     pub fn member(&self, service: &str, server: &str) -> Option<Member> {
         self.services.get(service)?.member(server)
     }

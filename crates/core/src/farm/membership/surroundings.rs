@@ -37,7 +37,6 @@ pub struct ServerRoute {
     pub on_link: bool,
 }
 
-/// A gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Router {
     pub address: IpAddr,

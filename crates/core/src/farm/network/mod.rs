@@ -19,7 +19,6 @@ use crate::net::wire::Mac;
 /// Network configuration at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Interfaces by index.
     pub interfaces: BTreeMap<u32, Interface>,
     /// Gateways of all routes without duplicates, sorted by address.
     pub gateways: Vec<Router>,
@@ -29,7 +28,6 @@ pub struct Network {
     pub neighbours: BTreeMap<(u32, IpAddr), Mac>,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,

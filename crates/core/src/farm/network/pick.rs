@@ -19,7 +19,6 @@ pub enum PickError {
     NoSuchInterface {
         /// Name in the file.
         name: String,
-        /// Existing interfaces.
         known: Vec<String>,
     },
     /// A configured interface is not Ethernet, so MAC addresses cannot be rewritten.

@@ -126,11 +126,9 @@ impl MemberState {
 pub struct Plan {
     /// Tables for the engine.
     pub tables: Arc<Tables>,
-    /// Services by number.
     pub services: BTreeMap<u16, PlannedService>,
     /// Sets of servers in routes, by the number of their ring.
     pub pools: BTreeMap<u16, PlannedService>,
-    /// Servers by slot.
     pub servers: BTreeMap<u16, ServerName>,
     /// Servers without a slot, because the farm is full.
     pub left_out: Vec<ServerName>,
@@ -174,7 +172,7 @@ pub enum PlanError {
     #[error("services {first} and {second} both have {protocol} {address}",
         protocol = .key.protocol, address = SocketAddr::new(.key.address, .key.port))]
     SharedVip {
-        /// The shared VIP.
+        /// VIP that two services share.
         key: VipKey,
         first: String,
         second: String,
@@ -194,7 +192,6 @@ pub enum PlanError {
     TooManyBehind {
         /// Endpoint of the server.
         key: VipKey,
-        /// Number of VIPs.
         count: usize,
     },
     /// No policy has this name.

@@ -8,13 +8,9 @@ use super::HttpRefusal;
 /// By which status a client is sent elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectStatus {
-    /// 302.
     Found,
-    /// 303.
     SeeOther,
-    /// 307.
     Temporary,
-    /// 308.
     Permanent,
 }
 
@@ -26,7 +22,6 @@ impl RedirectStatus {
         RedirectStatus::Permanent,
     ];
 
-    /// Status code.
     pub const fn code(self) -> u16 {
         match self {
             RedirectStatus::Found => 302,
@@ -59,7 +54,6 @@ pub struct Response {
     pub status: u16,
     /// The kind of the body; `None` where there is no body (RFC 9110, section 15.3.5).
     pub kind: Option<&'static str>,
-    /// Additional header fields.
     pub fields: Vec<(&'static str, String)>,
     pub body: String,
 }
@@ -105,7 +99,6 @@ impl Response {
 
 /// The value of a field that each response has.
 pub const SERVER: &str = "evener";
-/// Value of Cache-Control.
 pub const CACHE_CONTROL: &str = "no-store";
 
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";

@@ -3,7 +3,6 @@
 /// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HttpRefusal {
-    /// Not HTTP/1.
     Malformed,
     /// The target has no path.
     Target,
@@ -19,7 +18,6 @@ pub enum HttpRefusal {
     TooLarge,
     /// Another version of HTTP.
     Version,
-    /// Timeout.
     Timeout,
 }
 

@@ -43,14 +43,12 @@ pub struct Request<'b> {
 pub enum BodyFraming {
     /// Length in bytes; mostly 0.
     Length(u64),
-    /// Chunked transfer coding.
     Chunked,
 }
 
 /// The parts of a head that have come so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadParse<'b> {
-    /// A complete head.
     Request(Request<'b>),
     /// A part of one.
     Incomplete,

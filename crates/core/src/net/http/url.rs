@@ -90,7 +90,6 @@ impl Url {
         &self.text
     }
 
-    /// True for https.
     pub fn is_secure(&self) -> bool {
         self.text.starts_with("https:")
     }

@@ -101,7 +101,7 @@ pub(super) struct ReceivedMessage {
 /// Verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
-    /// Accepted.
+    /// The datagram is accepted and new.
     Good {
         /// True for the first message of its incarnation.
         first: bool,
@@ -147,7 +147,6 @@ pub(super) struct Association {
     settled: u64,
     /// Number and time of recently sent messages, if the protocol needs them.
     sent: VecDeque<(u64, u64)>,
-    /// Accepted life.
     life: Option<Life>,
     /// Another life that has sent a first message.
     caller: Option<Life>,
@@ -324,7 +323,6 @@ impl Association {
         may
     }
 
-    /// Accepted incarnation.
     pub(super) fn believed(&self) -> Option<u64> {
         self.life.map(|life| life.incarnation)
     }

@@ -13,7 +13,6 @@ pub(super) struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Highest number received.
     pub(super) fn highest(&self) -> u64 {
         self.highest
     }

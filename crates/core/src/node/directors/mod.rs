@@ -68,7 +68,6 @@ pub struct KnownDirector {
 pub enum DirectorDifference {
     /// The file or the key differs.
     File,
-    /// The release differs.
     Release {
         /// Release of the other director.
         theirs: String,

@@ -31,10 +31,10 @@ pub enum GroupMessage {
 /// Reason why a body is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Too long.
+    /// The message is too long.
     #[error("a message has at most 64 KB")]
     TooLong,
-    /// Not text.
+    /// The message is not text.
     #[error("the message is not text in UTF-8")]
     Text,
     /// No member is named.

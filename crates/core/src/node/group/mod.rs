@@ -11,9 +11,7 @@ pub use message::{BODY_MAX, GroupMessage, MessageError, write_inform, write_join
 /// A method of the group protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Members join.
     Add,
-    /// Members leave.
     Exit,
     /// Query for the members.
     Query,

@@ -144,14 +144,9 @@ pub enum MessageBody {
     /// `Init`.
     InitAck { components: Components },
     /// Request to select a server for this connection.
-    DispatchRequest {
-        /// Connection.
-        socket: SocketId,
-        content: ClientRequest,
-    },
+    DispatchRequest { socket: SocketId, content: ClientRequest },
     /// Server selected by the dispatcher.
     DispatchReply {
-        /// Connection.
         socket: SocketId,
         /// By which route; `u16::MAX` by none.
         route: u16,
@@ -159,38 +154,25 @@ pub enum MessageBody {
     },
     /// Take this connection; a piece of it.
     Handoff {
-        /// Connection.
         socket: SocketId,
         /// State of the connection, and some bytes of its queues.
         piece: Piece,
     },
     /// As much of it is here.
     HandoffAck {
-        /// Connection.
         socket: SocketId,
         /// Number of bytes of the queues received without a gap. If complete, the connection is
         /// accepted.
         missing: u32,
     },
     /// Request to forward this connection's packets to a server.
-    Forward {
-        /// Connection.
-        socket: SocketId,
-        server: SocketAddr,
-    },
-    /// Acknowledgment of [`MessageBody::Forward`].
-    ForwardAck {
-        /// Connection.
-        socket: SocketId,
-    },
+    Forward { socket: SocketId, server: SocketAddr },
+    /// Acknowledgment of a [`MessageBody::Forward`].
+    ForwardAck { socket: SocketId },
     /// The connection has ended.
-    Close {
-        /// Connection.
-        socket: SocketId,
-    },
+    Close { socket: SocketId },
     /// Let this connection go, if it rests where the client's next segment begins.
     Release {
-        /// Connection.
         socket: SocketId,
         /// Sequence number of that segment.
         rcv_nxt: u32,
@@ -199,12 +181,10 @@ pub enum MessageBody {
     },
     /// The connection was released, in this state.
     Released {
-        /// Connection.
         socket: SocketId,
         /// State with empty queues.
         state: TcpState,
     },
-    /// The request failed.
     Error {
         /// Connection, if the request was about one.
         socket: Option<SocketId>,

@@ -30,7 +30,7 @@ pub struct IncomingHandoffs {
 /// The action for a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandoffAction {
-    /// Send this answer.
+    /// Send this answer to the node.
     Answer(MessageBody),
     /// All pieces have arrived: restore the socket, and return the result to
     /// [`IncomingHandoffs::end`].

@@ -43,7 +43,7 @@ struct Released {
 /// Action for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReleaseAction {
-    /// Send this answer.
+    /// Send this answer to the node.
     Answer(Result<TcpState, ErrorCode>),
     /// Release the connection, and return the result to [`Releases::end`].
     LetGo,

@@ -41,7 +41,6 @@ const FASTER_PERCENT: u64 = 15;
 const MAGIC: [u8; 4] = *b"EvP1";
 const CONTEXT: &[u8] = b"evener path probe";
 
-/// Kind of train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrainKind {
     /// Back to back: the gaps on arrival show the rate of the bottleneck link.
@@ -62,7 +61,7 @@ impl TrainKind {
         [TrainKind::AtOnce, TrainKind::Paced].into_iter().find(|step| step.number() == number)
     }
 
-    /// Number of packets.
+    /// Number of packets of the train.
     pub fn packets(self) -> u8 {
         match self {
             TrainKind::AtOnce => AT_ONCE,
@@ -205,7 +204,6 @@ impl TrainPacket {
         bytes
     }
 
-    /// Reads a payload.
     pub fn read(bytes: &[u8]) -> Option<TrainPacket> {
         let rest = bytes.strip_prefix(&MAGIC)?.strip_prefix(&[4])?;
         let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;

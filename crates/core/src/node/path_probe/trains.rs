@@ -122,7 +122,7 @@ impl ProbeResponder {
 pub enum ProbeResponse {
     /// Send this message back.
     Answer(ProbeMessage),
-    /// Send this train.
+    /// Send this train of packets.
     Train(Train),
 }
 

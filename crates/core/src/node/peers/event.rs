@@ -30,7 +30,7 @@ pub enum PeerEvent {
     /// A datagram was refused; published once per host and reason until the host's next accepted
     /// datagram.
     Refused {
-        /// Sender, if certain.
+        /// Sender, if the sender is certain.
         host: Option<String>,
         refusal: Refusal,
     },

@@ -151,6 +151,6 @@ pub struct Tick {
     pub claimed: Vec<IpAddr>,
     /// Events for the log.
     pub notices: Vec<PeerEvent>,
-    /// As [`DatagramEffect::changed`].
+    /// See [`DatagramEffect::changed`] for its meaning.
     pub changed: bool,
 }

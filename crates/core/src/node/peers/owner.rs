@@ -69,9 +69,7 @@ const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 /// The actions that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
-    /// Addresses to probe.
     pub(super) probes: Vec<IpAddr>,
-    /// Addresses to announce.
     pub(super) claimed: Vec<IpAddr>,
     /// Newly owned addresses among `claimed`.
     pub(super) gained: Vec<IpAddr>,

@@ -59,7 +59,7 @@ pub struct Datagram {
 /// The body of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Report of [`VERSION`].
+    /// A host report of [`VERSION`].
     Report(HostReport),
     /// Another version: the sender is alive, nothing else is known.
     Foreign { version: u8 },

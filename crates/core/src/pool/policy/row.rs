@@ -21,9 +21,7 @@ pub struct Policy {
     pub needs: &'static [Signal],
     /// For directors and `every-host` hosts.
     pub packets: Option<PacketPolicy>,
-    /// For server groups.
     pub redirect: Option<RedirectPolicy>,
-    /// For DNS names.
     pub names: Option<NamePolicy>,
 }
 

@@ -12,7 +12,7 @@ use crate::farm::group::dispatch::PER_DISPATCH;
 /// Last report of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemberReport {
-    /// Load in thousandths.
+    /// Load, in thousandths of a unit.
     pub(super) load: u64,
     /// Time of arrival, in milliseconds.
     pub(super) at_ms: u64,
@@ -39,7 +39,6 @@ impl MemberLoad {
         self.added = 0;
     }
 
-    /// Adds dispatched requests.
     pub(super) fn given(&mut self, now: ClockReading, times: u64) {
         self.learned.given(now.now_ms, times);
         self.added = self.added.saturating_add(times.saturating_mul(PER_DISPATCH));

@@ -88,7 +88,7 @@ pub enum MemberOrder {
     Probe {
         /// Number of the member: [`MemberSnapshot::id`].
         member: usize,
-        /// URL to probe.
+        /// URL at which the member is probed.
         url: Url,
         /// Address in place of the URL's, if configured.
         address: Option<IpAddr>,
@@ -102,7 +102,7 @@ pub enum MemberOrder {
     Query {
         /// Number of the member: [`MemberSnapshot::id`].
         member: usize,
-        /// URL to query.
+        /// URL at which the member is queried.
         url: Url,
         /// True if the member named this URL for queries, so that it must know them there.
         is_named: bool,
@@ -133,7 +133,6 @@ pub enum MemberOrder {
 /// All input of redirects.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
-    /// Status of redirects.
     pub status: RedirectStatus,
     pub dispatch: Arc<Dispatch>,
     /// Names of members, by [`MemberCandidate::id`](super::MemberCandidate::id).
@@ -172,10 +171,8 @@ pub enum MemberChange {
     /// The member refused the LOAD-QUERY.
     #[error("removed: it was silent, and refused to be asked for its load; it may join again")]
     Refused,
-    /// Probes succeed.
     #[error("up")]
     Up,
-    /// Probes fail.
     #[error("down: {0}")]
     Down(Failure),
     /// The operator drains the member.
@@ -192,7 +189,7 @@ pub struct Members {
     group: Group,
     care: MemberSettings,
     seed: Seed,
-    /// Keyed by number.
+    /// Members by their numbers.
     members: Pool<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,

@@ -29,7 +29,6 @@ pub(super) struct MemberRecord {
     pub(super) origin: MessageOrigin,
 }
 
-/// Writes the record.
 pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> String {
     let mut text = format!("{FIRST}\n");
     for member in members {

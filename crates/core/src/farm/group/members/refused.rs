@@ -31,7 +31,6 @@ pub enum MemberRefusal {
     /// Connections to the member are forbidden.
     #[error("{0} is no place for a member: {1}")]
     Outside(Url, ReachError),
-    /// Invalid load.
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,
     /// Old or repeated report.

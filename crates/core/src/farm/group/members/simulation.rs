@@ -48,7 +48,6 @@ impl Server {
     }
 }
 
-/// The simulated game.
 struct Play {
     rates: Vec<f64>,
     requests_per_second: f64,

@@ -39,7 +39,6 @@ impl Node {
         self.session.counters().refused(refusal)
     }
 
-    /// Asks the dispatcher.
     fn query(&mut self) -> Vec<u8> {
         let body = MessageBody::DispatchRequest { socket: socket(false), content: ClientRequest::default() };
         self.session.send(&keys(), Receptor::Dispatcher, body).unwrap().1

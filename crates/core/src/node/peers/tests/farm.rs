@@ -33,7 +33,7 @@ enum Event {
     Replay(usize, usize),
     /// The same with a bit flipped.
     Forge(usize, usize, usize),
-    /// In percent.
+    /// Loss of datagrams, in percent.
     Loss(u8),
 }
 
