@@ -225,7 +225,7 @@ struct vip {
  * by. At the same place as the VIP in `vips`.
  */
 struct handoff {
-	__u64 ring_halves; /* half of each ring in use: routes name other rings than the service's */
+	__u64 ring_halves; /* half of each ring in use: routes name other rings as well */
 	__u32 multiplier[2]; /* of the hash of hosts and paths */
 	__u32 generation; /* of the service's routes */
 	__u16 mss;
