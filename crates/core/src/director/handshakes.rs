@@ -1,8 +1,10 @@
 //! Detection of stalled handshakes: new TCP sessions with SYNs only, counted by server.
 //!
-//! A walk of the session tables counts each such session once. A server is suspected if it differs
-//! from the other servers: a firewall that admits only the director, or a wrong return route,
-//! stalls the clients of one server, while a SYN flood reaches all.
+//! Each walk of the session tables counts the sessions whose last SYN has become
+//! [`STALLED_AFTER_MS`] old since the previous walk. The stall rate is the number of stalled
+//! sessions divided by that of new sessions. A server is suspected if its stall rate is well above
+//! that of the other servers: a firewall that admits only the director, or a wrong return route,
+//! stalls the clients of one server, while a SYN flood reaches all servers.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -14,17 +16,18 @@ use crate::farm::Method;
 use crate::farm::plan::ServerName;
 use crate::pool::health::Failure;
 
-/// Age at which a session with SYNs only counts as stalled, in milliseconds.
+/// Time since the last SYN after which a session with SYNs only counts as stalled, in milliseconds.
 pub const STALLED_AFTER_MS: u64 = 5_000;
 /// Window of the statistics, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// Minimum number of client networks (IPv4 /24 or IPv6 /56) for a suspicion.
+/// Minimum number of client networks (IPv4 /24 or IPv6 /56) and of stalled sessions for a
+/// suspicion. The servers compared with need at least as many new sessions.
 const NETWORKS_MIN: usize = 20;
 /// Maximum number of networks distinguished per server and walk.
 const NETWORKS_MAX: usize = 64;
-/// Minimum ratio of a server's share of stalled sessions to that of the others.
+/// Minimum ratio of the stall rate of a server or service to that of the others for a suspicion.
 const TIMES: u64 = 3;
-/// Minimum share of stalled sessions for a suspicion, in percent.
+/// Minimum stall rate for a suspicion, in percent.
 const SHARE_MIN_PERCENT: u64 = 10;
 
 /// Stalled sessions of one server in one walk.
@@ -36,7 +39,7 @@ pub struct StalledSessions {
 }
 
 impl StalledSessions {
-    /// Adds a session of this client.
+    /// Counts a stalled session of this client.
     pub fn add(&mut self, client: IpAddr) {
         self.count += 1;
         if self.networks.len() < NETWORKS_MAX {
@@ -54,7 +57,7 @@ fn network_of(client: IpAddr) -> u64 {
     }
 }
 
-/// Result of a walk through all session tables, by slot.
+/// Result of a walk through all session tables, by the server's slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWalk {
     /// Servers with stalled sessions.
@@ -68,13 +71,14 @@ pub struct SessionWalk {
 pub struct Handshakes {
     /// Number of new connections.
     pub new: u64,
-    /// Number of them that stalled.
+    /// Number of new connections that stalled.
     pub stalled: u64,
-    /// Number of their clients' networks, up to a limit.
+    /// Number of client networks of the stalled connections. One walk distinguishes at most 64.
     pub networks: usize,
-    /// Stalled connections since the daemon started.
+    /// Stalled connections since the statistics of the server started. They restart when the server
+    /// leaves the plan or is ejected.
     pub stalled_total: u64,
-    /// Suspicion, if the server or its whole service differs from the others.
+    /// Suspicion, if the server or its whole service stalls much more often than the others.
     pub suspicion: Option<Suspicion>,
 }
 
@@ -88,7 +92,7 @@ pub enum Suspicion {
 }
 
 impl Handshakes {
-    /// Text without the server's name.
+    /// Returns the text of a suspicion for logs and failures, without the server's name.
     pub fn sentence(&self, method: Method) -> String {
         let what = if method == Method::Nat { "got no answer from the server" } else { "never continued" };
         alloc::format!("{} of {} new connections {what}", self.stalled, self.new)
@@ -104,7 +108,7 @@ impl Handshakes {
     fn differs_from(&self, rest: &Handshakes) -> bool {
         let is_enough = self.networks >= NETWORKS_MIN && self.stalled >= NETWORKS_MIN as u64;
         let is_much = self.stalled * 100 >= self.new * SHARE_MIN_PERCENT;
-        // Too few connections of the rest give no share.
+        // With too few new connections, the stall rate of the rest is unknown.
         let is_known = rest.new >= NETWORKS_MIN as u64;
         // self.stalled / self.new >= TIMES * rest.stalled / rest.new
         is_enough && is_much && is_known && self.stalled * rest.new >= TIMES * rest.stalled * self.new
@@ -146,14 +150,15 @@ impl HandshakeWatch {
         self.servers.retain(|name, _| present.contains(name));
         for (slot, name) in names {
             let connections = walk.connections.get(slot).copied().unwrap_or_default();
-            // The first walk finds sessions that started before counting.
+            // The first walk only stores the server's counter: it includes sessions of an unknown
+            // time.
             let Some(memory) = self.servers.get_mut(name) else {
                 let first = ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
                 self.servers.insert(name.clone(), first);
                 continue;
             };
             if memory.slot != *slot || connections < memory.connections {
-                // The new slot has a counter of its own.
+                // The server has another slot, or its counter was cleared: count from here.
                 (memory.slot, memory.connections) = (*slot, connections);
             }
             let stalled = walk.stalled.get(slot).cloned().unwrap_or_default();
@@ -212,7 +217,8 @@ impl ServerMemory {
         let new = sum(|walk| walk.new);
         self.seen = Handshakes {
             new,
-            // Sessions of a client that retries for long are counted twice.
+            // If the client sends another SYN after its session was counted, the session may be
+            // counted again. So the sum may exceed the number of new connections.
             stalled: sum(|walk| walk.stalled).min(new),
             networks: networks.len(),
             stalled_total: self.seen.stalled_total + count,
@@ -293,8 +299,8 @@ mod tests {
         (1..).zip(servers.iter().map(name)).collect()
     }
 
-    /// Walks as they come: for each server how many connections are new and how many stalled, of
-    /// so many networks.
+    /// Returns the suspicion of each server after a number of walks, 10 seconds apart. A walk has
+    /// for each server the numbers of new connections, stalled connections and client networks.
     fn suspicions(servers: &[(&str, &str)], walks: &[&[(u64, u64, u64)]]) -> Vec<Option<Suspicion>> {
         let names = names(servers);
         let mut watch = HandshakeWatch::default();

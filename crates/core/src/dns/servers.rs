@@ -1,4 +1,4 @@
-//! Servers listed for one name alone.
+//! Servers that the configuration lists for a DNS name itself, apart from those of services.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -8,23 +8,23 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::pool;
 
-/// A server listed for a name.
+/// Server in the list of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnServer {
-    /// Name, unique within the list; `None` if the server is named by its address.
+    /// Name, unique within the list. `None` if the configuration has only an address.
     pub name: Option<Arc<str>>,
-    /// Address, with the port to probe.
+    /// Address in DNS answers, with the port to probe.
     pub address: SocketAddr,
-    /// Share relative to the others; 0 drains.
+    /// Weight relative to the other servers; 0 drains the server.
     pub weight: u16,
-    /// True if the server is answered only while no other one works.
+    /// True if DNS answers have the server's address only while no other server works.
     pub backup: bool,
-    /// Address to probe, if it isn't the server's own.
+    /// Address to probe, if it differs from `address`.
     pub health_address: Option<IpAddr>,
 }
 
 impl OwnServer {
-    /// Name, or the address if there is none.
+    /// Returns the name, or the address if there is no name.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.name {
             Some(name) => Cow::Borrowed(name),
@@ -33,16 +33,18 @@ impl OwnServer {
     }
 }
 
-/// Servers listed for a name. Names with equal settings share them.
+/// List of servers of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
-    /// In the order of the file.
+    /// Servers in the order of the configuration.
     pub servers: Box<[OwnServer]>,
+    /// Probes, reports and slow start of the servers. Names with equal settings share one value.
     pub settings: Arc<pool::PoolSettings>,
 }
 
 impl ServerList {
-    /// Returns the index of a server with this address, preferably `place`.
+    /// Returns the index of a server with this address: `place` if the server there has it, or else
+    /// the first one.
     pub fn place_of(&self, place: usize, address: SocketAddr) -> Option<usize> {
         let is_there = self.servers.get(place).is_some_and(|server| server.address == address);
         let found = || self.servers.iter().position(|server| server.address == address);

@@ -2,8 +2,9 @@
 //! directors, [`lccp`] between directors and servers, [`group`] between the director of a server
 //! group and its members; and path measurement by a director ([`path_probe`]).
 //!
-//! The first three use one [`association`] with each other node, which decides about accepted
-//! messages, and one [`secret`].
+//! The modules for peers, directors and LCCP keep one [`association`] for each other node, which
+//! decides whether to accept a message. They and the path measurement authenticate messages with
+//! keys derived from the farm's [`secret`].
 
 pub mod association;
 pub mod directors;

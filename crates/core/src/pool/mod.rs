@@ -1,8 +1,9 @@
-//! Servers and their state: one state machine for packets, HTTP and names.
+//! Servers and their state. Packet forwarding, HTTP dispatch and DNS use the same state machine.
 //!
-//! A [`Pool`] holds servers. Each [`PoolServer`] combines its [`health`], its [`reports`] and a
-//! slow start, configured by the pool's [`PoolSettings`]. [`signals`] hold measured load, a
-//! [`policy`] selects a server, and [`shares`] turns load into shares of new clients.
+//! A [`Pool`] holds servers. The state of a [`PoolServer`] depends on its probes ([`health`]), its
+//! load [`reports`] and a slow start, with the pool's [`PoolSettings`]. [`signals`] are
+//! measurements of the load, a [`policy`] selects a server, and [`shares`] computes each server's
+//! share of new clients from the load.
 
 mod change;
 mod check_history;
@@ -29,23 +30,23 @@ pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 
 /// Default TCP port of agents' load reports, and default UDP port of their path measurements.
 pub const LOAD_PORT: u16 = 9183;
-/// Full weight of a server, in tenths.
+/// Part of its configured weight that a server has without any reduction, in tenths.
 pub const FULL_WEIGHT: u16 = 10;
 
 /// State of a server as set by the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OperatorState {
-    /// The server is selected according to weight and probes.
+    /// The server is selected by its weight, probes and reports.
     #[default]
     Ready,
-    /// The server takes no new sessions.
+    /// The server receives no new sessions.
     Drain,
-    /// The server takes no new sessions, and gets neither probes nor report queries.
+    /// The server receives neither new sessions nor probes nor report queries.
     Maintenance,
 }
 
 impl OperatorState {
-    /// Name in requests and records.
+    /// Name in requests to the daemon and in stored records.
     pub const fn name(self) -> &'static str {
         match self {
             OperatorState::Ready => "ready",
@@ -54,7 +55,7 @@ impl OperatorState {
         }
     }
 
-    /// True if the server must take no new sessions.
+    /// True if the server must receive no new sessions.
     pub const fn is_drained(self) -> bool {
         !matches!(self, OperatorState::Ready)
     }
@@ -71,15 +72,15 @@ impl OperatorState {
     }
 }
 
-/// State of a server, for selection and for views.
+/// State of a server by operator, probes, weight and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// The server takes new sessions.
+    /// The server receives new sessions.
     Up,
-    /// The server fails its probes, or was never probed.
+    /// The server fails its probes, or has no probe result yet.
     Down,
-    /// The server keeps its sessions and takes no new ones: drained by operator, by weight 0 or by
-    /// its own report.
+    /// The server keeps its sessions and receives no new ones: drained by the operator, by weight 0
+    /// or by its own report.
     Draining,
     /// The operator has drained the server and suspended probes and report queries.
     Maintenance,
@@ -88,8 +89,8 @@ pub enum ServerState {
 }
 
 impl ServerState {
-    /// Returns the state to show. Maintenance comes first, since probes are suspended then; a
-    /// failed probe comes before a drain.
+    /// Returns the state for views. Maintenance has precedence, since probes are suspended then.
+    /// Failed probes have precedence over a drain.
     pub const fn shown(is_in_maintenance: bool, health: HealthState, is_drained: bool) -> ServerState {
         match (health, is_drained) {
             _ if is_in_maintenance => ServerState::Maintenance,

@@ -16,7 +16,8 @@ pub(super) static LEAST_CONNECTIONS: Policy = Policy {
     names: None,
 };
 
-/// Returns each weighted member once; the data plane compares all of them.
+/// Returns the slot of each member with a weight above 0 once, at most [`ORDER_MAX`] slots. The
+/// data plane compares all of them for each new session.
 pub(super) fn each_once(members: &[Weighted]) -> Vec<u16> {
     members.iter().filter(|m| m.weight > 0).map(|m| m.slot).take(ORDER_MAX).collect()
 }

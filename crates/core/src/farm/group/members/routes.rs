@@ -1,4 +1,5 @@
-//! Routes to members: the operator's first, then those that members brought.
+//! Routes to members of a server group: first those of the operator, then those that members have
+//! announced themselves.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -11,15 +12,19 @@ use crate::farm::group::dispatch::RouteTo;
 use crate::farm::group::joiner::pattern_text;
 use crate::farm::group::model::Group;
 
-/// Sort key of members' routes: routes with host before path-only ones; in each, exact before
-/// wildcard, long before short.
+/// Sort key of routes that members have announced: specificity of the host, then of the path, then
+/// both texts. The most specific route comes first.
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
-/// True if present, true if exact, and length.
+/// Specificity of a pattern: true if there is one, true if it has no wildcard, and its length. A
+/// greater value is more specific.
 type Specific = (bool, bool, usize);
 
-/// Returns all routes with the indexes of their members among the candidates. Requests of a listed
-/// route without a working member fail, since no other member may have the content. Requests of a
-/// member's route without a working member go to the members without a route.
+/// Returns all routes with the indexes of their members among the candidates. `place` returns a
+/// member's index; `None` if the member is not a candidate.
+///
+/// If no member of an operator's route is a candidate, requests for the route fail, since other
+/// members may not have the content. If no member of an announced route is one, requests go to the
+/// members without a route.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],
