@@ -197,7 +197,7 @@ struct vip_key {
 };
 
 /* Of a VIP. */
-#define VIP_RING_HALF 1 /* which half of the service's rings */
+#define VIP_RING_HALF 1 /* half of the service's rings in use */
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* `handoffs` has more of it */
@@ -215,7 +215,7 @@ struct vip {
 	__u16 service;
 	__u8 pick;
 	__u8 flags;
-	__u16 own; /* this host's own server slot where every host decides, else NO_SERVER */
+	__u16 own; /* slot of this host where every host decides, else NO_SERVER */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns, by the lower bits of the session's state */
 	struct ip address6; /* zeros for IPv4 */
 } __attribute__((aligned(64)));
@@ -225,7 +225,7 @@ struct vip {
  * by. At the same place as the VIP in `vips`.
  */
 struct handoff {
-	__u64 ring_halves; /* which half of each ring: routes name other rings than the service's */
+	__u64 ring_halves; /* half of each ring in use: routes name other rings as well */
 	__u32 multiplier[2]; /* of the hash of hosts and paths */
 	__u32 generation; /* of the service's routes */
 	__u16 mss;
@@ -355,8 +355,8 @@ struct share {
 	__u64 assured;
 };
 
-/* One session: key is client address, client port, VIP id; value from the top is
- * expiry (32 bits), mark (12), state (4), server slot (16). */
+/* Session: the key is client address, client port and VIP id; the value from the top is expiry
+ * (32 bits), mark (12), state (4) and server slot (16). */
 struct session {
 	__u64 key;
 	__u64 value;
@@ -404,8 +404,8 @@ struct track {
 struct held {
 	__u32 ifindex;
 	__u32 len;
-	__u16 reason; /* why it is held */
-	__u16 server; /* whose connection moves */
+	__u16 reason; /* reason of the hold */
+	__u16 server; /* server whose connection moves */
 	__u8 frame[HELD_FRAME_MAX];
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Which server a client's packet goes to: core/src/path/decide/choose.rs. */
+/* Choice of a server for a client's packet: core/src/path/decide/choose.rs. */
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 
@@ -52,7 +52,7 @@ __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags,
 	return own | REASON_NO_SESSION << 16;
 }
 
-/* Whether a session says where a packet goes. */
+/* True if the session decides the destination of a packet. */
 static __always_inline bool session_applies(__u16 arrival, const struct vip *vip, __u64 value)
 {
 	return arrival == ARRIVED_DIRECT || value_server(value) == vip->own;
@@ -81,7 +81,7 @@ static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, c
 	}
 }
 
-/* Whether a session stands against a SYN that another host seems to have passed on for this one. */
+/* True if a session holds against a SYN that another host seems to have passed on. */
 static __always_inline bool stands(const struct flow *flow, __u64 value)
 {
 	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * A client's request, and its ring: core/src/path/content. The state so far stands in the scratch:
- * the verifier can't tell its values apart, and walks through a loop over bytes once and not once
- * for each state.
+ * Reads a client's request and finds its ring: core/src/path/content. The state of the parser is in
+ * the map value `scratch`. The verifier doesn't track values there, so it checks a loop over bytes
+ * once, instead of once for each state.
  */
 #ifndef EVENER_CONTENT_H
 #define EVENER_CONTENT_H
@@ -10,7 +10,7 @@
 #include "director/head.h"
 #include "director/hello.h"
 
-/* In the place of a hash. */
+/* In place of a hash: any host or path; and the first of all routes with one host pattern. */
 #define ANY (1ULL << 63)
 #define PRESENT (ANY | PART)
 
@@ -30,7 +30,7 @@ static long hash_host_byte(__u32 turn, void *arg)
 	if (byte >= 'A' && byte <= 'Z')
 		byte |= 0x20;
 	r->host_hash = hash_step(r, r->host_hash, byte);
-	/* "*.example.com" wants something before the dot. */
+	/* "*.example.com" requires a label before the dot. */
 	if (byte == '.' && at > r->host && r->hosts_len <= HOST_LABELS_MAX) {
 		r->hosts[r->hosts_len & 15] = r->host_hash | PART;
 		r->hosts_len++;
@@ -38,7 +38,8 @@ static long hash_host_byte(__u32 turn, void *arg)
 	return 0;
 }
 
-/* The host's keys: those of its ends come by the way, from right to left. */
+/* Computes the keys to look the host up by: any host, its suffixes from each dot on, and the whole
+ * host. The hash runs from right to left, so one pass computes those of all suffixes. */
 static __always_inline void hash_host(struct reading *r)
 {
 	__u32 len = r->host_end - r->host;
@@ -52,7 +53,8 @@ static __always_inline void hash_host(struct reading *r)
 	r->hosts_len++;
 }
 
-/* Reads the `len` bytes at `from`, as much of them as matters; whether they leave no doubt. */
+/* Reads a request or a TLS hello in the `len` bytes at `from` in the frame, up to READ_MAX. True if
+ * the request is complete and unambiguous. */
 __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u32 from, __u32 len)
 {
 	struct reading *r;
@@ -80,13 +82,13 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	return r->is_asked;
 }
 
-/* Where bytes may be that a later request begins with. */
+/* State of the search for a later request: the part that the next byte belongs to. */
 enum begins {
-	BEGINS_LINE, /* behind empty lines */
+	BEGINS_LINE, /* empty lines before the request */
 	BEGINS_METHOD,
 	BEGINS_TARGET,
-	BEGINS_REQUEST,
-	BEGINS_NONE,
+	BEGINS_REQUEST, /* rest of the request line */
+	BEGINS_NONE, /* no request */
 };
 
 static __always_inline bool is_method_byte(__u8 byte)
@@ -94,13 +96,14 @@ static __always_inline bool is_method_byte(__u8 byte)
 	return (byte >= 'A' && byte <= 'Z') || byte == '-' || byte == '_';
 }
 
-/* The last letters of a word, as `name` has them. */
+/* "GET " and "HTTP/" as numbers: `name` holds the last bytes read. */
 #define GET_SPACE 0x47455420
 #define HTTP_SLASH 0x485454502fULL
 
 /*
- * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's
- * bytes some begin like one by chance: core/src/path/content/mod.rs, may_be_line.
+ * Checks a byte after the start of the target; returns 1 at the end of the search. The state
+ * becomes BEGINS_NONE if the line can't be a request line: the bytes of a body may begin like one
+ * by chance. A copy of may_be_line in core/src/path/content/mod.rs.
  */
 static __always_inline long follow_line(struct reading *r, __u8 byte)
 {
@@ -138,7 +141,7 @@ static long find_request_byte(__u32 at, void *arg)
 	if (r->state == BEGINS_METHOD && is_method_byte(byte) && at - r->at < METHOD_MAX)
 		return 0;
 	if (byte == ' ' && at > r->at) {
-		/* HTTP/0.9 has no other method, and no version. */
+		/* Requests of HTTP/0.9 have the method GET only, and no version. */
 		if (at - r->at == 3 && (__u32)r->name == GET_SPACE)
 			r->is_old = 1;
 		r->state = BEGINS_TARGET;
@@ -147,7 +150,7 @@ static long find_request_byte(__u32 at, void *arg)
 	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
 	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h')) {
 		r->state = BEGINS_REQUEST;
-		/* the bytes before belong to no version */
+		/* The version can't include bytes before the target. */
 		r->name = byte;
 		return 0;
 	}
@@ -155,8 +158,8 @@ static long find_request_byte(__u32 at, void *arg)
 	return 1;
 }
 
-/* Where in the `len` bytes at `from` a later request begins; -1 if none does:
- * core/src/path/content/mod.rs. */
+/* Searches the `len` bytes at `from` in the frame, in the middle of a connection, for a later
+ * request. Returns its offset from `from`, or -1: later_request in core/src/path/content/mod.rs. */
 __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
 {
 	bool is_more = len > LATER_LOOKED_MAX;
@@ -180,7 +183,8 @@ __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u
 	return r->at;
 }
 
-/* The first route with one host pattern, if it is before the one that was found. */
+/* Looks up the routes with one host pattern. Stores the first one that matches in `reading`, if it
+ * precedes the route found so far. */
 __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 generation)
 {
 	struct route_key key = { .host = host, .path = PRESENT, .generation = generation };
@@ -208,9 +212,11 @@ __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 gene
 	return 0;
 }
 
-/* The ring of what was read; NO_RING where a complex route might be the first that takes it. */
+/* Result of find_ring() if a complex route may precede: such routes need user space to decide. */
 #define NO_RING 0x10000
 
+/* Returns the ring of the request in `reading`: that of the first route that matches, or else the
+ * default one. `complex_from` is the number of the first complex route. */
 __attribute__((noinline)) int find_ring(struct scratch *at, __u32 generation, __u32 complex_from, __u32 default_ring)
 {
 	struct reading *r;

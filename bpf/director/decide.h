@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* One packet, one verdict: core/src/path/decide. */
+/* Decision about one packet: core/src/path/decide. */
 #ifndef EVENER_DECIDE_H
 #define EVENER_DECIDE_H
 
@@ -7,7 +7,7 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
-/* Whether a packet without a session may be answered with a reset. */
+/* True if a packet without a session may be answered with a reset. */
 static __always_inline bool load_unmatched(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -28,7 +28,7 @@ __attribute__((noinline)) int send_to_server(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* It counts where the packet goes on. */
+	/* The reason counts where the packet goes on. */
 	also_counted = pkt->also_counted;
 	pkt->also_counted = 0;
 	server = present_server(pkt->server);

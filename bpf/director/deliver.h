@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a packet gets to its server: core/src/path/decide/deliver.rs. */
+/* Delivery of a packet to its server: core/src/path/decide/deliver.rs. */
 #ifndef EVENER_DELIVER_H
 #define EVENER_DELIVER_H
 
@@ -18,8 +18,7 @@ static __always_inline void ends_towards(const struct server *server, __u16 port
 	}
 }
 
-/* Whether a packet may go on over a way that takes `most` bytes; else the verdict on it, or the
- * next step. */
+/* True if a packet fits a way of `most` bytes; else sets the verdict, or the next step. */
 static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, int *verdict)
 {
 	const struct packet_context *pkt = &at->pkt;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How much of a session table is in use: core/src/path/sessions/extent.rs. */
+/* Extent of a session table: the part of its buckets that is in use. A copy of
+ * core/src/path/sessions/extent.rs. */
 #ifndef EVENER_EXTENT_H
 #define EVENER_EXTENT_H
 
@@ -8,20 +9,20 @@
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
 
-/* Tables; the first two have `extents`. */
+/* Tables of the director. Only the first two, those of sessions, have an entry in `extents`. */
 enum table {
 	TABLE_SESSIONS,
 	TABLE_SESSIONS6,
-	TABLE_PORTS, /* the first pool of ports: the others follow */
+	TABLE_PORTS, /* the first pool of ports; pool n is TABLE_PORTS + n */
 };
 
-/* The bits of a bucket's number that count now. */
+/* The current bucket mask. A bucket in use is the hash's bucket number under this mask. */
 static __always_inline __u32 extent_mask(__u32 table)
 {
 	return READ_ONCE(extents[table]);
 }
 
-/* Whether sessions are on their way from where they stood to where they are to stand. */
+/* True while a table is resized: the current and the previous mask differ. */
 static __always_inline bool is_moving(__u32 table)
 {
 	__u64 extent = READ_ONCE(extents[table]);
@@ -29,8 +30,9 @@ static __always_inline bool is_moving(__u32 table)
 	return (__u32)extent != extent >> 32;
 }
 
-/* A session on its way is looked for in each of its two buckets by the extent of before, and
- * then by that of now, where it may have come meanwhile. */
+/* Number of buckets searched for a session that may be moving. The two buckets under the previous
+ * mask come first, then the two under the current mask: the session may have been moved there
+ * during the search. */
 #define MOVING_TURNS 4
 
 static __always_inline __u32 half_in_turn(__u64 hash, __u32 turn)

@@ -68,7 +68,7 @@ static __always_inline struct session *look_at(struct bucket *bucket, __u64 key,
 	return look_round(bucket, key, home_of(hash));
 }
 
-/* Where a key stands, whether its session lives or not. */
+/* Returns the place of a key, live or expired. */
 static __always_inline struct session *look_up(__u64 key)
 {
 	__u64 hash = flow_hash(key);
@@ -89,8 +89,7 @@ static __always_inline bool is_at_work(struct session *slot, __u64 key, const st
 	       (__u32)(value_expires(*value) - now - vip->idle[IDLE_LEAST]) <= vip->idle[IDLE_STEP];
 }
 
-/* Whether a client's mark stays as it is: the segment is close behind it, or doesn't belong
- * there. */
+/* True if a client's mark stays: the segment is close behind the mark, or doesn't belong there. */
 static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 {
 	__u32 ahead = (sequence >> 10) - (__u32)(value >> 20) + NEAR / 4;
@@ -169,8 +168,8 @@ static __always_inline __u32 ways_of(const struct server *server, __u8 protocol)
 	return protocol == IPPROTO_UDP ? server->flags ^ SERVER_UP : server->flags & ~SERVER_UP & 0xffff;
 }
 
-/* Whether a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT as it is done
- * here: by IPIP over IPv4, or with the client's own port. */
+/* True if a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT here: by IPIP
+ * over IPv4, or with the client's own port. */
 static __always_inline bool fast_path_may_send(context *ctx, void *frame, const struct server *server, __u32 flags)
 {
 	__u32 outer = flags & SERVER_TUNNEL ? sizeof(struct iphdr) : 0;
@@ -193,7 +192,7 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 	struct server *server = &servers[slot];
 	__u32 flags;
 
-	/* One address in one register, and not its sum again at each use. */
+	/* Keeps the address in one register; else the sum is computed at each use. */
 	hide(server);
 	flags = ways_of(server, protocol);
 	if (flags == SERVER_PRESENT) {
@@ -302,7 +301,7 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	key = session_key(WORD_AT(26), HALF_AT(34), vip->id);
 	slot = look_up(key);
 	if (!slot)
-		/* One that is on its way is looked for further. */
+		/* A session that is moving is looked up on the slow path. */
 		return vip->flags & VIP_STATELESS && !is_moving(TABLE_SESSIONS) ?
 			       by_table(ctx, frame, bytes, protocol, key, vip) :
 			       STEP_ANY;

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/*
- * Where answers to IPv4 clients went a moment ago, for each CPU: asking the kernel's routing table
- * costs more than all the rest of such a packet. An answer is good for a second by this clock, with
- * a daemon or without, and until the daemon hears that a route or a neighbour has changed
+/* Next hops of replies to IPv4 clients, for each CPU: a query of the kernel's routing table
+ * costs more than all the rest of such a packet. An entry is valid for a second by this clock,
+ * with a daemon or without, and until the daemon learns that a route or a neighbour has changed
  * (`fib_epoch`).
  *
  * Clients are many and next hops few, so a client's word names its next hop by a number that is
- * never given again to another one: whatever ends a hop ends it for all clients at once. A hop's
- * place is named by what it is; where another one has it, the answer isn't kept, and numbers grow
- * by one a second at the most, or with each change.
- */
+ * never given to another hop again: the end of a hop ends it for all clients at once. The place
+ * of a hop follows from its content. If another hop has the place, the answer isn't cached, and
+ * numbers grow by one a second at most, or with each change. */
 #ifndef EVENER_FIB_CACHE_H
 #define EVENER_FIB_CACHE_H
 
@@ -26,7 +24,7 @@ struct fib_part {
 };
 
 struct fib_hop {
-	__u32 number; /* its place in the lowest bits */
+	__u32 number; /* place, in the lowest bits */
 	__u32 since;
 	__u64 epoch;
 	__be32 src; /* the service, which rules may look at, */
@@ -76,8 +74,8 @@ static __always_inline bool is_good(const struct fib_hop *hop, __u32 now, __u64 
 	return now - hop->since < FIB_LIFE_TICKS && hop->epoch == epoch;
 }
 
-/* Where a packet from this service to this client goes that came in there; NULL if that isn't
- * known. */
+/* Returns the next hop of a packet from this service to this client received on that interface,
+ * or NULL. */
 static __always_inline const struct fib_hop *known_hop(__be32 src, __be32 dst, __u32 ingress, __u32 now)
 {
 	__u32 first = 0;

@@ -8,7 +8,7 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* How a packet came to this host, where every host decides: core/src/path/arrival.rs. */
+/* Origin of a packet where every host decides: core/src/path/arrival.rs. */
 
 /* The flags of which a server must have one that the packet may go on to; to any, if none. */
 enum arrival {
@@ -88,13 +88,13 @@ static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u
 /* In units of near_mark(). */
 #define NEAR 64
 
-/* Whether a client has sent so much that its mark is to be noted anew, lest it loses touch. */
+/* True if a client has sent so much that its mark must be stored anew. */
 static __always_inline bool has_moved_on(__u16 old, __u16 new)
 {
 	return ((new - old + NEAR / 4) & NEAR_MASK) > NEAR / 2;
 }
 
-/* Whether a noted value is worth writing anew: every few seconds is enough. */
+/* True if a new value must replace the stored one: every few seconds is enough. */
 static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new)
 {
 	__u32 step = idle_of(vip, value_state(new)) >> 6;
@@ -125,7 +125,7 @@ static __always_inline bool find_again(const struct flow *flow, __u32 number, __
 	return found->place;
 }
 
-/* Where there is no vacant place, in that of another one; another CPU may be about to have the
+/* Without a vacant place the session takes another one's; another CPU may be about to take the
  * same, so twice. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {

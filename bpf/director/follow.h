@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a session's state moves with the packets of its flow: core/src/path/decide/follow.rs,
- * whose comments say why. */
+/* State of a session by the packets of its flow: core/src/path/decide/follow.rs, whose comments
+ * give the reasons. */
 #ifndef EVENER_FOLLOW_H
 #define EVENER_FOLLOW_H
 
@@ -17,7 +17,7 @@
 
 /* The new state of a session, and from bit 16 on the mark. */
 #define UPDATE_MARK 16
-#define UPDATE_LASTS (1u << 30) /* it lives at least as long as before */
+#define UPDATE_LASTS (1u << 30) /* session lives at least as long as before */
 #define UPDATE_NONE (1u << 31) /* nothing changes */
 
 static __always_inline __u16 near_mark(__u32 sequence)
@@ -40,13 +40,13 @@ static __always_inline bool fits_mark(__u32 sequence, __u16 mark)
 	return ((near_mark(sequence) - mark + NEAR) & NEAR_MASK) <= 2 * NEAR;
 }
 
-/* Whether a sequence number is before the marked one, as far as a mark tells. */
+/* True if a sequence number is before the marked one, as far as a mark tells. */
 static __always_inline bool is_behind(__u32 sequence, __u16 mark)
 {
 	return ((mark - near_mark(sequence)) & NEAR_MASK) <= NEAR_MASK / 2;
 }
 
-/* Whether a session is over, as far as can be told. */
+/* True if a session is over, as far as can be told. */
 static __always_inline bool has_ended(__u64 value)
 {
 	__u8 state = value_state(value);
@@ -59,7 +59,7 @@ static __always_inline __u32 update_to(__u8 state, __u16 mark)
 	return state | (__u32)mark << UPDATE_MARK;
 }
 
-/* Whether a client's segment is what follows its SYN. */
+/* True if a client's segment is what follows its SYN. */
 static __always_inline bool answers_syn_ack(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment)
 {
 	if ((flags & (TCP_SYN | TCP_ACK)) != TCP_ACK)
@@ -151,7 +151,7 @@ static __always_inline __u32 update_by_server(__u32 flags, __u64 was, __u32 sequ
 	return update_to(state, mark);
 }
 
-/* Whether a server's packet belongs to a session that has its ends. */
+/* True if a server's packet belongs to a session with the same endpoints. */
 static __always_inline bool takes(struct found *session, __u32 flags, __u32 acknowledgment, __u32 now)
 {
 	__u64 value = session->value;

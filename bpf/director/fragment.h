@@ -88,7 +88,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 	if (reason == REASON_FRAGMENT_HELD && frame_len(ctx) > HELD_FRAME_MAX)
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
 	at->trace.is_held = give(ctx, reason, at->pkt.server);
-	/* It was to wait, and there is no room for it any more. */
+	/* The fragment was to be held, and there is no room any more. */
 	if (reason == REASON_FRAGMENT_HELD && !at->trace.is_held)
 		at->pkt.also_counted = REASON_FRAGMENT_LOST;
 	return with_reason(VERDICT_DROP, reason);

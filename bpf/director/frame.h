@@ -124,7 +124,7 @@ static __always_inline int frame_back(context *ctx)
 	return bpf_redirect(ctx->ifindex, 0);
 }
 
-/* Whether the kernel can find a frame's neighbour and send it on, whatever address it is from. */
+/* True if the kernel can find a frame's neighbour and send it, whatever its source address. */
 #define FRAME_FINDS_NEIGHBOURS true
 
 static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)

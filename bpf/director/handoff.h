@@ -48,15 +48,15 @@ static __always_inline void put_ends(struct scratch *at)
 	}
 }
 
-/* Whether a segment may follow a cookie; its options are read then. */
+/* True if a segment may follow a cookie; its options are read then. */
 static __always_inline bool may_answer(context *ctx, struct scratch *at)
 {
 	return (at->pkt.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->pkt.is_fragment &&
 	       read_offered(ctx, at);
 }
 
-/* Whether a segment is the first after a cookie, or is said in the first's place so much later, or
- * asks with the number `before` the first's whether the connection lives. */
+/* True if a segment is the first after a cookie, repeats the first `late` later, or probes with
+ * the number `before` the first's whether the connection lives. */
 static __noinline bool has_cookie(struct scratch *at, __u32 late, __u32 before)
 {
 	struct echoed_numbers echo = {
@@ -90,7 +90,7 @@ static __always_inline int keep_server(struct packet_context *pkt, const struct 
 	return STEP_SEND_TO_SERVER;
 }
 
-/* Where what the client wants begins, and how long it is. */
+/* Returns the offset of the client's data and its length. */
 static __always_inline __u32 payload_at(const struct scratch *at)
 {
 	return at->pkt.l4 + TCP_LEN + options_len(at);
@@ -109,16 +109,16 @@ static __always_inline bool read_for(context *ctx, struct scratch *at, const str
 	return read_payload(ctx, at, payload_at(at) + behind, payload_len(at) - behind);
 }
 
-/* Whether a segment proves its client's handshake. */
+/* Result of the check of a client's handshake. */
 enum proof {
 	PROOF_MISSING,
-	PROOF_FIRST, /* it is the first after a cookie */
-	PROOF_PROBE, /* it is a keep-alive probe in the first's place */
-	PROOF_UNCHECKED, /* it wasn't checked: too many like it were guesses */
+	PROOF_FIRST, /* first segment after a cookie */
+	PROOF_PROBE, /* keep-alive probe in the place of the first */
+	PROOF_UNCHECKED, /* not checked: too many segments like it were guesses */
 };
 
-/* Whether this is a keep-alive probe of a client that has said nothing yet: its number is the one
- * before the first's (RFC 9293, section 3.8.4). */
+/* True for a keep-alive probe of a client that has sent no data: its number is the one before
+ * the first's (RFC 9293, section 3.8.4). */
 static __always_inline bool is_probe(struct scratch *at)
 {
 	return !(at->pkt.flags & TCP_FIN) && has_cookie(at, COOKIE_FIRST, 1);
@@ -137,7 +137,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 		return PROOF_MISSING;
 	of = &guesses[at->pkt.vip % VIP_IDS];
 	says_something = payload_len(at);
-	/* One that isn't begins no connection, whatever it has guessed. */
+	/* A probe begins no connection, whatever its sender has guessed. */
 	if (says_something == 1 && is_probe(at))
 		return PROOF_PROBE;
 	is_guess = says_something && !at->offered.has_timestamp;
@@ -207,8 +207,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (pkt->arrival != ARRIVED_DIRECT)
 		return accept_forwarded(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
-		/* It may be forged, in a connection that lives: that one goes on as before,
-		 * until another cookie comes back. */
+		/* The segment may be forged while the connection is alive: the connection goes
+		 * on until another cookie comes back. */
 		if (known) {
 			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
 			pkt->session = found.value;
@@ -237,8 +237,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
 		return unmatched_segment(pkt, REASON_COOKIE_BAD);
-	/* The segment is for the server that the connection will have: the task that moves it decides
-	 * the segment again. */
+	/* The segment is for the server that the connection will have: the task that moves it
+	 * decides the segment again. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
@@ -249,8 +249,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	return keep_server(pkt, &flow, &found);
 }
 
-/* Whether a server answers a request in a segment of its connection. A segment that doesn't begin
- * like a request is part of one, or can't be read by anyone; of a request that can't be read here
+/* True if a server serves a request in a segment of its connection. A segment without a request
+ * line continues a request, or can't be read by anyone; of a request that can't be read here
  * nothing is known. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
@@ -306,8 +306,8 @@ __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment with the first request is sent once more as such, when the connection moves or
-	 * by the client. */
+	/* The segment with the first request is sent once more as such, when the connection moves
+	 * or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_server(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)

@@ -10,7 +10,8 @@
 /* The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
 #define GREETING_WINDOW 65535
 
-/* Where the options of a client's header end, in bytes behind it; the header stands in at->tcp. */
+/* Returns the end of the options of a client's header, in bytes behind the header, which is in
+ * at->tcp. */
 static __always_inline __u32 options_len(const struct scratch *at)
 {
 	return (bpf_ntohl(at->tcp.rest[0]) >> 28) * 4 - TCP_LEN;
@@ -91,7 +92,7 @@ static __always_inline __u64 put_answer_tcp(struct scratch *at, __u32 tcp_len, _
 	for (int i = 0; i < sizeof(answer->tcp) / 4; i++)
 		sum += answer->tcp[i];
 	*(__u16 *)&answer->tcp[4] = fold(pseudo);
-	/* Where the checksum is whole, ~(pseudo + sum) comes of ~pseudo by this. */
+	/* For a whole checksum this turns ~pseudo into ~(pseudo + sum). */
 	return 2 * pseudo + sum;
 }
 
@@ -124,7 +125,7 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	return with_reason(frame_back(ctx), reason);
 }
 
-/* Whether a segment's checksum is right, or left to the hardware. */
+/* True if a segment's checksum is right, or left to the hardware. */
 __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 {
 	__u32 from, end;
@@ -140,7 +141,7 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 	return is_summed(ctx, from, end, pseudo, at->tcp.rest[1], at->reading.payload);
 }
 
-/* Whether the packet is whole, and nothing stands between the headers: what can be answered in
+/* True if the packet is whole, with nothing between the headers: an answer can be written in
  * its place. */
 static __always_inline bool is_plain(const struct packet_context *pkt)
 {

@@ -192,7 +192,7 @@ __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 	return !frame_store(ctx, l4 + 2, &checksum, 2);
 }
 
-/* One hop less. */
+/* Decrements the time to live. */
 static __always_inline bool decrement_ttl(context *ctx, const struct packet_context *pkt)
 {
 	__u64 l3 = link_len(pkt);
@@ -268,7 +268,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	}
 	at->quoted_ends = (struct ends){ .has_src = true, .src = server->to, .src_port = server->port };
 	if (server->flags & SERVER_SOURCE_NAT) {
-		/* Nobody but the client itself speaks of a link-local address. */
+		/* Only the client itself sends from a link-local address. */
 		if (!put_near(ctx, pkt, server, key))
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->port = find_port(pkt->server, key, pkt->hash, now, &port);
@@ -421,7 +421,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	    same_ip(&answer->ip.to, &answer->target))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	probe = !(answer->ip.to.word[0] | answer->ip.to.word[1] | answer->ip.to.word[2] | answer->ip.to.word[3]);
-	/* One who checks whether it may have the address has none yet: everybody is told. */
+	/* A host that probes for an address has none yet: the answer is broadcast. */
 	if (probe)
 		answer->ip.to = (struct ip){ { bpf_htonl(0xff020000), 0, 0, bpf_htonl(1) } };
 	answer->ip.word = bpf_htonl(6 << 28);

@@ -45,16 +45,16 @@ __u64 commit TABLE(commit);
 /* At the same places, and switched with them. */
 struct handoff handoffs[2 * VIP_PLACES] TABLE(handoffs);
 
-/* Where in its half of `vips` each VIP is, by its id; in two halves like those. */
+/* Index of each VIP in its half of `vips`, by VIP id; in two halves as well. */
 __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 
-/* How many endpoints answer through the director: where there are none, none is looked up. */
+/* Number of endpoints that reply through the director: without any, none is looked up. */
 __u64 answering TABLE(answering);
 
 /* By hint_place() of an endpoint. */
 struct hint returns[RETURN_PLACES] TABLE(returns);
 
-/* How often the host's routes or neighbours have changed, as far as a daemon has heard. */
+/* Number of changes of the host's routes or neighbours that a daemon has learned of. */
 __u64 fib_epoch TABLE(fib_epoch);
 
 /*
@@ -64,7 +64,7 @@ __u64 fib_epoch TABLE(fib_epoch);
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
 
-/* How long addresses may be answered for: core/src/path/lease.rs. */
+/* Lease on answering for service addresses: core/src/path/lease.rs. */
 __u64 lease TABLE(lease);
 
 /* core/src/path/cookie.rs, SharedKeys */
@@ -103,13 +103,13 @@ __u32 limits[SERVER_SLOTS] TABLE(limits);
 /* The time, where it is given. */
 __u64 given_now TABLE(given_now);
 
-/* How much of `sessions` and of `sessions6` is in use: core/src/path/sessions/extent.rs. */
+/* Extents of `sessions` and of `sessions6` in use: core/src/path/sessions/extent.rs. */
 __u64 extents[2] TABLE(extents);
 
 /* The shares of the session table. */
 struct share shares[VIP_IDS] TABLE(shares);
 
-/* Where each service's ring stands. */
+/* Position in each service's ring. */
 __u64 cursors[SERVICES_MAX] TABLE(cursors);
 
 /* Only for packets that have no port, and for who asks for the address. */
@@ -290,13 +290,14 @@ static __always_inline struct vip *find_vip6(const struct ip *address, __be16 po
 	return vip;
 }
 
-/* Where in `returns` an endpoint is, by its address, port and protocol as vip_bits() has them. */
+/* Returns the index in `returns` of an endpoint, by its address, port and protocol as in
+ * vip_bits(). */
 static __always_inline __u32 hint_place(__u64 bits)
 {
 	return bits * 0x9e3779b97f4a7c15ULL / (~0ULL / RETURN_PLACES + 1);
 }
 
-/* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */
+/* Returns the index in `vips` and `handoffs` of the VIP with this id, if any. */
 static __always_inline __u64 place_by_id(__u16 id)
 {
 	__u64 half = *(volatile __u64 *)&commit & VIP_PLACES;
@@ -315,7 +316,7 @@ static __always_inline struct vip *find_vip_by_id(__u16 id)
 	return vip;
 }
 
-/* How that VIP's connections are handed off, or NULL if they are not. */
+/* Returns the handoff settings of that VIP, or NULL. */
 static __always_inline struct handoff *find_handoff(__u16 id)
 {
 	__u64 place = place_by_id(id);
@@ -331,7 +332,7 @@ static __always_inline struct handoff *find_handoff(__u16 id)
 #define LEASE_LONGEST (1u << 22)
 #define LEASE_ENDED (2ULL << 32)
 
-/* Whether addresses may still be answered for. One that has ended is noted to have, since ticks
+/* True while addresses may be answered for. An expired lease is recorded as such, since ticks
  * wrap. */
 static __always_inline bool lease_holds(__u32 now)
 {

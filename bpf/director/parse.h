@@ -60,7 +60,7 @@ struct packet {
 	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__be16 port;
 	__be16 client_port;
-	__u16 l3, l4; /* where headers begin */
+	__u16 l3, l4; /* offsets of headers */
 	__u32 len; /* of the IP packet */
 	__u8 protocol;
 	__u8 v6;
@@ -132,7 +132,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 	enum reason cut = packet->is_fragment ? REASON_TINY_FRAGMENT : REASON_TRUNCATED;
 
 	if (packet->is_fragment && packet->at && packet->at->pkt.fragment.offset != 0) {
-		/* It would be written over the transport header (RFC 1858, section 4). */
+		/* Such a fragment would overwrite the transport header (RFC 1858, section 4). */
 		__u32 least = packet->protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
 
 		if (packet->at->pkt.fragment.offset * 8 < least)
@@ -253,7 +253,7 @@ static __always_inline enum reason reason_of(enum fault fault)
 	}
 }
 
-/* Whether this is a neighbour solicitation as it must be (RFC 4861, section 7.1.1). */
+/* True for a valid neighbour solicitation (RFC 4861, section 7.1.1). */
 static __always_inline bool is_solicitation(const struct ipv6hdr *ip, struct cursor cursor, __u32 len)
 {
 	struct {

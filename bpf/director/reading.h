@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What reading heads and hellos has in common: core/src/path/content/mod.rs and hash.rs. */
+/* Common parts of reading heads and hellos: core/src/path/content/mod.rs and hash.rs. */
 #ifndef EVENER_READING_H
 #define EVENER_READING_H
 
@@ -13,17 +13,17 @@
 
 /* A client's request, and the key by which it is looked up: core/src/path/content. */
 struct reading {
-	__u64 method; /* its letters, or the last eight */
+	__u64 method; /* letters of the method, or the last eight */
 	__u64 name; /* a header's in lower case, the last eight letters */
 	__u64 host_hash; /* as far as it has come */
-	/* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
+	/* keys of the host's look-up: HOST_LABELS_MAX + 2, and room for a mask */
 	__u64 hosts[16];
 	/* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
 	__u64 paths[32];
 	__u32 multiplier[2];
 	__u32 len; /* of what there is of the payload */
 	__u32 at, end; /* in a hello */
-	__u32 host, host_end; /* where the host is in it; no end: there is none */
+	__u32 host, host_end; /* host within it; no end: no host */
 	__u32 hosts_len, paths_len;
 	__u8 state;
 	__u8 segment;
@@ -31,7 +31,7 @@ struct reading {
 	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
 	__u8 is_dot; /* the host's last byte */
 	__u8 class;
-	__u8 is_asked; /* whether it leaves no doubt */
+	__u8 is_asked; /* true if there is no doubt */
 	__u16 route, ring; /* the first that was found */
 	__u8 payload[READ_MAX];
 };

@@ -262,7 +262,7 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 	return with_reason(frame_send(ctx, at->hop.ifindex), REASON_TOO_BIG);
 }
 
-/* How an answer's ends become those that the client knows. */
+/* Turns a reply's endpoints into those that the client knows. */
 static __always_inline void reply_ends(const struct reply *reply, struct ends *ends)
 {
 	*ends = (struct ends){};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What a decision does to the bytes: core/src/path/rewrite. */
+/* Bytes of a packet after a decision: core/src/path/rewrite. */
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 
@@ -8,7 +8,7 @@
 
 /* Time to live and hop limit of packets that begin here. */
 #define TTL 64
-/* How much of a packet an ICMP error quotes. */
+/* Bytes of a packet that an ICMP error quotes. */
 #define QUOTE_LEN 512
 
 /* Notes what is known of a packet for the functions that are not inlined. */
@@ -102,7 +102,7 @@ static __always_inline void put_word(__be32 *at, __be32 new, __u64 *change)
 	*at = new;
 }
 
-/* One hop less; the sum of an IPv4 header sees it. */
+/* Decrements the time to live and updates the sum of an IPv4 header. */
 static __always_inline void decrement_ttl4(struct iphdr *ip)
 {
 	__u64 change = (__u16)~*(__u16 *)&ip->ttl;

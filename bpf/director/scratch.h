@@ -55,11 +55,11 @@ struct key6 {
 /* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
 struct packet_context {
 	__u64 hash;
-	__u64 session; /* its value, as it now is; 0 if there is none */
-	__u64 found; /* its value, as it was found */
+	__u64 session; /* current value; 0 without a session */
+	__u64 found; /* value as found */
 	__u64 source; /* of the frame: mac_bits() */
 	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
-	__u32 slot; /* where it was found, or NOT_FOUND */
+	__u32 slot; /* place as found, or NOT_FOUND */
 	__u32 server; /* slot */
 	__u32 l3, l4;
 	__u32 len; /* of the IP packet */
@@ -67,7 +67,7 @@ struct packet_context {
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
 	__u8 also_counted; /* a reason that is counted beside the verdict's, or 0 */
-	__u8 traces; /* what is to be told in the end */
+	__u8 traces; /* event to emit in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u16 arrival;
@@ -86,7 +86,7 @@ struct weighed {
 	__u32 place; /* of the first bucket's, then of the second's */
 	__u32 now;
 	__u16 vip;
-	__u8 takes; /* whether assured ones may go */
+	__u8 takes; /* true if assured sessions may be evicted */
 	/* Of embryonic sessions' clients, or NO_SOURCE; behind them the newcomer's. */
 	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
@@ -98,7 +98,7 @@ struct ends {
 	__u8 has_src, has_dst;
 };
 
-/* Where a client with a link-local address is that a port stands for. */
+/* Location of a client with a link-local address for which a port stands. */
 struct near {
 	__u32 link; /* 0: it has no such address */
 	__u32 pad;
@@ -128,16 +128,16 @@ struct way_back {
 	__u32 now;
 };
 
-/* Where a packet goes by the host's routes. */
+/* Next hop of a packet by the host's routes. */
 struct hop {
 	__u32 ifindex; /* 0: the neighbour's MAC isn't known yet */
-	__u32 lan; /* whose tags a frame may keep */
+	__u32 lan; /* interface whose tags a frame may keep */
 	__u32 mtu; /* not 0: the packet is longer than this */
 	__u8 src[8];
 	__u8 dst[8];
 	__u32 most; /* the longest packet that the way takes */
 	__u64 epoch; /* of routes, before this was asked */
-	__u32 next_ifindex; /* where the neighbour is to be found */
+	__u32 next_ifindex; /* way to the neighbour */
 	struct bpf_redir_neigh next;
 };
 
@@ -237,7 +237,7 @@ struct scratch {
 	struct ends quoted_ends; /* the quoted packet's new ones */
 	struct hop hop;
 	struct ip src, dst; /* the packet's own */
-	struct ip from; /* who says that the packet is too big, */
+	struct ip from; /* sender of the error that the packet is too big, */
 	__u32 mtu; /* and for what */
 	struct fragment_key key;
 	struct link link;

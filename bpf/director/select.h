@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Which server a new session gets: core/src/path/select.rs. */
+/* Selection of a server for a new session: core/src/path/select.rs. */
 #ifndef EVENER_SELECT_H
 #define EVENER_SELECT_H
 
 #include "director/maps.h"
 #include "director/sessions.h"
 
-/* One of the two halves of a service's rings. */
+/* Returns a ring in one half of the service's rings. */
 static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
 	__u32 index = service * 2 + (half & VIP_RING_HALF);
@@ -132,7 +132,7 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	return first;
 }
 
-/* Whether a server has as many sessions as it may have. */
+/* True if a server has reached its limit of sessions. */
 static __always_inline bool is_full(__u32 slot)
 {
 	__u32 limit;

@@ -70,8 +70,8 @@ static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
 	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
 }
 
-/* Whether x < bound, as a number and without a branch: the verifier follows each branch apart,
- * and eight places with several branches each are more ways than it walks. */
+/* Returns 1 if x < bound, else 0, without a branch: the verifier follows each branch apart, and
+ * eight places with several branches each are more paths than it walks. */
 static __always_inline __u64 is_below(__u32 x, __u32 bound)
 {
 	__u64 difference = (__u64)x - bound;
@@ -266,8 +266,8 @@ struct found {
 	__u16 vip;
 };
 
-/* Where in its bucket a session is looked for first, and then round: the lowest bits of its
- * hash, by which no bucket is named. */
+/* Returns the place in its bucket where a session is looked for first: the lowest bits of its
+ * hash, which name no bucket. */
 static __always_inline __u32 home_of(__u64 hash)
 {
 	return hash % BUCKET_SESSIONS;
@@ -282,7 +282,7 @@ static __always_inline __u32 next_place(__u32 place)
 	return place % BUCKET_SESSIONS;
 }
 
-/* Whether this session stands there, and lives. */
+/* True if this session is in the slot, and live. */
 static __always_inline bool is_session(__u32 table, __u64 *slot, const struct key6 *key, __u32 now, struct found *found)
 {
 	found->place = slot + key_words(table);
@@ -310,7 +310,7 @@ struct wanted {
 	const struct key6 *key;
 	__u64 hash;
 	__u32 now;
-	__u32 slot; /* where it was found, or NOT_FOUND */
+	__u32 slot; /* place as found, or NOT_FOUND */
 };
 
 /* The number in its map of the slot that a live session has, or NOT_FOUND. */
@@ -613,7 +613,7 @@ struct slot_copy {
 	__u64 source;
 	__u64 value;
 	__u16 vip;
-	bool is_whole; /* its key was the same before and after */
+	bool is_whole; /* the key was the same before and after */
 };
 
 static __always_inline struct slot_copy read_slot(__u32 table, const struct going *going, __u32 place)

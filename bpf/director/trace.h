@@ -92,14 +92,13 @@ __attribute__((noinline)) int read_endpoints(context *ctx, struct event *event)
 	return true;
 }
 
-/* Whether the packet may be for a client that a port of the director's own stands for. */
+/* True if the packet may be for a client for which a port of the director stands. */
 static __always_inline bool may_be_hidden(const struct event *event)
 {
 	return answering && (__u16)(bpf_ntohs(event->dst_port) - FIRST_PORT) < PORTS;
 }
 
-/* Whether the packet is from or to a client that is watched, or may be; then what there is to
- * tell is noted. */
+/* True if the packet is from or to a watched client, or may be; the event is recorded then. */
 __attribute__((noinline)) int note_packet(context *ctx)
 {
 	struct scratch *at = scratch_here();
@@ -174,8 +173,8 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 		event->verdict = verdict == VERDICT_PASS ? TRACED_PASS : verdict == VERDICT_DROP ? TRACED_DROP : TRACED_FORWARD;
 }
 
-/* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one
- * to him. */
+/* True if a reply, as it now stands, goes to a watched client; then the event names that
+ * client. */
 static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, __u32 reason)
 {
 	struct event *after = &trace->connection;
@@ -207,7 +206,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
-		/* Where the server is yet to be chosen, no route has done it. */
+		/* Without a selected server no route has matched. */
 		if (event->server != NO_SERVER && at->pkt.also_counted != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(at, outcome, event);

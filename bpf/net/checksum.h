@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Checksums of the Internet (RFC 1071; RFC 1624): core/src/net/checksum.rs. */
+/* The Internet checksum (RFC 1071; RFC 1624): core/src/net/checksum.rs. */
 #ifndef EVENER_CHECKSUM_H
 #define EVENER_CHECKSUM_H
 
@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include "net/cursor.h"
 
-/* Bytes that bpf_csum_diff() sums at a time. */
+/* Maximum number of bytes that bpf_csum_diff() sums in one call. */
 #define SUMMED_MAX 512
-/* Of the longest IP packet, in as many steps. */
+/* Number of such calls for the longest IP packet. */
 #define SUMS_MAX (0x10000 / SUMMED_MAX)
 
-/* The sum of 16-bit words whose carries are above them yet. */
+/* Reduces a sum of 16-bit words to 16 bits: adds the carries in the upper bits to the lower 16. */
 static __always_inline __u16 fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -23,7 +23,8 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* A checksum after what it covers has changed (RFC 1624, equation 3). */
+/* Updates a checksum after words that it covers have changed (RFC 1624, equation 3). `change` is
+ * the sum of the complements of the old words and of the new words. */
 static __always_inline __u16 changed(__u16 checksum, __u64 change)
 {
 	return ~fold((__u16)~checksum + change);
@@ -31,11 +32,12 @@ static __always_inline __u16 changed(__u16 checksum, __u64 change)
 
 struct summing {
 	context *ctx;
-	__u8 *bytes; /* room for SUMMED_MAX in a map, and more behind */
-	__u32 from, end;
-	__s64 sum;
+	__u8 *bytes; /* buffer in a map: 2 * SUMMED_MAX bytes or more */
+	__u32 from, end; /* rest of the range, as offsets in the frame */
+	__s64 sum; /* negative after an error */
 };
 
+/* Adds up to SUMMED_MAX further bytes of the frame to the sum. */
 static long add_some(__u32 turn, void *arg)
 {
 	struct summing *summing = arg;
@@ -46,7 +48,7 @@ static long add_some(__u32 turn, void *arg)
 		len = SUMMED_MAX;
 	if (!len)
 		return 1;
-	/* Zeros behind an end that is no whole word. */
+	/* The length may be no multiple of 4: pad the last word with zeros. */
 	*(__u32 *)&bytes[len & ~3 & (2 * SUMMED_MAX - 1)] = 0;
 	if (!frame_load_some(summing->ctx, from, bytes, len, SUMMED_MAX)) {
 		summing->sum = -1;
@@ -57,9 +59,10 @@ static long add_some(__u32 turn, void *arg)
 	return summing->sum < 0;
 }
 
-/* Whether the checksum of a transport that stands `from` there to `end` in the frame is right,
- * or left to the hardware. Traffic control isn't told which: where `field` has the sum of the
- * pseudo-header, it is taken for that. */
+/* True if the checksum of the TCP segment or other transport data between the offsets `from` and
+ * `end` in the frame is correct, or is left to the hardware to complete (CHECKSUM_PARTIAL). A TC
+ * program can't tell which: a checksum `field` that is the sum of the pseudo-header alone counts as
+ * left to the hardware. `pseudo` is that sum. */
 static __always_inline bool is_summed(context *ctx, __u32 from, __u32 end, __u64 pseudo, __u16 field, __u8 *bytes)
 {
 	struct summing summing = { .ctx = ctx, .bytes = bytes, .from = from, .end = end };

@@ -44,7 +44,7 @@ struct echoed_numbers {
 struct cookie_keys {
 	struct sip_key key;
 	__u64 epoch_ns; /* length of an epoch */
-	__u64 since; /* one that is over, and below it the tick at which it began */
+	__u64 since; /* epoch that is over, and below it the tick at which it began */
 };
 
 /* The epoch at this tick, less than 2^32 ticks after the keys were written. */
@@ -131,8 +131,8 @@ __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *mes
 	return hash >> 32 << 32 | (__u32)((__u32)hash << 8 | sealed >> 24);
 }
 
-/* Whether a segment that says this is the first one after an answer with a cookie, of the epoch
- * before, of this one or of the next. Its echo of our clock is less than `late` behind the
+/* True if a segment with these numbers is the first one after an answer with a cookie, of the
+ * previous, this or the next epoch. Its echo of our clock is less than `late` behind the
  * answer's; a client without timestamps has nothing to echo. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
 					   const struct echoed_numbers *echo, __u32 late, bool v6)
@@ -171,8 +171,8 @@ static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 	return again && ahead < 2 * GUESS_TRIES_TICKS ? ahead : 0;
 }
 
-/* Whether a try is left for a segment without timestamps; those that new clients need are left
- * to them. */
+/* True if a segment without timestamps may still be checked; the tries that new clients need
+ * are left to them. */
 static __always_inline bool may_try(const struct guesses *guesses, __u32 now, bool is_session)
 {
 	__u32 least = is_session ? GUESS_TRIES_TICKS / 2 : GUESS_TRIES_TICKS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What both versions of IP put before a transport, and which addresses no packet is rightly
- * from: core/src/net/ip.rs. */
+/* Headers of both versions of IP in front of a transport, and source addresses that are never
+ * valid: core/src/net/ip.rs. */
 #ifndef EVENER_IP_H
 #define EVENER_IP_H
 
@@ -115,8 +115,8 @@ static __always_inline bool is_extension(__u8 protocol)
 	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
 }
 
-/* Whether an extension header comes next, the so-manieth of a packet. A later fragment goes on
- * with payload. */
+/* True if an extension header comes next, as number `number` of a packet. A later fragment goes
+ * on with payload. */
 static __always_inline bool walks_on(struct walked *walked, __u32 number)
 {
 	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
@@ -140,7 +140,7 @@ static __always_inline __u32 step_over(struct walked *walked, const struct exten
 			walked->fault = FAULT_EXTENSIONS;
 			return 0;
 		}
-		/* One that is the whole packet is none (RFC 6946). */
+		/* A fragment that is the whole packet is no fragment (RFC 6946). */
 		if (word & ~6u) {
 			if (!note_fragment(&walked->fragment, bpf_ntohl(header->id), word >> 3, word & 1, behind)) {
 				walked->fault = FAULT_LENGTH;

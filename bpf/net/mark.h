@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/*
- * How often a packet was passed on, where every host decides. A GUE header says it, with a tag that
- * shows that a host says so: core/src/path/mark.rs. Of what came out of a tunnel the frame's source
- * tells it the program behind, and likewise of what goes up the host's stack that it is punted:
- * core/src/path/arrival.rs. A packet that comes by a wire has none of these sources: decapsulate.h.
- */
+/* Number of times that a packet was passed on, where every host decides. A GUE header has the
+ * number, with a tag that proves that a host of the farm wrote it: core/src/path/mark.rs. For
+ * packets out of a tunnel the source MAC of the frame tells the next program, and likewise
+ * marks packets that go up the host's stack as punted: core/src/path/arrival.rs. Packets from a
+ * wire have none of these sources: decapsulate.h. */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 
@@ -93,7 +92,7 @@ static __always_inline bool mark_is_good(const struct sip_key *key, const struct
 /* The sources of frames that came out of a tunnel from another host, as words; never on a wire. */
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
-/* That of frames that are punted: application space of this host reads them. */
+/* Source of punted frames: user space of this host reads them. */
 #define PUNTED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
 
 static __always_inline void mark_source(__u8 source[6], __u8 mark)

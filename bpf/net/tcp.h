@@ -34,8 +34,8 @@ struct tcp_options {
 	__u16 mss;
 	__u8 window_scale;
 	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
-	__u8 mss_at; /* where that option begins */
-	__u8 at, len; /* where the reading is, and where it ends */
+	__u8 mss_at; /* offset of that option */
+	__u8 at, len; /* offset of the reader, and its end */
 	__be32 timestamp;
 	__u32 echo; /* a number */
 	__u8 byte[80]; /* TCP_OPTIONS_MAX, and room for a mask */
@@ -95,7 +95,7 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 #define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)
 #define STRAY_FORGOTTEN_TICKS (300000ULL * 1000000 >> 20)
 
-/* Whether a segment was met before that acknowledges the same on the same flow, long enough ago. */
+/* True if a segment with the same acknowledgment was seen on the same flow, long enough ago. */
 static __always_inline bool is_retransmission(__u64 places[STRAY_PLACES], __u64 flow, __u32 acknowledgment, __u32 now)
 {
 	__u64 *place = &places[flow % STRAY_PLACES], was = *place;

@@ -116,8 +116,8 @@ static __always_inline struct expectation *expectation_of(const struct arrived *
 	return found;
 }
 
-/* Whether a socket was made of just this segment already: the server may have answered and ended
- * that, and what it was told runs once. */
+/* True if a socket was made of just this segment already: the server may have answered and
+ * ended that connection, and each request runs once. */
 static __always_inline bool was_made(const struct arrived *arrived)
 {
 	struct connection connection;
@@ -174,8 +174,8 @@ __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 	return true;
 }
 
-/* Whether the stack will find a segment's checksum right: of others it makes nothing, and what
- * is said comes again. A sender on this machine leaves the pseudo-header's sum there for
+/* True if the stack will find a segment's checksum right: of other segments it makes nothing,
+ * and they are retransmitted. A sender on this machine leaves the pseudo-header's sum there for
  * hardware. */
 __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
@@ -307,7 +307,7 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 		follow_request(skb, &connection, &payload);
 }
 
-/* Whether a connection may begin with this segment. */
+/* True if a connection may begin with this segment. */
 __noinline int may_begin(struct arrived *arrived)
 {
 	struct expectation *expectation;

@@ -39,7 +39,7 @@ struct arrived {
 	__be16 port;
 	__be16 listener;
 	bool v6;
-	bool turns; /* whether those of its connection are followed */
+	bool turns; /* true if exchanges of the connection are followed */
 	bool urgent;
 	__u16 checksum; /* as the TCP header has it */
 	struct timestamps timestamps; /* once they are looked for */
@@ -63,8 +63,8 @@ static __always_inline void set_ports(struct arrived *arrived, __be16 to)
 		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
 }
 
-/* Whether the segment is one that may begin a connection here. Most that reach a busy server are
- * without data, and cost nothing more. */
+/* True if the segment may begin a connection here. Most segments of a busy server are without
+ * data, and cost nothing more. */
 static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct own_service key = { .protocol = IPPROTO_TCP };
@@ -103,7 +103,7 @@ static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
-	/* Where every host decides, this one may serve and read at once. */
+	/* Where every host decides, this host may serve and read at once. */
 	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
 	arrived->turns = offer->turns;
 	return true;

@@ -23,11 +23,12 @@
  * its way. */
 #define CLEARED 0xe7e2
 
-/* How long a copy may take to come in: it waits in a queue of one CPU, behind what came by then. */
+/* Longest time for a copy to come in: the copy waits in a queue of one CPU, behind earlier
+ * packets. */
 #define CLEARING_NS 50000000ULL
 
-/* Whether the segment begins a connection that is newer than the one in its way, and is no
- * straggler of it or of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
+/* True if the segment begins a connection newer than the one in its way, and is no straggler of
+ * that one or of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
 static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
 	const struct timestamps *timestamps = &arrived->timestamps;
@@ -114,8 +115,8 @@ static __always_inline void note_copy(const struct arrived *arrived, bool made)
 		bpf_map_delete_elem(&clearing, &connection);
 }
 
-/* Whether the stack has the new connection's socket: neither a listener nor what is left of the
- * old one. */
+/* True if the stack has the new connection's socket: neither a listener nor the rest of the old
+ * one. */
 static __always_inline bool has_connection(struct __sk_buff *skb, const struct segment *segment)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -143,7 +144,7 @@ static __always_inline bool has_connection(struct __sk_buff *skb, const struct s
 	return state != BPF_TCP_LISTEN && state != BPF_TCP_TIME_WAIT;
 }
 
-/* Whether a segment has to wait, since the way of its connection is being cleared and the copy
+/* True if a segment has to wait, since the way of its connection is being cleared and the copy
  * of the first segment, or the socket that the stack makes of it, isn't there yet: the listener
  * knows nothing of the connection, and would reset it. */
 __noinline int waits(struct __sk_buff *skb)
@@ -166,8 +167,8 @@ __noinline int waits(struct __sk_buff *skb)
 	cleared = bpf_map_lookup_elem(&clearing, &connection);
 	if (!cleared)
 		return false;
-	/* That is over then: of a connection that its server has closed first the stack keeps no
-	 * more than of the old one. */
+	/* The wait is over then: of a connection that its server has closed first the stack
+	 * keeps no more than of the old one. */
 	if (cleared->is_in && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/*
- * Whether a frame is a tunnel packet to this host, and whether what is inside may come out: RFC
- * 2003, RFC 2473, RFC 4213, draft-ietf-intarea-gue. It sees bytes only, so XDP and TC share it.
- */
+/* Check of tunnel packets to this host and of the packets inside: RFC 2003, RFC 2473, RFC 4213,
+ * draft-ietf-intarea-gue. Only bytes are read, so XDP and TC share the code. */
 #ifndef EVENER_DECAPSULATE_H
 #define EVENER_DECAPSULATE_H
 
@@ -54,7 +52,7 @@ struct inner {
 	struct own_service service;
 	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
 	__be16 ethertype;
-	__u8 passed; /* how often it was passed on; 0 if nobody says */
+	__u8 passed; /* number of times passed on; 0 if unknown */
 };
 
 static __always_inline bool carries(__u8 protocol)
@@ -119,7 +117,7 @@ static __always_inline void *take_inside(struct cursor *cursor, struct outer *ou
 	return take(cursor, len);
 }
 
-/* Where the inner packet goes from and to; false where it ends before. */
+/* Reads the endpoints of the inner packet; false if it ends before. */
 static __always_inline bool inner_ends(struct cursor cursor, struct outer outer, struct mark_message *message)
 {
 	if (outer.protocol == IPPROTO_IPIP) {
@@ -140,8 +138,8 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 	return true;
 }
 
-/* How often the packet was passed on, if a host of the farm says so; nothing of it is believed
- * before. */
+/* Returns the number of times that the packet was passed on, if a host of the farm wrote it;
+ * nothing of the packet is believed before. */
 static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct outer *outer, struct inner *inner)
 {
 	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
@@ -183,11 +181,11 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 		return open_mark(cursor, bpf_ntohs(gue->flags) & GUE_LAST, outer, inner);
 	if (!take_inside(cursor, outer, words * 4))
 		return SERVER_MALFORMED;
-	/* That it is the last is worth no more than the mark. */
+	/* The flag of the last host is worth no more than the mark. */
 	return gue->flags ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
-/* Whether the packet may come out for the service that it is for. */
+/* True if the packet may come out for its service. */
 static __always_inline int for_service(const struct inner *inner)
 {
 	struct offer *offer = bpf_map_lookup_elem(&own_services, &inner->service);
@@ -353,8 +351,8 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* Whether a frame's source is one that only this host itself writes, on what has come out of a
- * tunnel: such frames don't come by a wire. */
+/* True if only this host itself writes the frame's source, on packets out of a tunnel: such
+ * frames don't come by a wire. */
 static __always_inline bool is_forged(struct cursor cursor)
 {
 	__u8 *ethernet = take(&cursor, sizeof(struct ethhdr));

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The turn on a connection that was handed off: whether the client waits for an answer or the
- * server for the next request. Only then can the connection be taken from this host. Followed are
- * plain turns alone, where one segment has one request, whole and without a body, and where the
- * answer says how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays
- * so: whoever is in doubt takes the connection for busy.
+ * The turn on a connection that was handed off: either the client waits for a response, or the
+ * server waits for the next request. A copy of core/src/server/exchange.rs.
+ *
+ * A connection can be released to another host only while the server waits for a request. Only
+ * plain exchanges are tracked: one segment has one complete request without a body, and the
+ * response states its length or is chunked (RFC 9112, section 6.3). After any other exchange the
+ * connection counts as busy until it ends.
  */
 #ifndef EVENER_EXCHANGE_H
 #define EVENER_EXCHANGE_H
@@ -13,23 +15,24 @@
 #include "server/maps.h"
 #include "server/message.h"
 
-/* The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk
- * or head before: CRLF, "0", CRLF, CRLF. */
+/* End of a chunked body without trailers (RFC 9112, section 7.1): the CRLF of the previous chunk or
+ * of the head, the last chunk "0" CRLF, and the final CRLF. */
 #define LAST_CHUNK 0x0d0a300d0a0d0aULL
 #define LAST_CHUNK_BITS 0xffffffffffffffULL
-/* CRLF, which some clients send behind a request or before one, and servers pass over (RFC 9112,
- * section 2.2). */
+/* CRLF that some clients send before or after a request, and that servers ignore (RFC 9112, section
+ * 2.2). */
 #define EMPTY_LINE 0x0d0a
 
-/* A segment's data. */
+/* Payload of a TCP segment, and fields of its header. */
 struct payload {
 	__u32 sequence;
 	__u32 acknowledgment;
-	__u32 from; /* from the beginning of the frame, in bytes */
+	__u32 from; /* offset of the payload in the frame, in bytes */
 	__u32 len;
 	bool urgent;
 };
 
+/* True if the exchanges of any service are tracked. */
 static __always_inline bool follows_exchanges(void)
 {
 	__u32 first = 0, *does = bpf_map_lookup_elem(&follows, &first);
@@ -42,7 +45,7 @@ static __always_inline __u64 span_of(__u32 begin, __u32 end)
 	return (__u64)begin << 32 | end;
 }
 
-/* At once, since the other direction may be at work on another CPU. */
+/* Reads a span as one word, since a program for the other direction may write it on another CPU. */
 static __always_inline __u64 load(const __u64 *from)
 {
 	return *(const volatile __u64 *)from;
@@ -61,7 +64,8 @@ static __always_inline bool begins_with_empty_line(struct __sk_buff *skb, const 
 	       first == bpf_htons(EMPTY_LINE);
 }
 
-/* Whether this is one GET request, whole, perhaps behind an empty line, and nothing else. */
+/* True if the payload is exactly one complete GET request without a body and without `Connection:
+ * close`. An empty line before the request is allowed. */
 static __always_inline bool is_request(struct __sk_buff *skb, const struct payload *payload)
 {
 	__u32 empty = begins_with_empty_line(skb, payload) ? sizeof(__be16) : 0;
@@ -75,19 +79,19 @@ static __always_inline bool is_request(struct __sk_buff *skb, const struct paylo
 	       word_at(m, 0) >> 32 == WORD(0, 0, 0, 0, 'G', 'E', 'T', ' ');
 }
 
-/* Whether this is an empty line alone: no request, and nothing that is answered. */
+/* True if the payload is an empty line only, which is not a request. */
 static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct payload *payload)
 {
 	return !payload->urgent && payload->len == sizeof(__be16) && begins_with_empty_line(skb, payload);
 }
 
-/* The first segment of a connection that is made here. */
+/* Starts with the client's first data segment, from which this host creates the connection. */
 static __always_inline void begin_exchange(struct __sk_buff *skb, const struct connection *connection,
 					const struct payload *payload)
 {
 	struct exchange exchange = {
 		.request = span_of(payload->acknowledgment, payload->sequence + payload->len),
-		/* The end of an answer that nobody has asked for. */
+		/* Belongs to no request: the first response begins one byte later. */
 		.response = span_of(payload->acknowledgment - 1, payload->acknowledgment - 1),
 		.plain = is_request(skb, payload),
 		.ahead = payload->acknowledgment - 1,
@@ -96,7 +100,7 @@ static __always_inline void begin_exchange(struct __sk_buff *skb, const struct c
 	bpf_map_update_elem(&turns, connection, &exchange, BPF_ANY);
 }
 
-/* Follows the client's next bytes. */
+/* Updates the state with a segment from the client. */
 static __always_inline void follow_request(struct __sk_buff *skb, const struct connection *connection,
 					   const struct payload *payload)
 {
@@ -108,15 +112,14 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 		return;
 	request = load(&exchange->request);
 	response = load(&exchange->response);
-	/* Something comes again. */
+	/* Retransmission. */
 	if ((__s32)(end - (__u32)request) <= 0)
 		return;
 	if (payload->sequence == (__u32)request && is_empty_line(skb, payload)) {
 		store(&exchange->request, span_of(request >> 32, end));
 		return;
 	}
-	/* It has the whole answer to what it has asked before, and says so: only now it asks
-	 * again. */
+	/* The client has acknowledged the whole previous response before this request. */
 	if (payload->sequence == (__u32)request && response >> 32 == request >> 32 && response >> 32 != (__u32)response &&
 	    payload->acknowledgment == (__u32)response && is_request(skb, payload))
 		store(&exchange->request, span_of(payload->acknowledgment, end));
@@ -124,7 +127,8 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 		exchange->plain = false;
 }
 
-/* More of an answer in chunks; it may be the end. */
+/* Handles the next bytes of a chunked response, and sets its end after the last chunk. False if the
+ * bytes can't be loaded. */
 static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload, __u32 begin)
 {
 	__u32 end = payload->sequence + payload->len, from = payload->from + payload->len;
@@ -150,7 +154,7 @@ static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *e
 	return true;
 }
 
-/* Puts the beginning of an answer's head, which has left before, where the head is read. */
+/* Copies the first bytes of the response head, from earlier segments, to the parser's buffer. */
 static __always_inline bool bring_head(const struct connection *connection, struct message *m)
 {
 	struct answer_head *head = bpf_map_lookup_elem(&answer_heads, connection);
@@ -162,7 +166,7 @@ static __always_inline bool bring_head(const struct connection *connection, stru
 	return true;
 }
 
-/* Whether an answer begins with the version, as far as it is there. */
+/* True if the bytes of a response so far begin with HTTP/1.1, or are the first ones of it. */
 static __always_inline bool has_version(const struct message *m)
 {
 	__u64 differs = word_at(m, 0) ^ WORD('H', 'T', 'T', 'P', '/', '1', '.', '1');
@@ -170,7 +174,8 @@ static __always_inline bool has_version(const struct message *m)
 	return m->len < sizeof(differs) ? !(differs >> (8 * (sizeof(differs) - m->len) & 63)) : !differs;
 }
 
-/* The first of an answer, or more of its head; false where its end is not to be known. */
+/* Handles the first bytes of a response, or further bytes of its head. False if the end of the
+ * response can't be determined, or if the segment has bytes beyond that end. */
 static __always_inline bool begin_answer(struct __sk_buff *skb, const struct connection *connection,
 					 struct exchange *exchange, const struct payload *payload, __u32 begin)
 {
@@ -189,7 +194,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 	}
 	if (m->odd || m->closes || !m->head_len)
 		return false;
-	/* Provisional ones are not the answer. */
+	/* An interim response (1xx) does not end the turn. */
 	status = word_at(m, 8) >> 32;
 	if (status < WORD(0, 0, 0, 0, ' ', '2', '0', '0') || status > WORD(0, 0, 0, 0, ' ', '5', '9', '9'))
 		return false;
@@ -199,11 +204,12 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 		if (m->lengths + m->codings != 1)
 			return false;
 		if (m->codings) {
-			/* Chunks are followed in order. */
+			/* Chunks can be tracked in order only, and later bytes were sent first. */
 			if (exchange->ahead == begin)
 				return false;
 			exchange->chunked = true;
-			/* The head's last line ends in it, and may have begun before. */
+			/* The segment may begin with the LF of the CRLF that ends the head. Its CR,
+			 * sent with the previous segment, is part of LAST_CHUNK. */
 			exchange->tail = '\r';
 			store(&exchange->response, span_of(begin, begin));
 			return add_chunks(skb, exchange, payload, begin);
@@ -215,9 +221,10 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 }
 
 /*
- * Later bytes of an answer of which the first have not left. Segments that waited until a neighbour
- * was found are overtaken by those sent once it is: a host's queue for it is emptied on one CPU,
- * while a process goes on on another.
+ * Handles a segment while the response head is incomplete: the next bytes of the head, a
+ * retransmission, or bytes that overtake the head. Segments can overtake others that wait for
+ * neighbour resolution: the kernel empties that queue on one CPU, while the server's process
+ * continues to send on another. False if the connection no longer is plain.
  */
 static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, const struct connection *connection,
 						struct exchange *exchange, const struct payload *payload, __u32 begin)
@@ -227,12 +234,12 @@ static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, const str
 	if (payload->sequence == next)
 		return begin_answer(skb, connection, exchange, payload, begin);
 	if ((__s32)(payload->sequence + payload->len - next) <= 0)
-		return true; /* of its head, that comes again */
+		return true; /* Retransmission of the first bytes of the head. */
 	exchange->ahead = begin;
 	return (__s32)(payload->sequence - next) > 0;
 }
 
-/* Follows the server's bytes; with `last` they are the last. */
+/* Updates the state with a segment from the server. `last` is true for a FIN or RST. */
 static __always_inline void follow_answer(struct __sk_buff *skb, const struct connection *connection,
 					  const struct payload *payload, bool last)
 {
@@ -248,13 +255,13 @@ static __always_inline void follow_answer(struct __sk_buff *skb, const struct co
 	if (last)
 		plain = false;
 	else if ((__s32)(end - begin) <= 0)
-		plain = true; /* of an answer before, that comes again */
+		plain = true; /* Retransmission of an earlier response. */
 	else if (response >> 32 != begin)
 		plain = begins_or_overtakes(skb, connection, exchange, payload, begin);
 	else if (!exchange->chunked)
 		plain = (__s32)(end - (__u32)response) <= 0;
 	else if ((__s32)(end - exchange->sent) <= 0)
-		plain = true; /* this, too */
+		plain = true; /* Retransmission of the current response. */
 	else
 		plain = payload->sequence == exchange->sent && (__u32)response == begin && add_chunks(skb, exchange, payload, begin);
 	if (!plain)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Where a message's head is read: message.h. */
+/* Reader of a message's head: message.h. */
 #ifndef EVENER_SERVER_HEAD_H
 #define EVENER_SERVER_HEAD_H
 
@@ -9,7 +9,7 @@
 #define MESSAGE_MAX 4096
 /* Longer than a field's name and what is compared of its value. */
 #define MESSAGE_PAD 40
-/* Where a message is read: what comes interrupts what leaves. */
+/* Places where a message is read: an arriving segment interrupts a leaving one. */
 enum message_place {
 	MESSAGE_IN = 0,
 	MESSAGE_OUT = 1,
@@ -18,15 +18,15 @@ enum message_place {
 
 /* The data of one segment, or of some that follow each other, as far as it is read: message.h. */
 struct message {
-	__u32 at, len; /* where the reading is, and where it ends */
-	__u32 line; /* where the line begins */
+	__u32 at, len; /* offset of the reader, and its end */
+	__u32 line; /* beginning of the line */
 	__u32 field; /* the line's */
-	__u32 value; /* where that one's value begins */
+	__u32 value; /* beginning of the field's value */
 	__u32 head_len; /* 0: the head has no end here */
 	__u32 lengths; /* fields that say one */
 	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
 	__u32 digits;
-	__u32 closes; /* whether no other message follows */
+	__u32 closes; /* true if no other message follows */
 	__u32 odd; /* something unusual is in the line that is read, or in one before */
 	__u32 before; /* the byte before */
 	__u64 length;

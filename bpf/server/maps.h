@@ -49,7 +49,7 @@ struct {
 	__type(value, struct sip_key);
 } mark_key SEC(".maps");
 
-/* This host's addresses that tunnels end at. */
+/* Addresses of this host at which tunnels end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, OWN_ADDRESSES_MAX);
@@ -97,7 +97,7 @@ struct {
 	__type(value, struct clearing);
 } clearing SEC(".maps");
 
-/* When none of these is of any account any more, by the monotonic clock in nanoseconds: mostly
+/* Time after which none of these entries matters, by the monotonic clock in nanoseconds: mostly
  * nobody looks. */
 __u64 clearing_until;
 

@@ -99,14 +99,14 @@ static __always_inline void read_length(struct message *m, __u8 byte)
 	}
 }
 
-/* Which of these bytes are control characters (Warren, Hacker's Delight, section 6-1); above
+/* Returns the bytes that are control characters (Warren, Hacker's Delight, section 6-1); above
  * one, others may look like one. */
 static __always_inline __u64 controls(__u64 word)
 {
 	return (word - 0x2020202020202020) & ~word & 0x8080808080808080;
 }
 
-/* How many of the next bytes are certainly no control characters: eight, four or none. */
+/* Returns how many of the next bytes are certainly no control characters: eight, four or none. */
 static __always_inline __u32 plain_bytes(const struct message *m, __u32 at)
 {
 	__u64 word = word_at(m, at);
@@ -133,7 +133,8 @@ static long read_on(__u32 turn, void *arg)
 		return 0;
 	}
 	byte = m->byte[at];
-	/* Nobody knows what others make of these (RFC 9112, section 2.2; RFC 9110, section 5.5). */
+	/* Other readers may understand these bytes in any way (RFC 9112, section 2.2; RFC 9110,
+	 * section 5.5). */
 	if (byte != '\n' && (m->before == '\r' || (byte < ' ' && byte != '\t' && byte != '\r')))
 		m->odd = true;
 	else if (byte == '\n')
@@ -148,7 +149,7 @@ static long read_on(__u32 turn, void *arg)
 	return byte == '\n' && (m->odd || m->head_len);
 }
 
-/* Whether more bytes could help: no line that is whole is unusual. */
+/* True if more bytes could help: no whole line is unusual. */
 static __always_inline bool is_cut(const struct message *m)
 {
 	return !m->head_len && !(m->odd && m->before == '\n');

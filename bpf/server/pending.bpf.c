@@ -18,7 +18,7 @@
 #define PASS 1
 #define LISTEN 10
 
-/* That of the namespace, by SO_NETNS_COOKIE; 0 where the kernel doesn't tell it here. */
+/* Cookie of the namespace (SO_NETNS_COOKIE); 0 if the kernel doesn't have it here. */
 const volatile __u64 namespace_cookie = 0;
 
 static __always_inline bool is_ours(struct __sk_buff *skb)

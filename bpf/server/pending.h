@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What a server still has to send of the answer to a connection's request:
+/* Bytes that a server still has to send in answer to a connection's request:
  * core/src/server/pending.rs, step by step. */
 #ifndef EVENER_PENDING_H
 #define EVENER_PENDING_H
@@ -59,7 +59,7 @@ static __always_inline void note_behind(struct pending *p, __u32 end)
 		p->behind = BEHIND_REQUEST;
 }
 
-/* Where a request ends that begins there. */
+/* Finds the end of a request that begins there. */
 static __always_inline void find_end(struct __sk_buff *skb, const struct data *data, struct pending *p, __u32 from, __u32 len)
 {
 	__u32 most = len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX;
@@ -74,7 +74,7 @@ static __always_inline void find_end(struct __sk_buff *skb, const struct data *d
 	note_behind(p, data->sequence + data->len);
 }
 
-/* Whether a request begins there; `p` becomes that. */
+/* True if a request begins there; `p` becomes that request. */
 static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
 {
 	__u32 from = data->from, len = data->len;
@@ -115,14 +115,14 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	return true;
 }
 
-/* Whether something before is still to be answered, or on its way. */
+/* True if an earlier request is unanswered, or its answer in flight. */
 static __always_inline bool is_open(const struct pending *p, const struct data *data)
 {
 	return p->answer == PENDING_WAITING ||
 	       (p->answer == PENDING_KNOWN && (p->end_sequence != data->acknowledgment || p->behind == BEHIND_REQUEST));
 }
 
-/* How long the body is, or false where that can't be known. */
+/* Reads the length of the body; false if it can't be known. */
 static __always_inline bool body_of(const struct pending *p, const struct message *m, __u64 status, __u64 *length)
 {
 	*length = 0;
@@ -164,7 +164,7 @@ static __always_inline bool keep_start(struct bpf_sock *sk, const struct message
 	return start;
 }
 
-/* Whether the beginning of a head can be read, with these bytes behind what was kept of it. */
+/* True if the beginning of a head can be read, with these bytes behind the kept ones. */
 static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len, __u32 kept)
 {
 	__u32 room = ANSWER_HEAD_MAX - kept;

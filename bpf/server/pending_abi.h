@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What the programs that follow requests share with who reads them: dataplane/src/pending.rs. */
+/* Shared by the programs that follow requests and their reader: dataplane/src/pending.rs. */
 #ifndef EVENER_PENDING_ABI_H
 #define EVENER_PENDING_ABI_H
 
@@ -38,7 +38,7 @@ enum pending_count {
 struct pending {
 	__u64 begin;
 	__u64 end;
-	__u64 since_ns; /* when the request came, by the monotonic clock */
+	__u64 since_ns; /* arrival of the request, by the monotonic clock */
 	/* `bytes_acked` of TCP is the position of this sequence number when the answer began */
 	__u32 begin_sequence;
 	__u32 end_sequence;
@@ -47,7 +47,7 @@ struct pending {
 	__u8 line_len;
 	__u8 behind;
 	__u32 kept; /* bytes of the answer's head that were sent, while that isn't whole: heads */
-	__u32 next_sequence; /* where the client's next request begins, with BEHIND_NOTHING */
+	__u32 next_sequence; /* beginning of the client's next request, with BEHIND_NOTHING */
 	__u32 sent_to; /* up to this sequence number the server's bytes are counted */
 	__u8 line[LINE_MAX];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Every map of the programs that follow requests. */
+/* Maps of the programs that record the last request of each connection: pending.bpf.c. */
 #ifndef EVENER_PENDING_MAPS_H
 #define EVENER_PENDING_MAPS_H
 
@@ -9,11 +9,11 @@
 #include "server/head.h"
 #include "server/pending_abi.h"
 
-/* First requests that came before their connection's socket; the oldest make way. */
+/* Maximum number of entries in `early`. The map evicts the least recently used ones. */
 #define EARLY_MAX 4096
 
-/* Ends with the socket that it belongs to: nobody fills it but by connections that the host has
- * taken. */
+/* The last request of each connection. The kernel frees an entry with its socket, so that only
+ * connections accepted by the host need memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -21,7 +21,7 @@ struct {
 	__type(value, struct pending);
 } pending SEC(".maps");
 
-/* The beginning of an answer's head that segments have cut. */
+/* First bytes of a response head that is split over several segments, while it is incomplete. */
 struct head_start {
 	__u64 word[MESSAGE_MAX / 8];
 };
@@ -33,13 +33,14 @@ struct {
 	__type(value, struct head_start);
 } heads SEC(".maps");
 
-/* Key of `early`. */
+/* A connection, as the key of `early`. */
 struct early_key {
 	struct ip client, server;
 	__be16 client_port, server_port;
 };
 
-/* Requests that complete a handshake: the connection's socket is made of them. */
+/* First requests of connections that have no socket yet: the segment with the request also
+ * completes the handshake, and the kernel creates the socket from this segment. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, EARLY_MAX);
@@ -47,7 +48,7 @@ struct {
 	__type(value, struct pending);
 } early SEC(".maps");
 
-/* One bit for each port whose requests are followed. */
+/* The server's TCP ports whose requests are recorded, one bit each. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PORT_WORDS);
@@ -55,7 +56,7 @@ struct {
 	__type(value, __u64);
 } ports SEC(".maps");
 
-/* By enum pending_count. */
+/* Counters; enum pending_count has their indexes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, PENDING_COUNTS);

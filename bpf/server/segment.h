@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * A TCP segment in an IP packet without options, extension headers or fragments: what stacks of
- * today send and nothing else, as far as a server's programs look at it:
+ * Reads TCP segments in plain IP packets: without IPv4 options or IPv6 extension headers, and not
+ * fragmented. Current TCP stacks send no others. TCP options are allowed. A copy of
  * core/src/server/segment.rs.
  */
 #ifndef EVENER_SEGMENT_H
@@ -16,8 +16,8 @@
 #include "net/tcp.h"
 #include "server/maps.h"
 
-/* A frame's first bytes, as many as `len` if it has them. Some drivers leave all but a few in
- * pages that are not looked at here. */
+/* Returns the first bytes of a frame: at least `len`, or the whole frame if it is shorter. Some
+ * drivers leave most bytes outside the linear part of the buffer; they are pulled into it here. */
 static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -31,18 +31,19 @@ static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
 }
 
 struct segment {
-	struct ip src, dst; /* those of IPv4 mapped */
+	struct ip src, dst; /* IPv4 addresses are mapped */
 	struct tcphdr *tcp;
-	__u64 from; /* the frame's source: mac_bits() */
-	__u32 l4; /* where the TCP header begins in the frame, in bytes */
-	__u32 l4_end; /* where it ends */
-	__u32 len; /* of the IP packet behind its header, as that says */
-	__be16 ip_len; /* as the IP header has it */
+	__u64 from; /* source MAC address of the frame: mac_bits() */
+	__u32 l4; /* offset of the TCP header in the frame, in bytes */
+	__u32 l4_end; /* offset of the end of the TCP header, options included */
+	__u32 len; /* length of the IP payload by the IP header, in bytes */
+	__be16 ip_len; /* length field of the IP header, unchanged */
 	__u8 flags;
 	bool v6;
 };
 
-/* The header is there as far as its fields go; options and data need not be. */
+/* Reads a frame; false if it has no such segment. The frame must contain the fixed fields of the
+ * TCP header. TCP options and data may lie beyond the end of `cursor`. */
 static __always_inline bool read_segment(struct cursor cursor, struct segment *segment)
 {
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
@@ -86,15 +87,16 @@ static __always_inline bool read_segment(struct cursor cursor, struct segment *s
 	return true;
 }
 
-/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4
- * address, by whose rules routers on the way have not judged it. Nobody has the address that
- * stands here for it. */
+/* Returns the IPv6 address, or :: if it is IPv4-mapped. The maps hold IPv4 addresses in mapped
+ * form, but a valid IPv6 packet never has a mapped address. If it matched, a packet could pass as
+ * IPv4 although routers and firewalls on its path applied their rules for IPv6. No host has the
+ * address ::. */
 static __always_inline struct ip unmapped(const struct ip *ipv6)
 {
 	struct ip address = *ipv6;
 	__u64 differs = address.word[0] | address.word[1] | (address.word[2] ^ bpf_htonl(0xffff));
 
-	/* Without a branch, which the verifier would follow both ways of for each address. */
+	/* No branch: the verifier would check both paths for each address. */
 	hide(differs);
 	differs = -differs >> 63;
 	address.word[2] &= -differs;
@@ -102,7 +104,7 @@ static __always_inline struct ip unmapped(const struct ip *ipv6)
 	return address;
 }
 
-/* An address of a segment, as it is looked up. */
+/* Returns an address of a segment in the form that maps have as a key. */
 static __always_inline struct ip known_by(const struct ip *address, bool v6)
 {
 	return v6 ? unmapped(address) : *address;

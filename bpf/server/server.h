@@ -50,15 +50,15 @@ struct own_service {
 	__u8 pad;
 };
 
-/* Its value. */
+/* Value of an offer. */
 struct offer {
 	/* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
 	__u32 mss;
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
-	/* that of what is to be read here, by the frame's source; 0: the same */
+	/* port of the listener for punted segments, by the frame's source; 0: the same */
 	__be16 punt_listener;
-	__u16 turns; /* whether those of its connections are followed: exchange.h */
-	__u16 is_marked; /* whether it comes out of tunnels only with a host's mark */
+	__u16 turns; /* true if exchanges of its connections are followed: exchange.h */
+	__u16 is_marked; /* true if only tunnels with a host's mark are taken */
 };
 
 /* Key of `made`, `expected` and `turns`. */
@@ -81,7 +81,7 @@ struct made {
  * for the socket that is made of that. */
 struct clearing {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
-	__u32 is_in; /* whether the copy has come in */
+	__u32 is_in; /* true once the copy has come in */
 	__u32 pad;
 };
 
@@ -97,8 +97,7 @@ struct expectation {
 	__u8 scaled;
 	__u8 sack;
 	__u8 timestamps;
-	/* whether a socket was made of it: what is said to a server a second time never becomes
-	 * one again */
+	/* true once a socket was made: a retransmission never becomes a second one */
 	__u8 made;
 };
 
@@ -119,7 +118,7 @@ struct exchange {
 	__u16 kept; /* bytes of the answer's head that have left, while it isn't whole */
 	/* 0 once there was something else than whole requests and their answers, in turn */
 	__u32 plain;
-	__u32 ahead; /* where that answer begins of which something left before its first */
+	__u32 ahead; /* beginning of the answer of which something left before its first segment */
 };
 
 /* The input of `look`, behind an Ethernet header, and its result. */
@@ -136,8 +135,8 @@ struct socket_snapshot {
 	__u32 receive_window;
 	__u32 receive_update;
 	__u32 request_end;
-	__u32 answer_begin; /* that of the request */
-	__u32 answered_begin; /* that of the answer */
+	__u32 answer_begin; /* beginning of the request */
+	__u32 answered_begin; /* beginning of the answer */
 	__u32 answered_end;
 	__u16 mss;
 	__u8 send_scale;

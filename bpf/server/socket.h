@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What the stack knows of a connection. Whether it rests is for who looks to say:
+/* State of a connection by the stack. Whether the connection is idle is decided by the reader:
  * dataplane/src/server/socket_snapshot.rs */
 #ifndef EVENER_SOCKET_H
 #define EVENER_SOCKET_H
@@ -64,7 +64,8 @@ static __always_inline void read_exchange(struct socket_snapshot *snapshot)
 	snapshot->answer_begin = request >> 32;
 	snapshot->answered_begin = response >> 32;
 	snapshot->answered_end = response;
-	/* Where more of an answer has left than its first, nothing is known to compare it with. */
+	/* If more of an answer has left than its first segment, there is nothing to compare
+	 * with. */
 	snapshot->plain = exchange->plain && (exchange->ahead != snapshot->answer_begin || snapshot->answered_begin == exchange->ahead);
 }
 

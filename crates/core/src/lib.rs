@@ -1,19 +1,19 @@
-//! Everything Evener decides, and nothing it does.
+//! All decisions of Evener, without any action.
 //!
 //! This crate has no IO, no clock, no randomness and no async: bytes, time and seeds are arguments.
-//! It is `no_std`, so the compiler holds it to that promise. Its packet side is the specification
-//! of the C in `bpf/`; the same packets go through both and must come out alike.
+//! It is `no_std`, so the compiler enforces this. Its packet side is the specification of the C in
+//! `bpf/`: tests send the same packets through both, and the results must be equal.
 //!
-//! Eight rooms, each of which knows only those above it:
+//! Eight modules, each of which depends only on those above it:
 //!
-//! * [`net`]: what is on the wire
-//! * [`path`]: one packet's way through a director
-//! * [`server`]: one packet's way on a server
-//! * [`pool`]: servers, what is known of them, and who of them is chosen
-//! * [`dns`]: names: messages, zones, and whose address is given
+//! * [`net`]: packet formats
+//! * [`path`]: path of a packet through a director
+//! * [`server`]: path of a packet on a server
+//! * [`pool`]: servers, their state, and policies that select one
+//! * [`dns`]: messages, zones, and address pools of balanced names
 //! * [`farm`]: services and servers as data; the tables that follow
-//! * [`node`]: what nodes say to each other, and what of it is believed
-//! * [`director`]: a whole farm's state machine
+//! * [`node`]: messages between nodes, and their authentication
+//! * [`director`]: state machine of a whole farm
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]

@@ -1,5 +1,5 @@
-//! Changes on their way to the engine: one at a time, in force when its answer says so. Facts that
-//! come meanwhile lead to the next.
+//! Changes ordered from the engine, one at a time. A change is in force once the engine has
+//! answered; facts that arrive meanwhile are planned with the next change.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -16,48 +16,48 @@ use crate::farm::plan::{Plan, Slots};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
 
-/// A change that the engine refused is tried again after this time, in milliseconds.
+/// Delay before a refused change is retried, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
 
-/// Tables of a large farm take a while to make, and what is learned meanwhile goes into the next
-/// ones together: those come no sooner than a millisecond later for so many servers.
+/// Servers planned per millisecond: large farms wait this much longer between two plans, and facts
+/// that arrive meanwhile share the next one.
 const SERVERS_PER_MS: u64 = 64;
 
-/// A farm that the operator describes anew, in this network.
+/// A reload: a new farm file with the network at that time.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
     pub(super) farm: Arc<Farm>,
     pub(super) network: Arc<Network>,
-    /// The network as it was known when the reload came, or was ordered: what is learned since is
-    /// newer than the reload's.
+    /// Network at the time of the reload or its order. Later network facts replace the reload's.
     pub(super) known: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
-    /// The kept members of groups that it has and that aren't served yet.
+    /// Saved members of the farm's groups that are not served yet.
     pub(super) groups: BTreeMap<String, String>,
 }
 
-/// A change on its way.
+/// A change sent to the engine and not answered.
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     number: u64,
-    /// If it is a reload's: it is followed once it is in force, so that there is nothing to take
-    /// back.
+    /// The reload in this change, if any. The director follows it only once it is in force, so that
+    /// nothing has to be undone.
     pub(super) reload: Option<Reload>,
-    /// Links that no generation in force has had yet.
+    /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
-    /// Whether anything but the reload called for it.
+    /// True if something other than the reload requires the change.
     is_wanted_anyway: bool,
 }
 
 impl Director {
-    /// Orders a change if anything calls for one and none is on its way, before the orders from
-    /// `first` on.
+    /// Orders a change if one is wanted and none is in progress. Outputs from index `first` on wait
+    /// for it.
     pub(super) fn order_change(&mut self, first: usize, now_ms: u64) {
         let is_due = self.replan_wanted && now_ms >= self.gather_until_ms;
         if self.applying.is_some() || !is_due && self.reloads_waiting.is_empty() {
             return;
         }
-        // Hosts that wait for a word that is said with the tables wait no longer for it.
+        // With `every-host` there is no delay: other hosts wait for a report that is sent once the
+        // tables are in force.
         let gathered = if self.hosts.is_some() { 0 } else { self.pools.len() as u64 };
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         self.ordered += 1;
@@ -83,8 +83,8 @@ impl Director {
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
-    /// All that a plan of the farm as it is now is made of. One that is in force already may be
-    /// left at that.
+    /// Returns the input of a plan of the current farm. With `may_be_in_force` tables equal to
+    /// those in force are not applied again.
     fn change(&self, slots: Slots, may_be_in_force: bool) -> Change {
         let known = self.known_hosts();
         Change {
@@ -99,8 +99,8 @@ impl Director {
         }
     }
 
-    /// Holds news of the farm back until the tables that they are about are in force: those on
-    /// their way, or those after them.
+    /// Holds back outputs about the farm until their tables are in force: those in progress, or the
+    /// next ones.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);
@@ -117,8 +117,7 @@ impl Director {
         }
     }
 
-    /// The order with whose answer all is settled that was taken in until now; `None` where it is
-    /// so already.
+    /// Number of the order whose answer settles all inputs so far; `None` if they are settled.
     pub fn awaited(&self) -> Option<u64> {
         match (self.reloads_waiting.len() as u64, self.replan_wanted) {
             (0, false) => self.applying.as_ref().map(|applying| applying.number),
@@ -127,8 +126,8 @@ impl Director {
         }
     }
 
-    /// Takes in what became of an order, and shows it: the servers as they were when it was given,
-    /// since what was learned since then waits for its own tables.
+    /// Applies the answer to an order and updates the snapshot. Members are shown as of the order,
+    /// since facts learned later wait for their own tables.
     pub(super) fn applied(&mut self, applied: Applied, now: Moment) {
         let Applied { number, members, plan, slots, in_force } = applied;
         let Some(applying) = self.applying.take_if(|applying| applying.number == number) else { return };
@@ -170,11 +169,11 @@ impl Director {
 
     fn refused(&mut self, error: String, applying: PendingChange, now_ms: u64) {
         self.generation += 1;
-        // Numbers that the engine has given away are taken.
+        // The engine uses the slots of its tables.
         self.slots.adopt(&self.in_force);
         let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
-            // Their content must not keep the farm from following anything else.
+            // A link that the engine refuses must not block other changes.
             self.report_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
             self.look_around(now_ms);
@@ -192,7 +191,7 @@ impl Director {
         }
     }
 
-    /// Goes on with a reload that is in force. Facts learned since it was ordered stay.
+    /// Follows a reload that is in force. Facts learned since its order are kept.
     fn follow(&mut self, reload: &Reload, now_ms: u64) {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, &reload.known));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
@@ -206,7 +205,7 @@ impl Director {
         self.announce(self.announced());
     }
 
-    /// Goes on with another farm; what there is to tell of that.
+    /// Switches to the farm of a reload. Returns the notices to publish.
     fn take_in(
         &mut self,
         reload: &Reload,
@@ -226,21 +225,21 @@ impl Director {
         (hosts_notices, members_notices)
     }
 
-    /// Notes a reload that changes nothing.
+    /// Counts a refused reload, which changes nothing.
     pub(super) fn refused_reload(&mut self, error: String) {
         self.reloads.refused += 1;
         self.reloads.error = Some(error);
         self.has_changed = true;
     }
 
-    /// Whether a reload waits for its answer.
+    /// True while a reload is unanswered.
     pub(super) fn is_reloading(&self) -> bool {
         !self.reloads_waiting.is_empty()
             || self.applying.as_ref().is_some_and(|applying| applying.reload.is_some())
     }
 
-    /// Notes that no session names a slot any more. If its server comes back by a change that is on
-    /// its way, it keeps the slot.
+    /// Frees a slot that no session names any more. If a change in progress brings back its server,
+    /// the slot is kept.
     pub(super) fn released(&mut self, slot: u16) {
         match self.applying {
             Some(_) => self.released.push(slot),
@@ -248,8 +247,8 @@ impl Director {
         }
     }
 
-    /// Sessions of servers and service addresses that were there and are gone are to go too; then
-    /// their numbers are free again.
+    /// Orders the end of the sessions of removed servers and service addresses. Their slots are
+    /// free afterwards.
     fn forget_removed(&mut self, before: Arc<Tables>) {
         let now = &self.in_force;
         let all_there = before.servers.keys().all(|slot| now.servers.contains_key(slot))

@@ -1,5 +1,5 @@
-//! Groups and names beside the services of a farm: their facts and orders go the director's way,
-//! and all of them are ready together.
+//! Groups and names next to the services of a farm: the director relays their facts and orders, and
+//! reports readiness of all together.
 
 use alloc::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::{Director, Moment, Output};
 use crate::dns::BalancedName;
 use crate::farm::group::{self, Group, Members};
 
-/// How long a new director may look for servers before it is ready all the same, in milliseconds.
+/// Maximum time from start to readiness, in milliseconds, if servers are still unknown.
 pub(super) const READY_AFTER_MS: u64 = 3_000;
 
 impl Director {
-    /// Has a message of a member, or of the operator, do what it says, if there is such a group.
-    /// One that is refused (`Err`) has changed nothing.
+    /// Applies a message of a member or of the operator to a group, if it exists. A refused message
+    /// (`Err`) changes nothing.
     pub fn message<T>(
         &mut self,
         now: Moment,
@@ -26,22 +26,21 @@ impl Director {
         answer
     }
 
-    /// The members of a group.
     pub fn group(&self, name: &str) -> Option<&Members> {
         self.groups.members(name)
     }
 
-    /// The name that is written so, if it is one of the farm's.
+    /// Returns the name spelled like this, if the farm has it.
     pub fn name(&self, name: &str) -> Option<&Arc<BalancedName>> {
         self.names.find(name)
     }
 
-    /// Whether a name has an address of a server that lives.
+    /// True if a name has the address of a working server.
     pub fn has_living(&self, name: &str, now: Moment) -> bool {
         self.names.has_living(name, now.ms)
     }
 
-    /// The same director without groups and names, to try services with.
+    /// Returns a copy of the director without groups and names, to plan services on trial.
     pub(super) fn without_consumers(&mut self) -> Director {
         let others = Groups::new(self.seed);
         let groups = core::mem::replace(&mut self.groups, others);
@@ -52,7 +51,7 @@ impl Director {
         tried
     }
 
-    /// Takes over what groups and names order, and how they are.
+    /// Collects orders and snapshots of groups and names.
     pub(super) fn follow_consumers(&mut self, now: Moment) {
         self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
         while let Some((group, order)) = self.groups.poll_order() {
@@ -75,7 +74,7 @@ impl Director {
         }
     }
 
-    /// True once: when it is known how all servers are, or that was waited for long enough.
+    /// True once, when all servers were probed or [`READY_AFTER_MS`] has passed.
     fn become_ready(&mut self, now: Moment) -> bool {
         let is_settled = || self.is_serving(now) && self.is_settled();
         if self.ready_at_ms == u64::MAX || now.ms <= self.ready_at_ms && !is_settled() {

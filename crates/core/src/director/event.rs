@@ -14,200 +14,165 @@ use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
-/// Something that happened. Its text names neither service nor server, which stand beside it.
+/// An event. Its text names neither service nor server, which are printed beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Of who the servers are.
+    /// The servers of a service changed.
     Membership {
-        /// The notice.
         notice: membership::ServiceNotice,
-        /// In words, with names of interfaces.
+        /// Text with interface names.
         text: String,
     },
-    /// Of other hosts.
     Hosts(peers::PeerEvent),
     /// A datagram was refused.
     DatagramRefused {
-        /// Where it is said to be from: that can't be believed, but it is where to look.
+        /// Claimed source address, which may be forged.
         from: SocketAddr,
-        /// Why.
         notice: peers::PeerEvent,
     },
-    /// Somebody answers for an address that is this host's to own.
+    /// Another host answers for an address that this host owns.
     Answered {
-        /// The MAC of the sender.
+        /// MAC address of the sender.
         mac: Mac,
-        /// For what.
         notice: peers::PeerEvent,
     },
-    /// A server's state has changed.
     Health {
-        /// Which.
         server: ServerName,
-        /// From what to what.
         transition: Transition,
     },
-    /// Nobody has found a server for a while.
+    /// A server's MAC address or next hop was not found for a while.
     NotFound {
-        /// Which.
         server: ServerName,
-        /// Why, in words.
         why: String,
     },
-    /// It is found.
+    /// The server reported by [`Event::NotFound`] was found.
     Found {
-        /// Which.
         server: ServerName,
     },
-    /// A service's last server is gone from its ring.
+    /// A service has no server in its ring any more.
     NoServers {
-        /// Which service.
         service: String,
     },
-    /// It has one again.
+    /// The service has a server in its ring again.
     ServersAgain {
-        /// Which service.
         service: String,
     },
-    /// Too few of its servers work, and some that failed, or refuse, serve.
+    /// Too few servers of the service work, and some that failed or refuse serve.
     Degraded {
-        /// Which service.
         service: String,
     },
-    /// Some work again.
+    /// Enough servers of the service work again.
     Recovered {
-        /// Which service.
         service: String,
     },
-    /// No number is left for a server.
+    /// No slot is left for a server.
     SlotsExhausted {
-        /// Which.
         server: ServerName,
     },
-    /// An interface that packets are taken from is not as it was.
+    /// The state of an interface that the engine uses changed.
     Link {
-        /// Its name.
         interface: String,
-        /// How it is.
         now: LinkState,
     },
-    /// Packets are taken from one more interface.
+    /// The engine uses one more interface.
     Attached {
-        /// Its name.
         interface: String,
     },
-    /// The engine takes no packets from one that came up.
+    /// The engine failed to attach to an interface that came up.
     Unattached {
-        /// Its name.
         interface: String,
-        /// Why.
         error: String,
     },
-    /// The operator's order.
+    /// The operator drained a server or ended the drain.
     Drained {
-        /// Which server.
         server: ServerName,
-        /// Whether it takes no new sessions from now on.
+        /// True if the server takes no new sessions from now on.
         drain: bool,
     },
-    /// The operator's order that a server be neither probed nor asked for its load, or the end of
-    /// that.
+    /// The operator suspended probes and report queries of a server, or resumed them.
     Suspended {
-        /// Which server.
         server: ServerName,
-        /// Whether it is left alone from now on.
+        /// True if the server is suspended.
         is_suspended: bool,
     },
-    /// A server's own report says that it takes no new sessions, or takes them again.
+    /// A server's report refuses new sessions, or accepts them again.
     Wished {
-        /// Which.
         server: ServerName,
-        /// Whether it takes none.
+        /// True if the server refuses.
         refuses: bool,
     },
-    /// A server's reports of its load fail, or come again.
+    /// A server's reports fail, or are valid again.
     Reports {
-        /// The server.
         server: ServerName,
-        /// Why the last one isn't believed.
+        /// Reason of the rejection; `None` if reports are valid again.
         error: Option<BadReport>,
     },
-    /// A member of a group, or a server that is listed for a name alone, came, went, or is
-    /// otherwise than it was.
+    /// A member of a group, or a server listed for a name alone, changed.
     Member {
-        /// Which.
         member: ServerName,
-        /// How.
         change: MemberChange,
     },
     /// The path to a server can't be probed, or can be again.
     Path {
-        /// The server.
+        /// Address of the server.
         address: IpAddr,
-        /// Why not.
+        /// Reason; `None` if the path can be probed again.
         error: Option<String>,
     },
-    /// Ranks that somebody else makes for a name aren't believed, or are again.
+    /// An external file of ranks for a name is invalid, or is valid again.
     Ranks {
-        /// The name.
         name: String,
-        /// The file.
         from: String,
-        /// Why not.
+        /// Reason; `None` if the file is valid again.
         error: Option<BadRanks>,
     },
-    /// A router said what it can pass on to a server.
+    /// A router reported the path MTU to a server.
     PathMtu {
-        /// The server.
         server: IpAddr,
-        /// In bytes.
+        /// Path MTU in bytes.
         mtu: u16,
     },
-    /// New connections of a server go nowhere, unlike those of others.
+    /// New connections of a server stall, unlike those of other servers.
     Stalling {
-        /// The server.
         server: ServerName,
-        /// How many, in words.
+        /// Number of connections, in words.
         text: String,
     },
-    /// That is over.
+    /// New connections of a server no longer stall.
     Continuing {
-        /// The server.
         server: ServerName,
     },
     /// The engine refused a change.
     NotApplied {
-        /// Why.
         error: String,
     },
 }
 
-/// How an interface is.
+/// State of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It isn't there any more.
+    /// The interface no longer exists.
     Gone,
-    /// It is switched off.
+    /// The interface is administratively down.
     Down,
-    /// There is no cable, or nothing at its other end.
+    /// No carrier: no cable, or no link partner.
     NoCarrier,
-    /// It works again.
+    /// The interface is up again.
     Up,
 }
 
-/// How much an event matters.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// It is as it should be.
+    /// All is as it should be.
     Info,
-    /// Someone may have to look.
+    /// The operator may have to act.
     Warning,
-    /// Something was not done.
     Error,
 }
 
 impl Event {
-    /// An event of a server of a service.
+    /// Returns the event for a server of a service.
     pub(super) fn of_server(server: ServerName, event: ServerEvent) -> Event {
         match event {
             ServerEvent::Health(transition) => Event::Health { server, transition },
@@ -218,8 +183,8 @@ impl Event {
         }
     }
 
-    /// An event of a member of a group, or of a name's own server. `None` if the member went down
-    /// without a failed probe.
+    /// Returns the event for a member of a group, or for a server listed for a name. `None` if the
+    /// member went down without a failed probe.
     pub(super) fn of_member(member: ServerName, event: ServerEvent) -> Option<Event> {
         let change = match event {
             ServerEvent::Health(Transition { to: HealthState::Up, .. }) => MemberChange::Up,
@@ -231,7 +196,6 @@ impl Event {
         Some(Event::Member { member, change })
     }
 
-    /// How much it matters.
     pub fn level(&self) -> Level {
         let is_bad = match self {
             Event::NotApplied { .. } => return Level::Error,
@@ -286,7 +250,7 @@ impl Event {
         if is_bad { Level::Warning } else { Level::Info }
     }
 
-    /// The service that it is about.
+    /// Service of the event.
     pub fn service(&self) -> Option<&str> {
         match self {
             Event::NoServers { service }
@@ -297,7 +261,7 @@ impl Event {
         }
     }
 
-    /// The server that it is about.
+    /// Server of the event.
     pub fn server(&self) -> Option<&ServerName> {
         match self {
             Event::Health { server, .. }

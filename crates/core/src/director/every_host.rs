@@ -1,4 +1,4 @@
-//! The director's view of the other hosts, and its reports to them.
+//! The director's view of the other hosts of an every-host farm, and its reports to them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -18,29 +18,29 @@ use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
-/// A host waits for so many reports of others before it answers again.
+/// Number of report intervals for which a returning host only receives, before it renews its lease.
 const REPORTS_BEFORE_FIRST: u64 = 2;
-/// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
+/// Number of announcements of a claimed address, one with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
-/// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is
-/// now: sessions come and go many times between two reports.
+/// Load is counted in hundredths of a session. Each report moves it by a quarter of the way to the
+/// current value, since sessions come and go many times between two reports.
 const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
 
 impl Director {
-    /// The bit that stands for a service in what hosts say, if every host decides it.
+    /// Returns the bit of a service in reports, if its placement is `every-host`.
     fn bit(&self, service: &str) -> Option<u64> {
         bits().zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(bit, _)| bit)
     }
 
-    /// The services that bits stand for.
+    /// Returns the services of these bits.
     pub(super) fn services_of(&self, set: u64) -> Vec<String> {
         let numbered = bits().zip(self.farm.every_host());
         numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
     }
 
-    /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of
-    /// itself a host knows; what it knows of others they have said.
+    /// Returns the state of a server that is one of the hosts. This host's state comes from its own
+    /// probes, that of other hosts from their reports.
     pub(super) fn host_state(
         &self,
         hosts: &LocalHost,
@@ -52,11 +52,11 @@ impl Director {
         let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
-        // Where nobody takes part yet, this host does what it can.
+        // While no host takes part, this host serves what it can.
         let ready = known_host.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
-            // Its ring is that of the others first, whom second chances are for (`plan`).
+            // The ring is that of the other hosts first, which get second chances (`plan`).
             _ if member.local => health::HealthStatus::UNKNOWN,
             _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
@@ -70,18 +70,18 @@ impl Director {
             },
             refuses: false,
             share: hosts.shares.get(&name).copied(),
-            // Hosts hear of each other at different moments, and their tables have to be alike.
+            // Hosts receive reports at different times, and their tables have to be equal.
             tenths: FULL_WEIGHT,
             member,
         }
     }
 
-    /// All hosts, as far as they are known; none where there are no others.
+    /// Returns all known hosts; empty without `every-host`.
     pub(super) fn known_hosts(&self) -> Vec<KnownHost> {
         self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
     }
 
-    /// This host among others, for the plan.
+    /// Returns this host's part of the plan's input.
     pub(super) fn planned_hosts(&self, known: &[KnownHost]) -> plan::Hosts {
         let own =
             plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
@@ -96,14 +96,14 @@ impl Director {
         }
     }
 
-    /// The addresses that this host owns, as long as it may answer for them: what was claimed
-    /// alone, behind a cable that was out, may be another's again.
+    /// Returns the addresses that this host owns while its lease holds. Addresses claimed while its
+    /// link was down may have another owner now.
     pub(super) fn answered_for(&self) -> impl Iterator<Item = IpAddr> {
         let hosts = self.hosts.iter().filter(|_| self.lease_holds);
         hosts.flat_map(|hosts| hosts.peers.owned().iter().copied())
     }
 
-    /// Takes in what another host says, and answers.
+    /// Applies a datagram of another host, and answers it.
     pub(super) fn receive_host_datagram(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let DatagramEffect { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
@@ -114,11 +114,12 @@ impl Director {
             });
         }
         self.replan_wanted |= changed;
-        // It says that what was heard is heeded: tables come first (`Director::settle`).
+        // The answer acknowledges the datagram, so the tables it leads to come first
+        // (`Director::settle`).
         self.outputs.extend(answer.map(|(to, datagram)| Output::Send { to, datagram }));
     }
 
-    /// Somebody answers for an address.
+    /// Applies a reply of another host for an address.
     pub(super) fn answered(&mut self, answer: NeighbourReply, now_ms: u64) {
         let mac = answer.place.mac;
         let Some(hosts) = self.hosts.as_mut().filter(|_| self.links.values().all(|own| *own != mac)) else {
@@ -129,13 +130,12 @@ impl Director {
         }
     }
 
-    /// When hosts are next to be told something; never where there are none.
+    /// Time of the next report to the hosts, in milliseconds; `u64::MAX` without other hosts.
     pub(super) fn next_report_at(&self) -> u64 {
         self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
     }
 
-    /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they
-    /// have said.
+    /// Sends a report to the other hosts if it is due, and evaluates those received.
     pub(super) fn report(&mut self, now_ms: u64) {
         if self.next_report_at() > now_ms {
             return;
@@ -161,7 +161,7 @@ impl Director {
         self.announce(announcements);
     }
 
-    /// Addresses that are still to be announced, and may be.
+    /// Returns the owned addresses that are still to be announced.
     fn due_announcements(&mut self) -> BTreeSet<IpAddr> {
         let answered: BTreeSet<IpAddr> = self.answered_for().collect();
         let Some(hosts) = &mut self.hosts else { return BTreeSet::new() };
@@ -175,12 +175,13 @@ impl Director {
         .collect()
     }
 
-    /// The engine may answer for addresses for a while: less than it takes until others think that
-    /// this host is gone.
+    /// Renews the lease for which the engine may answer for addresses. It is shorter than the time
+    /// after which other hosts consider this host dead.
     ///
-    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for
-    /// longer waits for the time of some reports: others may own what it did, and are heard first.
-    /// Its own reports say nothing of that time, since news hurry them.
+    /// A host without carrier doesn't renew it. A daemon that was stopped or had no carrier for
+    /// longer than the lease first receives the reports of some intervals, since other hosts may
+    /// own its addresses. Its own reports don't measure that time, as news makes them more
+    /// frequent.
     fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);
@@ -198,7 +199,7 @@ impl Director {
         }
     }
 
-    /// Has the next report say how this host is; one that says something new goes out soon.
+    /// Updates this host's report. A changed report is sent soon.
     pub(super) fn send_own_report(&mut self) {
         let Some(hosts) = &mut self.hosts else { return };
         let (mut up, mut draining) = (0, 0);
@@ -212,13 +213,13 @@ impl Director {
         hosts.peers.set_own(OwnStatus { load, up, draining, macs: self.links.values().copied().collect() });
     }
 
-    /// This host's own slots, each once.
+    /// Returns the slots of this host itself.
     fn own_slots(&self) -> BTreeSet<u16> {
         self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
     }
 
-    /// Shares out anew what this host is asked for, where the policy goes by what is known of
-    /// servers; whether that changed anything.
+    /// Updates the shares of sessions that reach this host, for policies with `sharing`. True if
+    /// they changed.
     fn share_out(&mut self, now_ms: u64) -> bool {
         let Some(hosts) = &self.hosts else { return false };
         let (mut known, mut wanted) = (None, Vec::new());
@@ -245,7 +246,7 @@ impl Director {
         changed
     }
 
-    /// The servers that may be given new sessions, and what is known of them.
+    /// Returns the candidates for new sessions with their signals.
     fn candidates(
         &self,
         service: &Service,
@@ -263,7 +264,7 @@ impl Director {
         candidates.collect()
     }
 
-    /// The servers that may be given new sessions, and this host in any case.
+    /// Returns the members that may get new sessions, and always this host.
     fn usable_members(&self, service: &Service, known: &[KnownHost]) -> Vec<Member> {
         let usable = |state: &MemberState| {
             state.member.local || state.health.state == HealthState::Up && !state.admin_draining
@@ -271,21 +272,22 @@ impl Director {
         self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
 
-    /// The owner of a server that isn't this host's, if every host decides.
+    /// Returns the host that a server belongs to, if it isn't this host and placement is
+    /// `every-host`.
     pub fn other_host<'s>(&self, server: &'s ServerName) -> Option<&'s str> {
         let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
         (hosts.name != server.server).then_some(server.server.as_str())
     }
 
-    /// Has the others know what is new in the farm.
+    /// Sends the other hosts the settings of a reloaded farm.
     pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<PeerEvent> {
         let Some(hosts) = &mut self.hosts else { return Vec::new() };
         let settings = hosts::settings(&self.farm, &hosts.name, hosts.key);
         hosts.peers.reconfigure(settings, now_ms)
     }
 
-    /// Takes up what ran before this director: who was there, and which addresses this host
-    /// answered for.
+    /// Resumes from a data plane of an earlier daemon: hosts in its tables, and addresses that this
+    /// host answered for.
     pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
         let announced =
             running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && self.lease_holds);
@@ -297,8 +299,8 @@ impl Director {
         }
     }
 
-    /// Tells the others that this host leaves, and falls silent for its addresses. Their new owners
-    /// need a moment, in which packets still flow.
+    /// Reports to the other hosts that this host leaves, and stops answering for its addresses.
+    /// Packets still flow until the new owners have taken over.
     pub(super) fn leave(&mut self, now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let sent = hosts.peers.leave(now_ms);
@@ -308,17 +310,17 @@ impl Director {
     }
 }
 
-/// The bits of services, in the order of the farm.
+/// Returns the bits of services, in the order of the farm.
 fn bits() -> impl Iterator<Item = u64> {
     (0..u64::BITS).map(|number| 1 << number)
 }
 
-/// A host's report of its own server.
+/// Returns the health of a host's own server from its report.
 fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     let was_received = host.believed && host.received_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
         (true, true, true) => HealthState::Up,
-        // Not yet, or not any more, by its own choice: it hasn't failed.
+        // Leaving or not ready is the host's own choice, not a failure.
         (true, false, _) => HealthState::Unknown,
         (false, ..) if !was_received => HealthState::Unknown,
         _ => HealthState::Down,
@@ -326,14 +328,15 @@ fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
-/// The hosts that a running data plane sends new sessions to, with the bits of the services.
+/// Returns the hosts that get new sessions from a running data plane, with the bits of the
+/// services.
 fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
     let serving = running.servers.values().filter(|entry| entry.weight > 0);
     let serving: BTreeSet<u64> = serving.map(|entry| entry.identity).collect();
     let mut hosts = BTreeMap::<&str, u64>::new();
     for (bit, service) in bits().zip(farm.every_host()) {
         for server in &service.servers {
-            // One that was never heard hasn't failed, and yet takes nothing.
+            // A host without any report hasn't failed, but gets no sessions.
             if serving.contains(&plan::identity(&service.name, &server.name)) {
                 *hosts.entry(&server.name).or_default() |= bit;
             }

@@ -1,4 +1,4 @@
-//! Server groups as a part of the farm: each with its members, and the orders of all of them.
+//! Server groups of a farm, with their members and orders.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
@@ -13,23 +13,22 @@ use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
 use crate::pool::{Fact, OperatorState};
 
-/// The result of an order of a group.
 #[derive(Clone, Debug)]
 pub enum MemberFact {
-    /// Of a probe, or of a question for what a member knows of its load.
+    /// Result of a probe or of a report query.
     Server(Fact),
-    /// Of a LOAD-QUERY itself.
+    /// Result of a LOAD-QUERY.
     Queried(QueryResult),
 }
 
-/// A group at one moment.
+/// A group at one time.
 #[derive(Clone, Debug)]
 pub struct GroupSnapshot {
-    /// As its operator describes it.
+    /// Settings of the group.
     pub group: Arc<Group>,
-    /// In the order in which they came.
+    /// Members in the order of joining.
     pub members: Vec<MemberSnapshot>,
-    /// When that was, in milliseconds.
+    /// Time of the snapshot, in milliseconds.
     pub at_ms: u64,
 }
 
@@ -38,7 +37,7 @@ pub struct GroupSnapshot {
 struct GroupState {
     group: Arc<Group>,
     members: Members,
-    /// Nothing is due before this, in milliseconds.
+    /// Time of the next work, in milliseconds.
     due_ms: u64,
 }
 
@@ -54,7 +53,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// None yet. `seed` is a secret for their draws.
+    /// Returns an empty set. `seed` is the secret for random choices.
     pub(super) fn new(seed: Seed) -> Groups {
         Groups {
             running: BTreeMap::new(),
@@ -66,8 +65,8 @@ impl Groups {
         }
     }
 
-    /// Goes on with the groups of a file; members stay. One that begins knows its members by what
-    /// was kept of it.
+    /// Follows the groups of a reloaded file; known members stay. A new group restores its members
+    /// from its saved state.
     pub(super) fn reload(
         &mut self,
         now: Moment,
@@ -99,12 +98,12 @@ impl Groups {
         }
     }
 
-    /// Whether a service is one of them.
+    /// True if this is the name of a group.
     pub(super) fn has(&self, group: &str) -> bool {
         self.running.contains_key(group)
     }
 
-    /// Takes in what came of an order.
+    /// Applies the result of an order.
     pub(super) fn apply_fact(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
         let Some(running) = self.running.get_mut(group) else { return };
         match fact {
@@ -114,8 +113,7 @@ impl Groups {
         self.settle(now, group);
     }
 
-    /// Has a message do what it says, if there is such a group. One that is refused (`Err`) has
-    /// changed nothing, and costs no more than the look.
+    /// Applies a message to a group, if it exists. A refused message (`Err`) changes nothing.
     pub(super) fn message<T>(
         &mut self,
         now: Moment,
@@ -132,7 +130,7 @@ impl Groups {
         }
     }
 
-    /// The operator says something of a member.
+    /// Applies the operator's state of a member.
     pub(super) fn set_operator_state(&mut self, now: Moment, server: &ServerName, state: OperatorState) {
         if let Some(running) = self.running.get_mut(&server.service) {
             running.members.set_operator_state(now.for_groups(), &server.server, state);
@@ -140,49 +138,47 @@ impl Groups {
         }
     }
 
-    /// The members of a group.
     pub(super) fn members(&self, group: &str) -> Option<&Members> {
         self.running.get(group).map(|running| &running.members)
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn time(&mut self, now: Moment) {
         let due = self.running.iter().filter(|(_, running)| running.due_ms <= now.ms);
         let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
         due.iter().for_each(|name| self.settle(now, name));
     }
 
-    /// When there is something to do next, in milliseconds.
+    /// Time of the next work, in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         self.running.values().map(|running| running.due_ms).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether each has a member that works, or none at all.
+    /// True if each group has a working member or none at all.
     pub(super) fn are_serving(&self, now: Moment) -> bool {
         self.running.values().all(|running| running.members.are_serving(now.for_groups()))
     }
 
-    /// Whether it is known of every member whether it works.
+    /// True if every member has a probe result.
     pub(super) fn are_settled(&self) -> bool {
         self.running.values().all(|running| running.members.are_settled())
     }
 
-    /// The next order, with the group's name.
+    /// Returns the next order with its group.
     pub(super) fn poll_order(&mut self) -> Option<(String, MemberOrder)> {
         self.orders.pop_front()
     }
 
-    /// The events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events)
     }
 
-    /// All of them at this moment, by name, if something has changed since this was asked.
+    /// Returns all snapshots, sorted by name, if something has changed since the last call.
     pub(super) fn snapshot(&mut self) -> Option<Vec<Arc<GroupSnapshot>>> {
         core::mem::take(&mut self.has_changed).then(|| self.snapshots.values().cloned().collect())
     }
 
-    /// Collects what a group orders, and sees how it is.
+    /// Collects the orders and events of a group and updates its snapshot.
     fn settle(&mut self, now: Moment, name: &str) {
         let Some(running) = self.running.get_mut(name) else { return };
         let orders = running.members.poll(now.for_groups());

@@ -1,8 +1,10 @@
-//! Handshakes that go nowhere, by server: new TCP sessions of which nothing but SYNs came.
+//! Detection of stalled handshakes: new TCP sessions with SYNs only, counted by server.
 //!
-//! A walk of the session tables counts each such session once. A server is suspected where it
-//! differs from the others: a firewall that admits only the director, or a wrong way back, stops
-//! the clients of one server, and a flood in the names of strangers reaches all.
+//! Each walk of the session tables counts the sessions whose last SYN has become
+//! [`STALLED_AFTER_MS`] old since the previous walk. The stall rate is the number of stalled
+//! sessions divided by that of new sessions. A server is suspected if its stall rate is well above
+//! that of the other servers: a firewall that admits only the director, or a wrong return route,
+//! stalls the clients of one server, while a SYN flood reaches all servers.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -14,29 +16,30 @@ use crate::farm::Method;
 use crate::farm::plan::ServerName;
 use crate::pool::health::Failure;
 
-/// A session of SYNs alone is stalled after this time, in milliseconds.
+/// Time since the last SYN after which a session with SYNs only counts as stalled, in milliseconds.
 pub const STALLED_AFTER_MS: u64 = 5_000;
-/// Walks are remembered for this time, in milliseconds.
+/// Window of the statistics, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// Client networks that a suspicion needs: an IPv4 /24 or an IPv6 /56 is one.
+/// Minimum number of client networks (IPv4 /24 or IPv6 /56) and of stalled sessions for a
+/// suspicion. The servers compared with need at least as many new sessions.
 const NETWORKS_MIN: usize = 20;
-/// Networks that are told apart for one server and walk.
+/// Maximum number of networks distinguished per server and walk.
 const NETWORKS_MAX: usize = 64;
-/// A server's share must be so many times that of the others.
+/// Minimum ratio of the stall rate of a server or service to that of the others for a suspicion.
 const TIMES: u64 = 3;
-/// The least share that is suspicious, in percent.
+/// Minimum stall rate for a suspicion, in percent.
 const SHARE_MIN_PERCENT: u64 = 10;
 
-/// The part of a server in one walk.
+/// Stalled sessions of one server in one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StalledSessions {
-    /// Sessions that have stalled since the walk before.
+    /// Sessions that have stalled since the previous walk.
     pub count: u64,
     networks: BTreeSet<u64>,
 }
 
 impl StalledSessions {
-    /// One more, of this client.
+    /// Counts a stalled session of this client.
     pub fn add(&mut self, client: IpAddr) {
         self.count += 1;
         if self.networks.len() < NETWORKS_MAX {
@@ -45,21 +48,21 @@ impl StalledSessions {
     }
 }
 
-/// The network of a client as a number.
+/// Returns the client's network as a number.
 fn network_of(client: IpAddr) -> u64 {
     match client.to_canonical() {
         IpAddr::V4(client) => u64::from(client.to_bits() >> 8),
-        // No IPv4 network is as large a number.
+        // The top bit keeps IPv6 networks distinct from IPv4 networks.
         IpAddr::V6(client) => 1 << 63 | (client.to_bits() >> 72) as u64,
     }
 }
 
-/// Findings of a walk through all session tables, by slot.
+/// Result of a walk through all session tables, by the server's slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWalk {
     /// Servers with stalled sessions.
     pub stalled: BTreeMap<u16, StalledSessions>,
-    /// How often each server was chosen, since its counter began.
+    /// Sessions per server since its counter was cleared.
     pub connections: BTreeMap<u16, u64>,
 }
 
@@ -68,27 +71,28 @@ pub struct SessionWalk {
 pub struct Handshakes {
     /// Number of new connections.
     pub new: u64,
-    /// Those that never continued, at most as many.
+    /// Number of new connections that stalled.
     pub stalled: u64,
-    /// Networks of their clients, up to a bound.
+    /// Number of client networks of the stalled connections. One walk distinguishes at most 64.
     pub networks: usize,
-    /// All that never continued since the daemon started.
+    /// Stalled connections since the statistics of the server started. They restart when the server
+    /// leaves the plan or is ejected.
     pub stalled_total: u64,
-    /// Whether the server, or its whole service, differs from the others.
+    /// Suspicion, if the server or its whole service stalls much more often than the others.
     pub suspicion: Option<Suspicion>,
 }
 
-/// The part of a farm that differs from the rest.
+/// The suspected part of a farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// One server of its service.
+    /// A single server of its service.
     Server,
     /// All servers of its service.
     Service,
 }
 
 impl Handshakes {
-    /// The finding in words, without the server.
+    /// Returns the text of a suspicion for logs and failures, without the server's name.
     pub fn sentence(&self, method: Method) -> String {
         let what = if method == Method::Nat { "got no answer from the server" } else { "never continued" };
         alloc::format!("{} of {} new connections {what}", self.stalled, self.new)
@@ -100,18 +104,18 @@ impl Handshakes {
         self.networks += other.networks;
     }
 
-    /// Whether this part differs from the rest of what is compared with it.
+    /// True if this part stalls significantly more often than the rest.
     fn differs_from(&self, rest: &Handshakes) -> bool {
         let is_enough = self.networks >= NETWORKS_MIN && self.stalled >= NETWORKS_MIN as u64;
         let is_much = self.stalled * 100 >= self.new * SHARE_MIN_PERCENT;
-        // Of few connections of the others no share is known.
+        // With too few new connections, the stall rate of the rest is unknown.
         let is_known = rest.new >= NETWORKS_MIN as u64;
         // self.stalled / self.new >= TIMES * rest.stalled / rest.new
         is_enough && is_much && is_known && self.stalled * rest.new >= TIMES * rest.stalled * self.new
     }
 }
 
-/// A walk as it is remembered.
+/// Result of an earlier walk.
 #[derive(Clone, Debug)]
 struct PastWalk {
     at_ms: u64,
@@ -120,7 +124,7 @@ struct PastWalk {
     networks: BTreeSet<u64>,
 }
 
-/// The memory of one server.
+/// Statistics of one server.
 #[derive(Clone, Debug, Default)]
 struct ServerMemory {
     slot: u16,
@@ -129,32 +133,32 @@ struct ServerMemory {
     seen: Handshakes,
 }
 
-/// Handshakes of all servers.
+/// Statistics of all servers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HandshakeWatch {
     servers: BTreeMap<ServerName, ServerMemory>,
 }
 
 impl HandshakeWatch {
-    /// The handshakes of a server.
     pub(super) fn of(&self, name: &ServerName) -> Handshakes {
         self.servers.get(name).map(|memory| memory.seen.clone()).unwrap_or_default()
     }
 
-    /// Takes in a walk. `names` has the server of each slot.
+    /// Adds a walk. `names` has the server of each slot.
     fn walked(&mut self, walk: &SessionWalk, names: &BTreeMap<u16, ServerName>, now_ms: u64) {
         let present: BTreeSet<&ServerName> = names.values().collect();
         self.servers.retain(|name, _| present.contains(name));
         for (slot, name) in names {
             let connections = walk.connections.get(slot).copied().unwrap_or_default();
-            // The first walk has sessions of connections that nobody has counted.
+            // The first walk only stores the server's counter: it includes sessions of an unknown
+            // time.
             let Some(memory) = self.servers.get_mut(name) else {
                 let first = ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
                 self.servers.insert(name.clone(), first);
                 continue;
             };
             if memory.slot != *slot || connections < memory.connections {
-                // Another slot counts from its own beginning.
+                // The server has another slot, or its counter was cleared: count from here.
                 (memory.slot, memory.connections) = (*slot, connections);
             }
             let stalled = walk.stalled.get(slot).cloned().unwrap_or_default();
@@ -164,7 +168,8 @@ impl HandshakeWatch {
         self.judge();
     }
 
-    /// Holds each server against the others of its service, and each service against the others.
+    /// Compares each server with the others of its service, and each service with the other
+    /// services.
     fn judge(&mut self) {
         let mut services: BTreeMap<&str, Handshakes> = BTreeMap::new();
         let mut all = Handshakes::default();
@@ -212,7 +217,8 @@ impl ServerMemory {
         let new = sum(|walk| walk.new);
         self.seen = Handshakes {
             new,
-            // A client that tries again for long is met twice.
+            // If the client sends another SYN after its session was counted, the session may be
+            // counted again. So the sum may exceed the number of new connections.
             stalled: sum(|walk| walk.stalled).min(new),
             networks: networks.len(),
             stalled_total: self.seen.stalled_total + count,
@@ -222,7 +228,7 @@ impl ServerMemory {
 }
 
 impl Director {
-    /// Takes in what a walk of the session tables found.
+    /// Applies the result of a walk of the session tables.
     pub(super) fn walked(&mut self, walk: &SessionWalk, now_ms: u64) {
         let before: BTreeMap<ServerName, Handshakes> = self
             .handshakes
@@ -249,8 +255,8 @@ impl Director {
         self.eject_stalling(now_ms);
     }
 
-    /// Takes servers that are suspected by themselves out of service where their services ask for
-    /// that: never more than a third of a service's servers, and never the last that works.
+    /// Ejects suspected servers of services with passive checks: at most a third of a service's
+    /// servers, and never the last working one.
     fn eject_stalling(&mut self, now_ms: u64) {
         let farm = alloc::sync::Arc::clone(&self.farm);
         for service in farm.services.iter().filter(|service| service.passive_checks) {
@@ -271,7 +277,7 @@ impl Director {
                     self.pools.change(&server, |server| server.eject(failure, now_ms)).flatten()
                 {
                     (ejected, up) = (ejected + 1, up - 1);
-                    // It is judged by its new connections once it takes some again.
+                    // The statistics restart with the new connections after the ejection.
                     self.handshakes.servers.remove(&server);
                     self.follow_change(&server, change);
                 }
@@ -293,8 +299,8 @@ mod tests {
         (1..).zip(servers.iter().map(name)).collect()
     }
 
-    /// Walks as they come: for each server how many connections are new and how many stalled, of
-    /// so many networks.
+    /// Returns the suspicion of each server after a number of walks, 10 seconds apart. A walk has
+    /// for each server the numbers of new connections, stalled connections and client networks.
     fn suspicions(servers: &[(&str, &str)], walks: &[&[(u64, u64, u64)]]) -> Vec<Option<Suspicion>> {
         let names = names(servers);
         let mut watch = HandshakeWatch::default();

@@ -1,4 +1,4 @@
-//! This host among others, where every host decides: who it is, and what it has heard.
+//! Local host of an every-host farm: its identity and its state.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,39 +14,37 @@ use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
 use crate::pool::policy::Sharing;
 
-/// This host's identity in the file.
+/// Identity of this host in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its name.
     pub name: String,
-    /// Its own address.
     pub address: IpAddr,
 }
 
-/// Why a host can't take its part.
+/// Reason why a host can't take part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Two servers of the file have addresses that are here.
+    /// Two servers of the file have addresses of this host.
     #[error("the file has this host twice, as {0} and as {1}: both have an address that is here")]
     Twice(String, String),
-    /// None has.
+    /// No server has an address of this host.
     #[error(
         "this host is none of the file's: service {service:?} has placement \"every-host\", and none of its servers has an \
          address that is here ({here}). List it as [[service.server]], in the same file for every host"
     )]
     NoOwnAddress {
-        /// A service that every host decides.
+        /// A service with placement `every-host`.
         service: String,
-        /// The addresses that are here.
+        /// Addresses of this host.
         here: String,
     },
 }
 
 impl Identity {
-    /// Finds this host in the farm; `None` where no service is decided by every host.
+    /// Finds this host in the farm; `None` without `every-host` services.
     ///
     /// # Errors
-    /// When it isn't there, or twice.
+    /// This host is not in the file, or is there twice.
     pub fn find(farm: &Farm, network: &Network) -> Result<Option<Identity>, IdentityError> {
         let Some(service) = farm.every_host().next() else { return Ok(None) };
         let servers = farm.every_host().flat_map(|service| &service.servers);
@@ -64,7 +62,7 @@ impl Identity {
     }
 }
 
-/// The settings that the hosts of this farm have in common.
+/// Returns the settings that the hosts of this farm have in common.
 pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     let servers = || farm.every_host().flat_map(|service| &service.servers);
     let hosts: BTreeMap<&String, IpAddr> = servers().map(|server| (&server.name, server.address)).collect();
@@ -89,7 +87,7 @@ pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     }
 }
 
-/// A digest of all that hosts must agree on before they can believe each other.
+/// Digest of all settings that hosts must have in common to accept each other's reports.
 pub fn generation(farm: &Farm) -> u64 {
     let of = |service: &Service| {
         let Service { name, addresses, protocol, method, encapsulation, .. } = service;
@@ -105,31 +103,30 @@ pub fn generation(farm: &Farm) -> u64 {
     plan::digest(&format!("{text}{} {}", peers.interval_ms, peers.silence_ms))
 }
 
-/// This host's part in the talk of hosts.
+/// State of this host as a peer.
 #[derive(Clone, Debug)]
 pub(super) struct LocalHost {
     pub(super) name: String,
     pub(super) key: Key,
     pub(super) peers: Peers,
-    /// Of services whose policy goes by what is known of servers, by their name and the policy's:
-    /// how it shares out what this host is asked for.
+    /// State of sharing policies, by service and policy name.
     pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
-    /// The result: shares of the load that is offered to this host.
+    /// Shares of the sessions that reach this host.
     pub(super) shares: BTreeMap<ServerName, u16>,
-    /// This host's load, in hundredths of a session.
+    /// Load of this host, in hundredths of a session.
     pub(super) load: u64,
-    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until
-    /// those hosts are heard.
+    /// MAC addresses of other hosts in the tables of an earlier daemon, valid until those hosts
+    /// report.
     pub(super) adopted_macs: BTreeSet<Mac>,
-    /// Since when this host has a cable again, and listens, while the lease to answer for addresses
-    /// has ended.
+    /// Time in milliseconds at which carrier returned, while this host receives reports before it
+    /// renews its expired lease.
     pub(super) listens_since_ms: Option<u64>,
-    /// Addresses that were just claimed, and how often they are still to be announced.
+    /// Claimed addresses with the number of announcements left.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
 
 impl LocalHost {
-    /// A host that has heard of nobody yet. `incarnation` is random for each start.
+    /// Returns a host without any peer. `incarnation` is random for each start.
     pub(super) fn new(farm: &Farm, name: String, key: Key, incarnation: u64, now_ms: u64) -> LocalHost {
         let settings = settings(farm, &name, key);
         LocalHost {

@@ -1,4 +1,4 @@
-//! The inputs of a director: facts, and none of its own conclusions.
+//! Inputs of a director: facts only, no conclusions.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -20,112 +20,89 @@ use crate::pool::OperatorState;
 use crate::pool::health::Failure;
 use crate::pool::report::{BadReport, Report};
 
-/// A fact.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Time has passed.
     Time {
-        /// Active sessions by slot, of those that [`super::Director::due_counts`] has named.
+        /// Active sessions by slot, for the slots of [`super::Director::due_counts`].
         active: BTreeMap<u16, u64>,
     },
-    /// A frame came in that may answer ARP or neighbour discovery.
+    /// An ARP or neighbour discovery frame was received.
     Frame {
-        /// The interface.
         ifindex: u32,
-        /// From the Ethernet header on.
+        /// Frame from the Ethernet header on.
         bytes: Vec<u8>,
     },
-    /// Another host says something, or somebody in its name.
+    /// A datagram of another host was received, not authenticated yet.
     Datagram {
-        /// Where it is said to be from.
+        /// Claimed address of the sender.
         from: SocketAddr,
-        /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// A probe has ended: its latency in microseconds, or why there is none.
     Probed {
-        /// The server.
         server: ServerName,
-        /// Its result.
+        /// Latency in microseconds, or the failure.
         result: Result<u64, Failure>,
     },
-    /// A server has said its load, or hasn't: see [`super::Output::LoadQuery`].
+    /// A report query ended: see [`super::Output::LoadQuery`].
     Reported {
-        /// Which.
         server: ServerName,
-        /// Its report, or why that isn't believed.
+        /// The report, or the reason of its rejection.
         result: Result<Report, BadReport>,
     },
-    /// An order of a group has come to its end.
+    /// An order of a group ended.
     Member {
-        /// The group.
         group: String,
-        /// Its number there.
+        /// Number of the member in the group.
         member: usize,
-        /// Its result.
         fact: MemberFact,
     },
-    /// An order of a name has come to its end.
+    /// An order of a name ended.
     Name {
-        /// As it was then.
+        /// The name at the time of the order.
         name: Arc<BalancedName>,
-        /// Its result.
         fact: NameFact,
     },
-    /// The path to a server was probed.
+    /// A path probe to a server ended.
     Path {
-        /// The server.
+        /// Address of the server.
         address: IpAddr,
-        /// The path's bandwidth, or why that isn't known.
+        /// Bandwidth of the path, or the failure.
         found: Result<MeasuredPath, String>,
     },
-    /// The network around this host, as its kernel knows it now.
+    /// The kernel's network configuration changed.
     Network(Box<Network>),
-    /// A router can't pass on packets longer than this.
+    /// A router reported a path MTU.
     PathMtu {
-        /// This host's address that the packet came from.
+        /// Address of this host that sent the packet.
         from: IpAddr,
-        /// Where it was to go.
+        /// Destination of the packet.
         to: IpAddr,
-        /// In bytes.
+        /// Path MTU in bytes.
         mtu: u16,
     },
-    /// The operator describes the farm anew, in this network. Followed once it is in force; until
-    /// then, and if it can't be, all stays as it was. One that comes meanwhile waits for its turn.
+    /// The operator reloads the farm file. The director follows it once it is in force; if the
+    /// engine or the plan refuses it, nothing changes. Later reloads are queued.
     Reload {
-        /// The farm.
         farm: Box<Farm>,
-        /// The network.
+        /// Network at the time of the reload.
         network: Box<Network>,
-        /// The interfaces of it that packets are taken from, with their MACs.
+        /// Interfaces that the engine uses, with their MAC addresses.
         links: BTreeMap<u32, Mac>,
-        /// The kept members of groups that aren't served yet: see
+        /// Saved members of groups that are not served yet: see
         /// [`crate::farm::group::MemberOrder::Save`].
         groups: BTreeMap<String, String>,
     },
-    /// The operator describes a farm anew that can't be, for a reason that shows before anything is
-    /// tried.
-    ReloadRefused {
-        /// In words.
-        error: String,
-    },
-    /// The operator says something of a server, present or not.
-    SetOperatorState {
-        /// Which.
-        server: ServerName,
-        /// The operator's word.
-        state: OperatorState,
-    },
+    /// The farm file of a reload is invalid.
+    ReloadRefused { error: String },
+    /// The operator sets the state of a server, present or not.
+    SetOperatorState { server: ServerName, state: OperatorState },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),
-    /// No session names this slot any more, and its counters are cleared: see
-    /// [`super::Output::Forget`].
-    Released {
-        /// The slot.
-        slot: u16,
-    },
-    /// All session tables were walked.
+    /// Answer to [`super::Output::Forget`] for one slot: no session names it, and its counters are
+    /// cleared.
+    Released { slot: u16 },
+    /// A walk of all session tables ended.
     Walked(Box<SessionWalk>),
-    /// The host takes part in the farm no longer.
+    /// The local host leaves the farm.
     Leave,
 }

@@ -1,18 +1,19 @@
-//! The farm as its director knows it, and what is to be done about it.
+//! The director: knows the state of the farm and decides on its changes.
 //!
 //! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out
-//! ([`Output`]). Its caller carries the orders out in turn, and says what came of those that ask
-//! for it. It does no IO and reads no clock, so whole farms of directors run in a test.
+//! ([`Output`]). The caller carries the orders out in sequence and returns the results where an
+//! order asks for one. The director does no IO and reads no clock, so whole farms of directors run
+//! in a test.
 //!
-//! Tables are planned whole and given to the engine as one *generation*. Both takes a while, so it
-//! is one order ([`Change`]), which anybody can carry out anywhere, and its answer is a fact that
-//! comes later ([`Applied`]); there is one at most under way. Tables are in force only when the
-//! answer says so, and a reload is followed only then. Any other change that the engine refuses is
-//! tried again a little later.
+//! Tables are planned as a whole and applied to the engine as one *generation*. That takes time, so
+//! it is one order ([`Change`]), which any thread can carry out, and its answer is a later fact
+//! ([`Applied`]); at most one order is in progress. Tables are in force only once the answer
+//! confirms them, and a reload is followed only then. Any other change that the engine refuses is
+//! retried later.
 //!
-//! The order of calls: [`Director::new`] once; then for each fact [`Director::handle`], and after
-//! it [`Director::poll_output`] until there is none left; [`Input::Time`] at
-//! [`Director::next_at`], and at once after `new`.
+//! Sequence of calls: [`Director::new`] once; then for each fact [`Director::handle`], and after it
+//! [`Director::poll_output`] until it returns `None`; [`Input::Time`] at [`Director::next_at`], and
+//! at once after `new`.
 //!
 //! ```
 //! use std::collections::{BTreeMap, BTreeSet};
@@ -133,29 +134,28 @@ use probe::can_be_probed;
 use scores::Scores;
 use watch::MissingServers;
 
-/// The state that a director begins with.
+/// Initial state of a director.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The farm.
     pub farm: Farm,
-    /// The network around this host.
+    /// Network configuration of this host.
     pub network: Network,
-    /// The interfaces that packets are taken from, with their MACs.
+    /// Interfaces that the engine uses, with their MAC addresses.
     pub links: BTreeMap<u32, Mac>,
-    /// The operator's word on servers, of before.
+    /// Operator's states saved by an earlier director.
     pub operator: OperatorStates,
-    /// This host's identity, where every host decides; with the key of datagrams, and a number that
-    /// is random for each start.
+    /// For an every-host farm: this host's identity, the key of datagrams, and a number that is
+    /// random for each start.
     pub host: Option<(Identity, Key, u64)>,
-    /// A secret for the hash of what clients ask for.
+    /// Secret for the hash of flows.
     pub seed: Seed,
-    /// The tables of a data plane that outlived an earlier director.
+    /// Tables of a data plane that outlived an earlier director.
     pub running: Option<Tables>,
-    /// The kept members of groups, by their names.
+    /// Saved members of groups, by group.
     pub groups: BTreeMap<String, String>,
 }
 
-/// The farm as its director knows it.
+/// State of the farm and of its control.
 #[derive(Clone, Debug)]
 pub struct Director {
     farm: Arc<Farm>,
@@ -165,55 +165,54 @@ pub struct Director {
     pools: Pools,
     operator: OperatorStates,
     paths: Paths,
-    /// The other hosts, where every one decides.
+    /// Other hosts of an every-host farm.
     hosts: Option<LocalHost>,
     lease_holds: bool,
-    /// The time since 1970 at which the clock of the director would have been 0, in milliseconds.
+    /// Unix time at time 0 of the director's clock, in milliseconds.
     unix_zero_ms: u64,
     seed: Seed,
     missing_servers: MissingServers,
     plan: Arc<Plan>,
-    /// Which server has which number; empty while a change is on its way, which has them.
+    /// Slots of the servers; empty while a change is in progress, which has them.
     slots: Slots,
-    /// Slots that were released since then.
+    /// Slots released while a change was in progress.
     released: Vec<u16>,
     in_force: Arc<Tables>,
-    /// How many changes were ordered.
+    /// Number of ordered changes.
     ordered: u64,
-    /// The generation that was given to the engine last, and the one that `plan` is.
+    /// Generation last applied to the engine, and generation of `plan`.
     generation: u64,
     generation_in_force: u64,
     replan_wanted: bool,
-    /// Before that, only the operator's orders have tables made, in milliseconds.
+    /// Time before which only operator's orders make tables, in milliseconds.
     gather_until_ms: u64,
-    /// When to try again what the engine refused, in milliseconds.
+    /// Time to retry a change that the engine refused, in milliseconds.
     retry_at_ms: u64,
-    /// Links that no generation in force has had yet.
+    /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
-    /// Reloads to come, one after the other.
     reloads_waiting: VecDeque<Reload>,
     applying: Option<PendingChange>,
-    /// Outputs that wait for tables, and how many of them wait for those on their way.
+    /// Outputs that wait for tables, and the number of them that wait for the change in progress.
     held_back: VecDeque<Output>,
     until_answer: usize,
     reloads: Reloads,
-    /// The last snapshot, and whether something has changed since.
+    /// Last snapshot, and true if something has changed since.
     snapshot: Arc<Snapshot>,
     has_changed: bool,
-    /// Active sessions by slot, as they were counted last, and when.
+    /// Active sessions by slot, and the time of their count in milliseconds.
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
     handshakes: HandshakeWatch,
     scores: Scores,
     groups: Groups,
     names: Names,
-    /// When it is ready whatever is known, in milliseconds; never once it is.
+    /// Latest time of readiness in milliseconds; `u64::MAX` once the director is ready.
     ready_at_ms: u64,
     outputs: VecDeque<Output>,
 }
 
 impl Director {
-    /// Begins with what runs already, if something does. The first fact puts the farm in force.
+    /// Starts with the running data plane, if there is one. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
         let Start { farm, network, links, operator, host, seed, running, groups } = start;
         let running = Arc::new(running.unwrap_or_default());
@@ -230,7 +229,7 @@ impl Director {
             unix_zero_ms: now.unix_ms.saturating_sub(now.ms),
             seed,
             missing_servers: MissingServers::default(),
-            // Rings that run are what the next ones are held against.
+            // Running rings are compared with the next ones.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
             released: Vec::new(),
@@ -265,8 +264,8 @@ impl Director {
         director.adopt(&running, now.ms);
         director.in_force = running;
         if !director.in_force.vips.is_empty() {
-            // The daemon before may have died before the sessions of removed servers had ended:
-            // their numbers are to mean no server.
+            // An earlier daemon may have died before the sessions of removed servers ended:
+            // sessions with their slots are ended now.
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
@@ -278,7 +277,7 @@ impl Director {
         director
     }
 
-    /// Knows again who is in the tables of a running data plane.
+    /// Adopts the servers in the tables of a running data plane.
     fn adopt(&mut self, running: &Tables, now_ms: u64) {
         self.slots.adopt(running);
         let mut known = plan::known(running, &self.farm.services);
@@ -295,8 +294,8 @@ impl Director {
         self.resume_hosts(running, now_ms);
     }
 
-    /// Adds the way to a server that is reached by the link, and by routes: tables have its MAC
-    /// alone.
+    /// Completes a server restored from tables, which have its MAC address only, with its link and
+    /// next hop.
     fn complete(&self, known: &mut RestoredServer) {
         let service = self.farm.services.iter().find(|service| service.name == known.service);
         let servers = service.into_iter().flat_map(|service| &service.servers);
@@ -307,7 +306,7 @@ impl Director {
         }
     }
 
-    /// Takes in a fact. The orders that follow from it wait in [`Director::poll_output`].
+    /// Applies a fact. The resulting orders wait in [`Director::poll_output`].
     pub fn handle(&mut self, now: Moment, input: Input) {
         let mut first = self.outputs.len();
         self.lease_holds = now.lease_holds;
@@ -337,13 +336,13 @@ impl Director {
             Input::SetOperatorState { server, state } => self.set_operator_state(server, state, now),
             Input::Applied(applied) => {
                 self.applied(*applied, now);
-                // It is told before anything else is on its way.
+                // Sent before any later output.
                 first = self.outputs.len();
             }
             Input::Released { slot } => self.released(slot),
             Input::Walked(walk) => self.walked(&walk, now.ms),
             Input::Leave => {
-                // Nobody waits for tables of who leaves.
+                // A leaving host waits for no tables.
                 self.outputs.append(&mut self.held_back);
                 self.leave(now.ms);
                 (first, self.until_answer) = (self.outputs.len(), 0);
@@ -361,12 +360,11 @@ impl Director {
         self.follow_consumers(now);
     }
 
-    /// The next order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Time`] has something to do, in milliseconds.
+    /// Time of the next [`Input::Time`], in milliseconds.
     pub fn next_at(&self) -> u64 {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
         let may_plan = self.replan_wanted && self.applying.is_none();
@@ -416,7 +414,7 @@ impl Director {
         self.notice(notices, now_ms);
     }
 
-    /// Tells what happened to the membership, and follows it if it changed.
+    /// Publishes changes of the membership, and replans if servers changed.
     fn notice(&mut self, notices: Vec<ServiceNotice>, now_ms: u64) {
         if notices.iter().any(|notice| notice.event.changes_servers()) {
             self.match_servers(now_ms);
@@ -425,13 +423,13 @@ impl Director {
         self.report_membership(notices);
     }
 
-    /// Takes in what is newly known of the network. Without names in the file, an interface that
-    /// came up is one more to take packets from.
+    /// Applies a changed network configuration. If the file names no interfaces, an interface that
+    /// came up is used, too.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
-        // One that is down for a while keeps its place; one that came back may have another number
-        // or MAC.
+        // An interface that is down for a while is kept; one that returns may have another index or
+        // MAC address.
         let kept =
             self.links.keys().filter_map(|ifindex| Some((*ifindex, network.interfaces.get(ifindex)?.mac)));
         let kept: BTreeMap<u32, Mac> = kept.collect();
@@ -446,12 +444,13 @@ impl Director {
         self.look_around(now_ms);
         self.resolve_next_hops(now_ms);
         if moved {
-            // Hosts that knew an announced address at another MAC, or forgot it, learn of it.
+            // Updates hosts that know an announced address at another MAC address, or have
+            // forgotten it.
             self.announce(self.announced());
         }
     }
 
-    /// Follows what is known of the network.
+    /// Applies the current network configuration to the membership.
     fn look_around(&mut self, now_ms: u64) {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
@@ -460,13 +459,13 @@ impl Director {
         self.replan_wanted = true;
     }
 
-    /// The servers of all services, in the order of the farm.
+    /// Returns the members of all services, in the order of the farm.
     fn members(&self, known: &[KnownHost]) -> Vec<Vec<MemberState>> {
         self.farm.services.iter().map(|service| self.member_states(service, known)).collect()
     }
 
-    /// The servers of a service, and all that decides whether they take new sessions. Where every
-    /// host decides, all hosts are `known`.
+    /// Returns the members of a service with their state. `known` has all hosts of an every-host
+    /// farm.
     fn member_states(&self, service: &Service, known: &[KnownHost]) -> Vec<MemberState> {
         let hosts = self.hosts.as_ref().filter(|_| service.is_on_every_host());
         let members = self.membership.members(&service.name).into_iter();
@@ -493,8 +492,8 @@ impl Director {
             .collect()
     }
 
-    /// Has pools follow who the servers are. One that has yet to be found is not probed: that
-    /// nobody knows where it is says enough.
+    /// Makes pools follow the membership. An unresolved server is not probed; it is reported as not
+    /// found.
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
@@ -508,7 +507,7 @@ impl Director {
         }
     }
 
-    /// The service addresses that this host answers ARP or neighbour discovery for, now.
+    /// Returns the service addresses that this host answers ARP or neighbour discovery for.
     pub fn announced(&self) -> BTreeSet<IpAddr> {
         let own = announced(self.farm.services.iter().filter(|service| !service.is_on_every_host()));
         own.chain(self.answered_for()).collect()
@@ -520,9 +519,9 @@ impl Director {
         }
     }
 
-    /// The service addresses that this host would answer for with another farm on these links, and
-    /// doesn't yet: it has to be asked for them before. The addresses that every host may own are
-    /// claimed later, with care.
+    /// Returns the service addresses that this host would newly answer for with another farm on
+    /// these links, so that the caller checks for conflicts first. Addresses of `every-host`
+    /// services are claimed later, by their own protocol.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =
@@ -534,45 +533,43 @@ impl Director {
             .collect()
     }
 
-    /// The service addresses that this host may have to answer for, now or later.
+    /// Returns the service addresses that this host may have to answer for, now or later.
     pub fn announceable(&self) -> BTreeSet<IpAddr> {
         announced(self.farm.services.iter()).collect()
     }
 
-    /// Whether every service has a server that takes sessions.
+    /// True if every service has a server that takes sessions.
     pub fn is_serving(&self, now: Moment) -> bool {
         let has_all = self.farm.services.is_empty() || !self.plan.services.is_empty();
         let mut services = self.plan.services.values();
         has_all && services.all(|service| !service.ring_members.is_empty()) && self.groups.are_serving(now)
     }
 
-    /// Whether every server that was found was probed once, so that the first connections are
-    /// shared by all.
+    /// True if every resolved server was probed once, so that the first connections are shared by
+    /// all.
     pub fn is_settled(&self) -> bool {
         self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }
 
-    /// The farm as described, in force or about to be for the first time.
+    /// The farm in force, or about to be for the first time.
     pub fn farm(&self) -> &Farm {
         &self.farm
     }
 
-    /// The network around this host.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The interfaces that packets are taken from, with their MACs.
+    /// Interfaces that the engine uses, with their MAC addresses.
     pub fn links(&self) -> &BTreeMap<u32, Mac> {
         &self.links
     }
 
-    /// The servers.
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// The meaning of the tables in force.
+    /// Plan of the tables in force.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

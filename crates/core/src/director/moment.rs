@@ -1,18 +1,17 @@
-//! When a director learns something: all clocks that it knows.
+//! Readings of all clocks that a director uses.
 
 use crate::farm::group;
 
-/// When something is learned.
+/// Time of an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// The monotonic clock, in milliseconds.
+    /// Monotonic clock, in milliseconds.
     pub ms: u64,
-    /// The wall's clock, in milliseconds since 1970.
+    /// Wall clock, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// The time of day where this host is, in seconds since midnight.
+    /// Local time of day, in seconds since midnight.
     pub second_of_day: u32,
-    /// Whether the data plane may answer for the addresses that this host owns: its lease ends by
-    /// itself.
+    /// True while the data plane's lease to answer for owned addresses holds.
     pub lease_holds: bool,
 }
 

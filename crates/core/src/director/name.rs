@@ -1,4 +1,4 @@
-//! Names and subjects of events: for programs, so they stay as they are.
+//! Names and subjects of events. Programs use them, so they stay stable.
 
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::farm::membership;
 use crate::node::peers;
 use crate::pool::health::HealthState;
 
-/// Every name, with what has happened. Whoever adds a name adds it here.
+/// All event names with descriptions. A new name must be added here.
 pub const EVENTS: &[(&str, &str)] = &[
     ("server_up", "The server's probes succeed."),
     ("server_down", "The server's probes fail; `reason` says how."),
@@ -89,25 +89,21 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("change_refused", "The engine refused a change; it is tried again."),
 ];
 
-/// The subject of an event, as far as it has one.
+/// Subject of an event; fields are `None` where they do not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventSubject<'e> {
-    /// A service.
     pub service: Option<&'e str>,
-    /// A server, of it where that is known.
+    /// Server, without service if that is unknown.
     pub server: Option<&'e str>,
-    /// Another host.
     pub host: Option<&'e str>,
-    /// An address.
     pub address: Option<IpAddr>,
-    /// An interface.
     pub interface: Option<&'e str>,
-    /// Why, where that isn't in the event's own words.
+    /// Reason, if the event's text lacks it.
     pub reason: Option<String>,
 }
 
 impl Event {
-    /// Its name.
+    /// Name of the event.
     pub fn name(&self) -> &'static str {
         match self {
             Event::Membership { notice, .. } => of_members(&notice.event),
@@ -164,7 +160,7 @@ impl Event {
         }
     }
 
-    /// Its subject.
+    /// Subject of the event.
     pub fn about(&self) -> EventSubject<'_> {
         let service = self.service();
         let about = EventSubject {

@@ -1,4 +1,4 @@
-//! The operator's word on servers, whoever has them.
+//! Operator's states of servers of services, groups and names.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -10,47 +10,43 @@ use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 use crate::pool::OperatorState;
 
-/// The operator's word on servers, present or not; there is none on those that are ready.
+/// Operator's states of servers, present or not, without those that are ready.
 pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
 
-/// The owner of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerOwner {
-    /// A service that packets are sent on for.
+    /// A service that forwards packets.
     Service,
-    /// A group.
     Group,
-    /// A name alone.
+    /// A name with a list of its own.
     Name,
 }
 
 /// A server that can be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drainable {
-    /// As it is called here, however it was written.
     pub name: ServerName,
-    /// Its owner.
     pub owner: ServerOwner,
 }
 
-/// Why a server can't be drained.
+/// Reason why a server can't be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDrainable {
-    /// No service, group or name is called so.
+    /// No service, group or name has this name.
     NoOwner,
-    /// It has no such server, but these.
+    /// The owner has only these servers.
     NoServer(ServerOwner, Vec<String>),
-    /// The name has none of its own, but those of services.
+    /// The name has no own servers, only those of services.
     OfServices,
-    /// It is another host's, whose part in the farm is its own to say.
+    /// The server is another host, which has to be drained there.
     OtherHost,
 }
 
 impl Director {
-    /// The server that the operator means.
+    /// Finds the server that the operator named.
     ///
     /// # Errors
-    /// When there is none that can be drained here.
+    /// There is no such server that can be drained here.
     pub fn drainable(&self, meant: &ServerName) -> Result<Drainable, NotDrainable> {
         if let Some(members) = self.group(&meant.service) {
             let names = || members.names().map(str::to_owned).collect();
@@ -73,12 +69,11 @@ impl Director {
         if self.other_host(meant).is_some() { Err(NotDrainable::OtherHost) } else { Ok(found) }
     }
 
-    /// The operator's word on servers.
     pub fn operator_states(&self) -> &OperatorStates {
         &self.operator
     }
 
-    /// Follows the operator's word on a server, present or not.
+    /// Applies the operator's state of a server, present or not.
     pub(super) fn set_operator_state(&mut self, server: ServerName, state: OperatorState, now: Moment) {
         match state {
             OperatorState::Ready => self.operator.remove(&server),
@@ -94,7 +89,7 @@ impl Director {
         if let Some(change) = change {
             self.follow_change(&server, change);
         }
-        // A drain is planned at once, and other hosts learn it with it.
+        // A drain is planned without delay, and the report to other hosts follows the tables.
         self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }

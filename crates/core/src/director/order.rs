@@ -1,5 +1,5 @@
-//! An order to change what is in force: all that a plan is made of, so that whoever carries it out
-//! needs the director no more, and the director goes on meanwhile.
+//! An order to change the tables in force. It owns all input of the plan, so another thread can
+//! carry it out while the director goes on.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -11,25 +11,24 @@ use crate::net::wire::Mac;
 use crate::path::tables::Tables;
 use crate::pool::policy::Fills;
 
-/// The farm as it is to be in force. [`Change::plan`] makes tables of it, anywhere and at any time.
+/// The farm to put in force. [`Change::plan`] computes its tables on any thread.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub(super) number: u64,
     pub(super) farm: Arc<Farm>,
-    /// Those of each service, in the order of the farm.
+    /// Members of each service, in the order of the farm.
     pub(super) members: Vec<Vec<MemberState>>,
     pub(super) links: Vec<(u32, Mac)>,
     pub(super) hosts: plan::Hosts,
     pub(super) slots: Slots,
-    /// The plan that it is compared with.
+    /// Plan in force, for comparison.
     pub(super) before: Arc<Plan>,
-    /// The engine's tables; `None` where it is to be given tables in any case.
+    /// Tables of the engine; `None` if new tables must be applied in any case.
     pub(super) in_force: Option<Arc<Tables>>,
 }
 
 impl Change {
-    /// Makes the plan. `fills` makes no difference but to the time it takes: whoever carries orders
-    /// out keeps them for the next one.
+    /// Computes the plan. `fills` is a cache to keep for the next order.
     pub fn plan(self, fills: &mut Fills) -> Planned {
         let Change { number, farm, members, links, hosts, slots: old_slots, before, in_force } = self;
         let states =
@@ -37,7 +36,7 @@ impl Change {
         let states: Vec<ServiceState<'_>> = states.collect();
         let mut slots = old_slots.clone();
         let planned = plan::plan(&states, &links, &hosts, &mut slots, fills, Some(&before));
-        // Most of what hosts tell each other changes no table.
+        // Most reports between hosts change no table.
         let is_in_force = |plan: &Plan| in_force.as_ref() == Some(&plan.tables) && *plan == *before;
         let plan = planned.map(|plan| (!is_in_force(&plan)).then_some(plan));
         let members = states.into_iter().map(|state| state.members).collect();
@@ -45,7 +44,7 @@ impl Change {
     }
 }
 
-/// A plan that was made for an order.
+/// Plan computed for an order.
 #[derive(Clone, Debug)]
 pub struct Planned {
     number: u64,
@@ -56,17 +55,16 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// The tables that the engine is to put in force; `None` where it has them already.
+    /// Returns the tables to apply; `None` if they are in force already.
     ///
     /// # Errors
-    /// There are none for this farm: what was in force stays.
+    /// The farm has no valid plan; the tables in force stay.
     pub fn tables(&self) -> Result<Option<&Arc<Tables>>, PlanError> {
         let plan = self.plan.as_ref().map_err(PlanError::clone)?;
         Ok(plan.as_ref().map(|plan| &plan.tables))
     }
 
-    /// The answer to the order: what the engine holds now, and why it has refused the tables, if it
-    /// has.
+    /// Returns the answer to the order, with the engine's current tables and its refusal, if any.
     pub fn answer(self, in_force: Arc<Tables>, refusal: Option<String>) -> Applied {
         let Planned { number, members, plan, slots, old_slots } = self;
         let plan = match refusal {
@@ -78,16 +76,15 @@ impl Planned {
     }
 }
 
-/// The result of an order.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// Which: see [`super::Director::awaited`].
+    /// Number of the order: see [`super::Director::awaited`].
     pub number: u64,
-    /// Of whom the plan was made.
+    /// Members that the plan was computed from.
     pub(super) members: Vec<Vec<MemberState>>,
-    /// The plan in force now, or why it isn't in force; `None` where it was so already.
+    /// The plan in force now, or the refusal; `None` if it was in force before.
     pub(super) plan: Result<Option<Plan>, String>,
     pub(super) slots: Slots,
-    /// The engine's tables, whatever the result.
+    /// Tables of the engine, whatever the result.
     pub(super) in_force: Arc<Tables>,
 }

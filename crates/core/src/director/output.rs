@@ -1,4 +1,4 @@
-//! The orders of a director.
+//! Outputs of a director: orders to its caller.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -18,158 +18,146 @@ use crate::path::select::Score;
 use crate::path::tables::Tables;
 use crate::pool::{HealthCheck, Reporting};
 
-/// An order, to be carried out in turn.
+/// An order. The caller carries orders out in sequence.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Make the plan of this ([`Change::plan`]), have the engine put its tables in force, and say
-    /// by [`super::Input::Applied`] what became of that. No other one comes before the answer.
+    /// Compute the plan ([`Change::plan`]), apply its tables to the engine, and return the result
+    /// as [`super::Input::Applied`]. No other `Apply` follows before the answer.
     Apply(Box<Change>),
-    /// Servers or service addresses are gone: end what is left of their sessions, add up the
-    /// counters of these slots, clear them, and say so by [`super::Input::Released`]. It comes
-    /// before the next [`Output::Apply`], so no tables change meanwhile.
+    /// Servers or service addresses are gone: end their remaining sessions, add up and clear the
+    /// counters of these slots, and return [`super::Input::Released`] for each. Comes before the
+    /// next [`Output::Apply`], so tables do not change meanwhile.
     Forget {
-        /// The tables that were in force before.
+        /// Tables in force before.
         before: Arc<Tables>,
-        /// Slots whose servers are gone.
+        /// Slots of removed servers.
         retired: Vec<u16>,
     },
-    /// Let the data plane answer for the addresses that this host owns for so long from now.
+    /// Let the data plane answer for owned addresses for this time from now.
     Lease {
-        /// In milliseconds; 0 ends it.
+        /// Duration in milliseconds; 0 ends the lease.
         ms: u64,
     },
     /// Send a datagram to another host.
     Send {
-        /// Its address.
         to: IpAddr,
-        /// The datagram.
         datagram: Vec<u8>,
     },
-    /// Ask everyone on a link who has an address.
+    /// Send an ARP request or neighbour solicitation on a link.
     Solicit {
-        /// The link.
+        /// Index of the interface.
         ifindex: u32,
-        /// For which address of this host's; `None` asks as who is about to take the address (RFC
-        /// 5227, section 2.1.1; RFC 4862, section 5.4.2).
+        /// Sender address of this host; `None` for a probe before an address is claimed (RFC 5227,
+        /// section 2.1.1; RFC 4862, section 5.4.2).
         sender: Option<IpAddr>,
-        /// The address.
+        /// Address whose MAC is wanted.
         target: IpAddr,
     },
-    /// Tell everyone on all links that these addresses are here.
+    /// Announce these addresses on all links.
     Announce(BTreeSet<IpAddr>),
-    /// Have the kernel find out the MAC of a next hop, or confirm it.
+    /// Let the kernel resolve or confirm the MAC address of a next hop.
     Resolve {
-        /// The link.
+        /// Index of the interface.
         ifindex: u32,
-        /// The next hop.
         address: IpAddr,
     },
-    /// Probe a server, and say by [`super::Input::Probed`] what came of it.
+    /// Probe a server, and return the result as [`super::Input::Probed`].
     Probe(Probe),
-    /// Ask a server for its load, and say by [`super::Input::Reported`] what came of it.
+    /// Query a server's load, and return the result as [`super::Input::Reported`].
     LoadQuery(LoadQuery),
-    /// Give servers these scores, by slot: see [`crate::path::select::Counts::score`].
+    /// Set the scores of servers, by slot: see [`crate::path::select::Counts::score`].
     Score(Vec<(u16, Score)>),
-    /// Give servers these limits of active sessions, by slot, 0 for none: see
+    /// Set limits of active sessions of servers, by slot, 0 for none: see
     /// [`crate::path::select::Counts::limit`].
     Limit(Vec<(u16, u32)>),
-    /// Do this for a group.
+    /// Carry out an order of a group.
     Group {
-        /// Which.
         group: String,
-        /// The order.
         order: group::MemberOrder,
     },
-    /// Do this for names.
+    /// Carry out an order of names.
     Name(NameOrder),
-    /// The director knows how servers are, or has waited for that long enough: whoever waits for
-    /// this host may come.
+    /// All servers were probed, or the maximum time has passed: report this host as ready.
     Ready {
-        /// Whether each service has a server.
+        /// True if each service has a server.
         serving: bool,
     },
-    /// Something that people, or whoever watches, may want to know.
     Event(Event),
 }
 
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The server.
     pub server: ServerName,
-    /// Where to.
     pub target: Target,
-    /// Whether connections are handed over: the handshake is then made by who probes.
+    /// True if connections are handed over, so that the prober makes the handshake itself.
     pub handed_over: bool,
-    /// The kind of probe, and how long it may take.
+    /// Kind and timeout of the probe.
     pub settings: HealthCheck,
 }
 
-/// The target of a probe, and the address it comes from.
+/// Target of a probe and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The service address, and the port to probe.
+    /// Service address with the port to probe.
     pub destination: SocketAddr,
-    /// How the probe gets there.
     pub way: ProbePath,
 }
 
-/// How a probe gets to its server.
+/// Way of a probe to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbePath {
-    /// The server is this host: its own stack connects here.
+    /// The server is this host: connect through the own stack.
     Local {
-        /// The service address if this host has it, else its own.
+        /// The service address if this host has it, else its own address.
         to: SocketAddr,
     },
-    /// This host's own stack connects to the server's own address, as NAT would have it.
+    /// Connect through the own stack to the server's own address, as with NAT.
     Direct {
-        /// That address, and the port to probe.
+        /// The server's own address with the port to probe.
         to: SocketAddr,
     },
-    /// By the server's MAC address.
+    /// Send to the server's MAC address.
     Link {
-        /// The server itself.
+        /// Link and MAC address of the server.
         hop: Adjacency,
-        /// This host's address towards it; of the family of what is asked for.
+        /// Address of this host towards the server, of the target's family.
         source: IpAddr,
-        /// The server's own address, which ARP probes ask for; unknown for a discovered one.
+        /// The server's own address, for ARP probes; unknown for a discovered server.
         server: Option<IpAddr>,
     },
-    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any
+    /// Encapsulated, as clients' packets in a tunnel. Replies come without encapsulation, on any
     /// interface.
     Tunnel {
-        /// The server, or the router before it.
+        /// Link and MAC address of the server or the next router.
         hop: Adjacency,
-        /// The address of this host's that answers go to; of the service address's family.
+        /// Address of this host for replies, of the service address's family.
         source: IpAddr,
-        /// The outer protocol.
         encapsulation: Encapsulation,
-        /// The outer source.
+        /// Source address of the outer header.
         from: IpAddr,
-        /// The outer destination: the server's own address. Of the same family as `from`.
+        /// Outer destination: the server's own address, of the family of `from`.
         to: IpAddr,
     },
 }
 
-/// The next station on the way, by its link.
+/// Next hop on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adjacency {
-    /// The interface that leads to it.
+    /// Index of the interface.
     pub ifindex: u32,
-    /// Its MAC.
+    /// MAC address of the next hop.
     pub mac: Mac,
-    /// The interface's own MAC.
+    /// MAC address of the interface.
     pub own_mac: Mac,
 }
 
-/// A question that is due.
+/// A report query that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadQuery {
-    /// The server to query.
     pub server: ServerName,
-    /// Where: the server's own address.
+    /// The server's own address and report port.
     pub to: SocketAddr,
-    /// How, and how long it may take.
+    /// Kind and timeout of the query.
     pub settings: Reporting,
 }

@@ -1,5 +1,4 @@
-//! The paths to servers that are reached by routes: next hops from the kernel's tables, and how
-//! long a packet may be on the way.
+//! Paths to servers behind routers: next hops from the kernel's tables, and path MTUs.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -12,27 +11,25 @@ use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
 
-/// A path MTU is forgotten after this time, since the path may have changed (RFC 1191, section
-/// 6.3), in milliseconds.
+/// Lifetime of a path MTU, in milliseconds, since the path may change (RFC 1191, section 6.3).
 const PATH_MTU_MS: u64 = 10 * 60 * 1_000;
-/// The kernel is to confirm a next hop that it knows at this interval, in milliseconds: packets
-/// that an engine sends say nothing to it.
+/// Interval at which the kernel confirms a known next hop, in milliseconds: it does not see the
+/// packets that an engine sends.
 const CONFIRM_MS: u64 = 10_000;
-/// A next hop that it doesn't know is asked for no more often than this, in milliseconds.
+/// Minimum interval between requests for an unknown next hop, in milliseconds.
 const REQUEST_INTERVAL_MS: u64 = 1_000;
 
-/// Facts about paths that the kernel's tables don't have.
+/// Facts about paths that are not in the kernel's tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
-    /// The longest packet that routers said to pass on to a server, in bytes, and until when that
-    /// counts.
+    /// Path MTU to a server in bytes, with its expiry in milliseconds.
     mtus: BTreeMap<IpAddr, (u16, u64)>,
-    /// When the kernel was last made to ask for a next hop.
+    /// Time of the last request to resolve a next hop, in milliseconds.
     requested_ms: BTreeMap<(u32, IpAddr), u64>,
 }
 
 impl Paths {
-    /// The surroundings of the servers, with the paths that are known to those reached by routes.
+    /// Returns the surroundings of the servers, with the known paths to those behind routers.
     pub(super) fn surroundings(
         &self,
         farm: &Farm,
@@ -46,8 +43,8 @@ impl Paths {
         around
     }
 
-    /// The way to a server. Where the kernel has forgotten the next hop's MAC it is the one
-    /// `known`.
+    /// Returns the path to a server. If the kernel has forgotten the next hop's MAC address,
+    /// `known` is used.
     pub(super) fn hop(
         &self,
         farm: &Farm,
@@ -70,22 +67,22 @@ impl Paths {
     }
 }
 
-/// The addresses of all servers that are reached by routes.
+/// Returns the addresses of all servers behind routers.
 fn routed(farm: &Farm) -> BTreeSet<IpAddr> {
     let services = farm.services.iter().filter(|service| service.is_routed());
     services.flat_map(|service| &service.servers).map(|server| server.address).collect()
 }
 
-/// The address that servers take tunnels from: `own` if the farm lists it or lists none of this
-/// host's, else the first of this host's that it lists.
+/// Returns the outer source address of tunnels: `own` if the farm lists it or lists no address of
+/// this host, else this host's first address in the list.
 pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
     let listed = farm.tunnel_sources();
     let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
 }
 
-/// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its
-/// own stack's packets don't get: it answers as the service itself.
+/// Reason why this host, as a server of a `nat` service, can't answer clients. Its own stack's
+/// packets are not translated, so it must answer from the service address and port itself.
 pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
     if !service.method.translates() {
         return None;
@@ -104,8 +101,8 @@ pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Opt
 }
 
 impl Director {
-    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and
-    /// then. Its findings come as [`super::Input::Network`].
+    /// Makes the kernel resolve unknown next hops and confirm known ones at an interval. Results
+    /// arrive as [`super::Input::Network`].
     pub(super) fn resolve_next_hops(&mut self, now_ms: u64) {
         let hops = routed(&self.farm).into_iter().filter_map(|address| {
             let hop = self.network.next_hop(address)?;
@@ -124,7 +121,7 @@ impl Director {
         }
     }
 
-    /// A router can't pass on packets this long. Believed of servers there are, and for a while.
+    /// Stores a router's path MTU report, if it is about a known server. It expires.
     pub(super) fn path_mtu(&mut self, from: IpAddr, to: IpAddr, mtu: u16, now_ms: u64) {
         if !routed(&self.farm).contains(&to) || !self.network.is_local(from) {
             return;
@@ -137,7 +134,7 @@ impl Director {
         }
     }
 
-    /// Forgets path MTUs that are too old, and those of servers that are gone.
+    /// Removes expired path MTUs, and those of removed servers.
     pub(super) fn forget_path_mtus(&mut self, now_ms: u64) {
         let servers = routed(&self.farm);
         self.paths.mtus.retain(|server, (_, until_ms)| *until_ms > now_ms && servers.contains(server));

@@ -1,4 +1,4 @@
-//! The pools of services: each a pool of the servers that its membership has, by their names.
+//! Pools of services: one per service, with the servers of its membership by name.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -11,28 +11,27 @@ use crate::farm::plan::{ServerName, identity};
 use crate::pool::health::{self, HealthStatus};
 use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
-/// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
     pools: BTreeMap<String, ServicePool>,
 }
 
-/// The servers of a service, and how they are looked after.
+/// Servers of a service with their settings.
 #[derive(Clone, Debug)]
 struct ServicePool {
     settings: Arc<PoolSettings>,
     servers: Pool<String>,
 }
 
-/// A server that a pool is to have.
+/// A server that a pool must have.
 pub(super) struct DesiredServer {
     pub(super) name: String,
-    /// Whether a probe can be sent to it.
+    /// True if a probe can be sent to it.
     pub(super) is_reachable: bool,
 }
 
 impl Pools {
-    /// Goes on with the services of another farm; what is known of servers that stay is kept.
+    /// Follows the services of a reloaded farm; state of remaining servers is kept.
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
@@ -52,8 +51,8 @@ impl Pools {
         }
     }
 
-    /// Goes on with these servers of a service, in the order of their names. Those that come to a
-    /// farm in force are new.
+    /// Follows the servers of a service, sorted by name. Servers added to a farm in force are new
+    /// and start slowly.
     pub(super) fn follow(
         &mut self,
         service: &str,
@@ -74,22 +73,20 @@ impl Pools {
         }
     }
 
-    /// A server.
     pub(super) fn server(&self, name: &ServerName) -> Option<&PoolServer> {
         self.pools.get(&name.service)?.servers.get(&name.server)
     }
 
-    /// How a server is by its probes.
+    /// Health of a server by its probes.
     pub(super) fn status(&self, name: &ServerName) -> Option<HealthStatus> {
         self.server(name).map(|server| server.health().status())
     }
 
-    /// How many servers there are.
     pub(super) fn len(&self) -> usize {
         self.pools.values().map(|pool| pool.servers.values().len()).sum()
     }
 
-    /// Whether every server that can be probed was.
+    /// True if every server that can be probed was probed.
     pub(super) fn are_settled(&self) -> bool {
         let mut servers = self.pools.values().flat_map(|pool| pool.servers.values());
         servers.all(|server| {
@@ -99,12 +96,12 @@ impl Pools {
         })
     }
 
-    /// When [`Pools::poll`] has something to do, in milliseconds.
+    /// Time of the next work for [`Pools::poll`], in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
     }
 
-    /// The questions due now.
+    /// Returns the checks due now.
     pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
@@ -113,17 +110,16 @@ impl Pools {
         due.collect()
     }
 
-    /// Takes in what came of a question to a server; nothing where it is none any more.
+    /// Applies the result of a check; `None` if the server was removed.
     pub(super) fn apply_fact(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }
 
-    /// Whether it is out of service so.
+    /// True while the server is ejected.
     pub(super) fn is_ejected(&self, name: &ServerName, now_ms: u64) -> bool {
         self.server(name).is_some_and(|server| server.health().is_ejected(now_ms))
     }
 
-    /// Changes a server, if a pool has it.
     pub(super) fn change<T>(
         &mut self,
         name: &ServerName,

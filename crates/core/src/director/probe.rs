@@ -1,4 +1,4 @@
-//! Which servers are to be probed, when, and by which way: the one that clients' traffic takes.
+//! Schedules probes, and finds the way of each: the one that clients' packets take.
 
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::pool::health::Failure;
 use crate::pool::{Effect, Fact, HealthKind, ServerChange, ServerEvent};
 
 impl Director {
-    /// Has servers probed and asked that it is time for, and follows what time alone has changed.
+    /// Starts the probes and report queries that are due, and applies changes by time alone.
     pub(super) fn look_after(&mut self, now_ms: u64) {
         for (server, due) in self.pools.poll(now_ms) {
             if due.query {
@@ -25,7 +25,7 @@ impl Director {
         }
     }
 
-    /// Takes in what came of a question to a server.
+    /// Applies the result of a check.
     pub(super) fn learn(&mut self, server: &ServerName, fact: Fact, now_ms: u64) {
         if let Some(change) = self.pools.apply_fact(server, fact, now_ms) {
             self.follow_change(server, change);
@@ -70,7 +70,7 @@ impl Director {
         }
     }
 
-    /// Why a member that is this host itself can't answer clients.
+    /// Reason why a member that is this host itself can't answer clients.
     pub(super) fn why_not_here(&self, service: &Service, member: &Member) -> Option<String> {
         member.local.then(|| why_not_itself(service, &member.name, &self.network))?
     }
@@ -85,7 +85,7 @@ impl Director {
         })
     }
 
-    /// How a probe gets to a server, the way that clients' traffic takes.
+    /// Returns the way of a probe to a server, the same that clients' packets take.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<ProbePath> {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
@@ -98,7 +98,8 @@ impl Director {
             return Some(way);
         }
         if member.local {
-            // This host as a server answers on the service address if it has it, else on its own.
+            // The local host as a server answers on the service address if it has it, else on its
+            // own address.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
             return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
         }
@@ -115,8 +116,9 @@ impl Director {
             let encapsulation = service.encapsulation;
             return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
-        // A server answers the director's own address; without one on that interface any will be
-        // routed. ARP probes ask for the server's own address, which may be of the other family.
+        // A server replies to the director's own address; if the interface has none, any address is
+        // reached by routing. ARP probes resolve the server's own address, which may be of the
+        // other family.
         let by_arp = service.health.kind == HealthKind::Arp;
         let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
@@ -124,8 +126,8 @@ impl Director {
         Some(ProbePath::Link { hop, source, server: member.address })
     }
 
-    /// How connections are handed to this host itself for a probe, where every host decides: by the
-    /// loopback interface.
+    /// Returns the way of a probe that hands a connection to this host itself, in placement
+    /// `every-host`: the loopback interface.
     fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<ProbePath> {
         if !service.method.hands_over() || !service.is_on_every_host() || !member.local {
             return None;
@@ -139,13 +141,13 @@ impl Director {
     }
 }
 
-/// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that
-/// decide for themselves ask nobody else.
+/// True if the member can be probed: this host, or a server whose MAC address is known. In an
+/// every-host farm each host probes only itself.
 pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
     member.local || member.mac.is_some() && !service.is_on_every_host()
 }
 
-/// Why a server can't be probed.
+/// Reason why a server can't be probed.
 fn not_found(service: Option<&Service>) -> Failure {
     let ipv4 = |service: &Service| service.addresses.first().is_none_or(SocketAddr::is_ipv4);
     match service {

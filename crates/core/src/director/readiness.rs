@@ -1,5 +1,5 @@
-//! Whether the services of a director serve, by its snapshot: what a route or a virtual address in
-//! front of it goes by.
+//! Readiness of services, computed from a snapshot, for route announcements and virtual addresses
+//! in front of the director.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -9,25 +9,24 @@ use core::net::SocketAddr;
 use super::Snapshot;
 use crate::pool::ServerState;
 
-/// Servers that an obstacle names.
+/// Maximum number of servers that an obstacle names.
 const NAMED_MAX: usize = 3;
 
-/// Whether a service serves.
+/// Readiness of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReadiness {
-    /// The service's name.
     pub service: String,
-    /// The service's addresses.
     pub addresses: Vec<SocketAddr>,
-    /// Whether the daemon itself answers its clients, so that a data plane alone doesn't do.
+    /// True if the daemon itself answers clients, so that the data plane alone is not enough.
     pub needs_daemon: bool,
-    /// The reason in words, where the service doesn't serve.
+    /// Reason in words; `None` if the service serves.
     pub obstacle: Option<String>,
 }
 
 impl Snapshot {
-    /// The services and groups. One serves if the tables in force have a server of it that works
-    /// and takes new sessions; those that get sessions for want of a working one don't count.
+    /// Returns the readiness of services and groups. A service is ready if the tables in force have
+    /// a working server that takes new sessions; failed or refusing servers that serve for want of
+    /// others do not count.
     pub fn readiness(&self) -> Vec<ServiceReadiness> {
         let services = self.farm.services.iter().zip(&*self.services).map(|(service, shown)| {
             let servers = shown.servers.iter().map(|server| SeenServer {
@@ -54,12 +53,12 @@ impl Snapshot {
     }
 }
 
-/// A server of a service, or a member of a group.
+/// Server of a service or member of a group.
 #[derive(Clone, Copy)]
 struct SeenServer<'a> {
     name: &'a str,
     state: ServerState,
-    /// Whether packets can be sent to it.
+    /// True if packets can be sent to it.
     is_reachable: bool,
     reason: Option<&'a str>,
 }

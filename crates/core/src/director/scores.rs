@@ -1,5 +1,4 @@
-//! Scores of servers by their load, told to the data plane as they change: no tables are made for
-//! them.
+//! Scores of servers by load, sent to the data plane when they change, without new tables.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,20 +10,19 @@ use crate::pool::policy::score::{Smoothed, gains, scores};
 use crate::pool::policy::{self, Weighing};
 use crate::pool::signals::Signal;
 
-/// Time between two comparisons, in milliseconds.
+/// Interval between two comparisons, in milliseconds.
 const COMPARES_MS: u64 = 1_000;
 
-/// The scores of servers.
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
-    /// The scores that the data plane has, by slot. Scores from an earlier director are not known.
+    /// Scores that the data plane has, by slot. Those set by an earlier director are unknown.
     reported: BTreeMap<u16, Score>,
-    /// The limits of active sessions that the data plane has, likewise.
+    /// Limits of active sessions that the data plane has, by slot.
     limits: BTreeMap<u16, u32>,
-    /// When servers are compared next, in milliseconds: never where no service asks for that.
+    /// Time of the next comparison in milliseconds; `u64::MAX` if no service needs one.
     pub(super) compare_at_ms: u64,
-    /// Whether anything came since the snapshot was made.
+    /// True if there are new reports since the last snapshot.
     pub(super) has_news: bool,
 }
 
@@ -41,14 +39,14 @@ impl Default for Scores {
 }
 
 impl Scores {
-    /// Of a slot of the tables in force.
+    /// Score of a slot of the tables in force.
     pub(super) fn score(&self, slot: u16) -> u8 {
         self.reported.get(&slot).map_or(0, |score| score.load)
     }
 }
 
 impl Director {
-    /// Compares servers, and has what came of reports shown, when it is time.
+    /// Compares servers if due, and marks the snapshot for new reports.
     pub(super) fn compare_due(&mut self, now_ms: u64) {
         if now_ms < self.scores.compare_at_ms {
             return;
@@ -57,8 +55,8 @@ impl Director {
         self.compare(now_ms);
     }
 
-    /// Compares servers by the policies of their services. Where tables are new, those that nobody
-    /// compares have no score either.
+    /// Computes the scores by the services' policies. With new tables, servers without a policy by
+    /// load get score 0.
     pub(super) fn compare(&mut self, now_ms: u64) {
         let mut wanted: BTreeMap<u16, Score> =
             self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();
@@ -75,7 +73,7 @@ impl Director {
             let slots = servers.iter().map(|(slot, _)| *slot);
             let gains = match weighing.needs.contains(&Signal::Load) {
                 true => self.gains(&service.name, slots.clone().zip(&loads), service.report_gain_percent),
-                // Evener's own measurements are believed.
+                // The director's own measurements are trusted without limit.
                 false => alloc::vec![u8::MAX; loads.len()],
             };
             let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });
@@ -83,7 +81,7 @@ impl Director {
         }
         let reported = &self.scores.reported;
         let is_news = |(slot, score): &(&u16, &Score)| reported.get(slot) != Some(score);
-        // One that was given while its server went by a change on its way may have come after that.
+        // A score set while its server was being removed may have arrived after the removal.
         let gone =
             reported.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
         let gone = gone.map(|(slot, _)| (*slot, Score::default()));
@@ -99,7 +97,7 @@ impl Director {
         }
     }
 
-    /// Tells the data plane how many active sessions each server may have, where that has changed.
+    /// Sends changed limits of active sessions to the data plane.
     fn limit(&mut self) {
         let mut wanted: BTreeMap<u16, u32> = self.plan.servers.keys().map(|slot| (*slot, 0)).collect();
         let by_service = self.servers_by_service();
@@ -122,7 +120,7 @@ impl Director {
         }
     }
 
-    /// How far the loads that servers of a service report may draw new sessions to each.
+    /// Returns the limits of sessions gained by reported load, for a service's servers.
     fn gains<'a>(&self, service: &str, loads: impl Iterator<Item = (u16, &'a u8)>, percent: u64) -> Vec<u8> {
         let planned = self.plan.services.values().find(|planned| planned.name == service);
         let members = planned.map_or(&[][..], |planned| &planned.ring_members);
@@ -131,7 +129,7 @@ impl Director {
         gains(&loads.map(|(slot, load)| (weight(slot), u64::from(*load))).collect::<Vec<_>>(), percent)
     }
 
-    /// The servers of the tables in force, with their slots.
+    /// Returns the servers of the tables in force with their slots, by service.
     fn servers_by_service(&self) -> BTreeMap<&str, Vec<(u16, &ServerName)>> {
         let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for (slot, name) in &self.plan.servers {
@@ -140,7 +138,7 @@ impl Director {
         by_service
     }
 
-    /// A server's load, without its dips, if it is known.
+    /// Returns the smoothed load of a server, if known.
     fn load(
         &self,
         name: &ServerName,

@@ -1,4 +1,4 @@
-//! All that a director knows of its servers' load, from any source.
+//! Signals of a director's servers, from all sources.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -9,10 +9,10 @@ use crate::node::peers::KnownHost;
 use crate::pool::PoolServer;
 use crate::pool::signals::Signals;
 
-/// Sessions are counted so often at least, in milliseconds.
+/// Maximum interval between counts of sessions, in milliseconds.
 const COUNTS_MS: u64 = 1_000;
 
-/// Slots by what names their servers, in order.
+/// Slots sorted by the identity of their servers.
 pub(super) struct SlotsByIdentity(Vec<(u64, u16)>);
 
 impl SlotsByIdentity {
@@ -24,22 +24,22 @@ impl SlotsByIdentity {
 }
 
 impl Director {
-    /// The slots whose active sessions are to be counted for the next
+    /// Returns the slots whose active sessions the caller counts for the next
     /// [`Input::Time`](super::Input::Time).
     pub fn due_counts(&self, now_ms: u64) -> impl Iterator<Item = u16> {
         let is_due = self.next_report_at().min(self.counted_ms + COUNTS_MS) <= now_ms;
         self.plan.servers.keys().copied().filter(move |_| is_due)
     }
 
-    /// Takes in what was counted.
+    /// Stores the counts of active sessions.
     pub(super) fn counted(&mut self, active: BTreeMap<u16, u64>, now_ms: u64) {
         if !active.is_empty() {
             (self.active, self.counted_ms) = (active, now_ms);
         }
     }
 
-    /// The servers of the tables in force, to be found in. Thousands of names would take longer to
-    /// compare.
+    /// Returns the slots of the tables in force for lookups by identity, which are faster than
+    /// lookups by name.
     pub(super) fn slots_by_identity(&self) -> SlotsByIdentity {
         let servers = self.plan.tables.servers.iter();
         let mut slots: Vec<(u64, u16)> = servers.map(|(slot, server)| (server.identity, *slot)).collect();
@@ -47,8 +47,8 @@ impl Director {
         SlotsByIdentity(slots)
     }
 
-    /// The signals of a server with this slot, if it has one. Where every host decides, all hosts
-    /// are `known`.
+    /// Returns the signals of a server, with sessions if it has a slot. `known` has all hosts of an
+    /// every-host farm.
     pub(super) fn signals(
         &self,
         name: &ServerName,

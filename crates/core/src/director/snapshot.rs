@@ -1,8 +1,7 @@
-//! The farm as it is at one moment, for whoever looks at it.
+//! State of the farm at one time, for views.
 //!
-//! A snapshot never changes: the director makes another one when something has. While tables are on
-//! their way to the engine it keeps the last one, so what it shows is in force, with all that
-//! belongs to it, and never half of a change.
+//! Snapshots are immutable; the director replaces them when something changes. While the engine
+//! applies tables the last snapshot stays, so a snapshot always matches tables in force.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -25,148 +24,137 @@ use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
 use crate::pool::{CheckHistory, PoolServer, ServerState};
 
-/// A farm at one moment.
+/// A farm at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When it was made, in milliseconds. Counters and ages are as of then.
+    /// Time of the snapshot in milliseconds. Counters and ages refer to it.
     pub at_ms: u64,
-    /// The generation of tables that is in force; 0 before there is one.
+    /// Generation of the tables in force; 0 before the first.
     pub generation: u64,
-    /// The one that is to be: greater where the engine has refused a change that is tried again.
+    /// Generation wanted; greater than `generation` while a refused change is retried.
     pub wanted: u64,
-    /// The results of reloads.
+    /// Results of all reloads until now.
     pub reloads: Reloads,
-    /// The farm as its operator describes it.
     pub farm: Arc<Farm>,
-    /// The network around this host.
     pub network: Arc<Network>,
-    /// The meaning of the tables in force.
+    /// Plan of the tables in force.
     pub plan: Arc<Plan>,
-    /// The services, in the order of the farm.
+    /// Services in the order of the farm.
     pub services: Arc<[ServiceSnapshot]>,
-    /// The groups, by name.
+    /// Groups sorted by name.
     pub groups: Arc<[Arc<GroupSnapshot>]>,
-    /// The names, in the order of the farm; none before queries are answered.
+    /// Names in the order of the farm; empty before queries are answered.
     pub names: Arc<SharedList<NameSnapshot>>,
-    /// All hosts, where every one decides.
+    /// All hosts of an every-host farm.
     pub hosts: Arc<[HostSnapshot]>,
-    /// Answers to ARP and neighbour discovery that were not believed, by reason.
+    /// Rejected answers to ARP and neighbour discovery, by reason.
     pub refused: Arc<BTreeMap<&'static str, u64>>,
-    /// The results of datagrams between hosts, by name, where every one decides; else empty.
+    /// Datagrams between hosts by result; empty without `every-host`.
     pub datagrams: Arc<BTreeMap<&'static str, u64>>,
 }
 
 /// The results of reloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
-    /// Whether one waits for the engine's answer. The rest of the snapshot is still that of the
-    /// farm before.
+    /// True while a reload waits for the engine. The snapshot is that of the farm before.
     pub pending: bool,
-    /// How many are in force, or were.
+    /// Number of reloads put in force.
     pub done: u64,
-    /// How many changed nothing.
+    /// Number of refused reloads.
     pub refused: u64,
-    /// Why the last one changed nothing, if it did not.
+    /// Reason of the last refusal, if the last reload was refused.
     pub error: Option<String>,
 }
 
-/// A service's part.
+/// A service at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSnapshot {
-    /// Its name.
     pub name: String,
-    /// Whether too few of its servers work, so that some serve that failed, or refuse.
+    /// True if too few of its servers work, and some that failed or refuse serve.
     pub degraded: bool,
-    /// Its servers, in order of name.
+    /// Servers sorted by name.
     pub servers: Vec<ServerSnapshot>,
 }
 
-/// A server's.
+/// A server at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSnapshot {
-    /// Its name and its service's.
     pub name: ServerName,
-    /// The member.
     pub member: Member,
-    /// Its own address, as far as anybody knows it.
+    /// Own address of the server, if known.
     pub address: Option<IpAddr>,
-    /// Its number in the tables in force.
+    /// Slot in the tables in force.
     pub slot: Option<u16>,
-    /// How it is.
     pub state: ServerState,
-    /// Why it isn't up, in words.
+    /// Reason why the server isn't up, in words.
     pub reason: Option<String>,
-    /// How much of its weight it has by now, in tenths.
+    /// Part of its weight after slow start and report, in tenths.
     pub tenths: u16,
-    /// The signals of its load.
     pub signals: Signals,
-    /// Its score in the tables in force.
+    /// Score in the tables in force.
     pub score: u8,
-    /// The state of its reports, if it is asked for them.
+    /// State of its reports; empty if reports are not configured.
     pub reports: ReportsSnapshot,
-    /// Why the last probe failed, while the server isn't up.
+    /// Failure of the last probe, while the server isn't up.
     pub probe_error: Option<String>,
-    /// Probes that failed.
+    /// Number of failed probes.
     pub probe_failures: u64,
-    /// How often probes found it up or down, when it was not so before.
+    /// Number of changes of state by probes.
     pub state_changes: u64,
-    /// The last results of its probes.
     pub checks: CheckHistory,
-    /// When it became as it is, or when the daemon began to know it, in milliseconds since 1970.
+    /// Time of the last change of state, or of the daemon's first knowledge of the server, in
+    /// milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Its new connections within the last minute.
+    /// New connections within the last minute.
     pub handshakes: Handshakes,
 }
 
-/// A host's part, where every one decides.
+/// A host of an every-host farm at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSnapshot {
-    /// The host as it is known.
     pub host: KnownHost,
-    /// The services that its own server is up for.
+    /// Services that the host's server is up for.
     pub up: Vec<String>,
-    /// The services that its operator drains it for.
+    /// Services that the host is drained for.
     pub draining: Vec<String>,
-    /// Addresses that are this host's to own, but that somebody else answers for; none of other
-    /// hosts.
+    /// Addresses that this host should own but another host answers for; empty for other hosts.
     pub put_off: BTreeSet<IpAddr>,
 }
 
 impl Snapshot {
-    /// All servers, by service in the order of the farm.
+    /// Returns all servers, by service in the order of the farm.
     pub fn servers(&self) -> impl Iterator<Item = &ServerSnapshot> {
         self.services.iter().flat_map(|service| &service.servers)
     }
 
-    /// A server.
     pub fn server(&self, name: &ServerName) -> Option<&ServerSnapshot> {
         let service = self.services.iter().find(|service| service.name == name.service)?;
         service.servers.iter().find(|server| server.name == *name)
     }
 
-    /// The server of a slot by the tables in force.
+    /// Returns the server of a slot in the tables in force.
     pub fn slot(&self, slot: u16) -> Option<&ServerName> {
         self.plan.servers.get(&slot)
     }
 }
 
-/// The context in which all servers are looked at.
+/// Common input for all servers of a snapshot.
 struct SnapshotContext<'s> {
     slots: SlotsByIdentity,
     hosts: Vec<KnownHost>,
-    /// The state of each server in the snapshot before, and since when.
+    /// State of each server in the previous snapshot, and its time.
     before: BTreeMap<&'s ServerName, (ServerState, u64)>,
     now_ms: u64,
 }
 
 impl Director {
-    /// The farm at this moment; the same as before where nothing has changed since.
+    /// Returns the last snapshot.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
-    /// Makes another snapshot if something has changed, and nothing is on its way. The members of
-    /// all services are those, or as they are now.
+    /// Replaces the snapshot if something has changed and no change is in progress. `members` are
+    /// those of all services; `None` for the current ones.
     pub(super) fn show(&mut self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) {
         if self.applying.is_some() {
             if self.is_reloading() && !self.snapshot.reloads.pending {
@@ -251,8 +239,8 @@ impl Director {
         }
     }
 
-    /// The own address of a server that was discovered by its MAC address, if the host's neighbour
-    /// table has it.
+    /// Returns the own address of a server that was discovered by its MAC address, if the host's
+    /// neighbour table has it.
     pub(super) fn known_address(&self, member: &Member) -> Option<IpAddr> {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let services = || self.farm.services.iter().flat_map(|service| &service.addresses);

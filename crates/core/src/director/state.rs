@@ -1,4 +1,4 @@
-//! How a server is, and why, in a sentence.
+//! State of a server, with its reason in a sentence.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -14,7 +14,7 @@ use crate::pool::health::HealthState;
 use crate::pool::{PoolServer, ServerState};
 
 impl Director {
-    /// How a server is, and why it isn't up.
+    /// Returns the state of a server, and the reason if it isn't up.
     pub(super) fn state_of(
         &self,
         name: &ServerName,
@@ -35,7 +35,8 @@ impl Director {
         (shown, reason)
     }
 
-    /// The health of a server, with why it isn't up. One that can't be reached is down.
+    /// Returns the health of a server, and the reason if it isn't up. An unreachable server is
+    /// down.
     fn health_of(
         &self,
         name: &ServerName,
@@ -74,16 +75,16 @@ impl Director {
             .then(|| "the interface that leads to it is gone, or not one of [engine] interfaces".to_owned())
     }
 
-    /// Why a server is to take no new sessions, if it isn't.
+    /// Reason why a server takes no new sessions, if any.
     fn why_drained(&self, name: &ServerName, state: &MemberState) -> Option<&'static str> {
-        // Where all refuse new sessions, they are given them all the same.
+        // Refusals are overridden if all servers refuse.
         let by_itself = state.refuses && !self.is_chosen(name);
         let by_operator = state.admin_draining.then_some("drained by the operator");
         let by_report = || by_itself.then_some("drained by its own report");
         by_operator.or_else(by_report).or((state.member.weight == 0).then_some("its weight is 0"))
     }
 
-    /// Whether new sessions go to a server, by the tables in force.
+    /// True if the server gets new sessions by the tables in force.
     fn is_chosen(&self, name: &ServerName) -> bool {
         let slot = self.plan.servers.iter().find(|(_, server)| *server == name).map(|(slot, _)| *slot);
         let mut services = self.plan.services.values().filter(|planned| planned.name == name.service);
@@ -108,7 +109,7 @@ impl Director {
     }
 }
 
-/// Why another host gets no new sessions, by what it says or doesn't.
+/// Reason why another host gets no new sessions, from its reports.
 fn why_not_up(name: &ServerName, known: &[KnownHost]) -> String {
     let Some(host) = known.iter().find(|host| host.name == name.server) else {
         return "it is no host of this farm".to_owned();

@@ -1,5 +1,5 @@
-//! Events of servers, services and links besides those of their state machines: servers that are
-//! missing, and those that are left.
+//! Events of servers, services and links besides those of their state machines: servers without MAC
+//! address or next hop, and services without servers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -10,38 +10,38 @@ use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
-/// Looks, one a second, before a server that nobody has found is told of: first answers take a
+/// Number of checks, one a second, before an unresolved server is reported: first answers take a
 /// moment.
 const LOOKS: u32 = 3;
-/// Between two looks, in milliseconds.
+/// Interval of the checks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// The servers that were reported missing.
+/// Objects that were reported missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MissingServers {
-    /// Servers that have not been found, and how often they were missed.
+    /// Unresolved servers, with the number of failed checks.
     missing: BTreeMap<ServerName, u32>,
-    /// Services that had servers and have none.
+    /// Services that had servers and have none now.
     without: BTreeSet<String>,
-    /// Interfaces that no packets can be taken from.
+    /// Interfaces that the engine failed to attach to.
     unattached: BTreeSet<u32>,
-    /// When the next look is due, in milliseconds.
+    /// Time of the next check, in milliseconds.
     pub(super) look_at_ms: u64,
 }
 
 impl Director {
-    /// Looks, once a second, for servers and next hops that are not found.
+    /// Checks once a second for unresolved servers and next hops.
     pub(super) fn check_missing(&mut self, now_ms: u64) {
         if self.missing_servers.look_at_ms <= now_ms {
             self.missing_servers.look_at_ms = now_ms.saturating_add(LOOK_MS);
             self.resolve_next_hops(now_ms);
             self.report_missing_servers();
-            // Counts and latencies have gone on.
+            // Counts and latencies have changed.
             self.has_changed = true;
         }
     }
 
-    /// Tells which servers can't be found, once for each.
+    /// Reports unresolved servers, once each.
     fn report_missing_servers(&mut self) {
         let mut missing = BTreeMap::new();
         let mut events = Vec::new();
@@ -69,7 +69,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Tells what a plan changes for whole services.
+    /// Reports the changes of a plan for whole services.
     pub(super) fn report_changes(&mut self, plan: &Plan) {
         let mut events = Vec::new();
         for (number, planned) in &plan.services {
@@ -85,7 +85,7 @@ impl Director {
             let service = planned.name.clone();
             match (was.is_some_and(|was| was.degraded), planned.degraded) {
                 (false, true) => events.push(Event::Degraded { service }),
-                // A server that isn't kept any more may also have been drained or taken out of the
+                // A failed server that stops serving may also have been drained or removed from the
                 // file.
                 (true, false) if !planned.ring_members.is_empty() => {
                     events.push(Event::Recovered { service })
@@ -102,7 +102,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// A warning for an operator who has just drained the last server of this service.
+    /// Returns a warning if the operator has just drained the last server of this service.
     pub fn without_servers(&self, service: &str) -> Option<&'static str> {
         let planned = self.plan.services.values().find(|planned| planned.name == service)?;
         match (planned.ring_members.is_empty(), planned.degraded) {
@@ -114,7 +114,7 @@ impl Director {
         }
     }
 
-    /// Tells which of the interfaces that packets are taken from are not as they were.
+    /// Reports changes of the interfaces that the engine uses.
     pub(super) fn report_link_changes(&mut self, network: &Network) {
         let known = self.network.interfaces.iter().filter(|(ifindex, _)| self.links.contains_key(ifindex));
         let mut events = Vec::new();
@@ -132,7 +132,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Tells of links that are new in what is in force.
+    /// Reports links that are new in the tables in force.
     pub(super) fn report_attached(&mut self, newcomers: &BTreeSet<u32>) {
         self.missing_servers.unattached.retain(|ifindex| !newcomers.contains(ifindex));
         let names = newcomers.iter().filter_map(|ifindex| self.network.interfaces.get(ifindex));
@@ -140,7 +140,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Tells once of those that the engine has refused.
+    /// Reports links that the engine has refused, once each.
     pub(super) fn report_unattached(&mut self, newcomers: &BTreeSet<u32>, error: &str) {
         let news = newcomers.iter().filter(|ifindex| !self.missing_servers.unattached.contains(ifindex));
         let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));

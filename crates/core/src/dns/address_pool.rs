@@ -1,4 +1,4 @@
-//! A name whose addresses depend on how servers are, and who of them is given.
+//! Address pool of a name: addresses with the state of their servers, and selection among them.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,79 +13,75 @@ use super::counts::AddressCounts;
 use super::name::Name;
 use crate::pool::policy::{Selection, Weighted, in_turn};
 
-/// The most addresses in an answer.
+/// Maximum number of addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;
 
-/// The answer where no server lives.
+/// Answer while no server works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmptyPool {
-    /// All of them: they may live for clients.
+    /// All addresses: the servers may work for clients.
     All,
-    /// That there is no answer.
     Refuse,
-    /// These, which say so.
     Fixed(Vec<IpAddr>),
 }
 
-/// The settings of such a name in a file.
+/// Settings of a balanced name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameSettings {
-    /// The name.
     pub name: Name,
-    /// How long an answer may be kept, in seconds.
+    /// TTL of an answer, in seconds.
     pub ttl_s: u32,
-    /// The most addresses in an answer.
+    /// Maximum number of addresses in an answer.
     pub top: usize,
-    /// The selection of the first address.
+    /// Selection of the first address.
     pub draw: Selection,
-    /// The answer where no server lives.
+    /// Answer while no server works.
     pub empty_pool: EmptyPool,
 }
 
-/// An address that may be given.
+/// An address of the pool.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// It.
     pub address: IpAddr,
-    /// How often it is given, relative to others; 0 never.
+    /// Frequency relative to the other addresses; 0 for never.
     pub share: u16,
-    /// Whether who is there lives.
+    /// True if the last probe of this address passed.
     pub healthy: bool,
-    /// Its numbers.
+    /// Counters of the address.
     pub counts: Arc<AddressCounts>,
 }
 
-/// Those of one IP version.
+/// Addresses of one IP version.
 #[derive(Debug)]
 struct AddressSet {
     addresses: Box<[Address]>,
-    /// With [`Selection::RoundRobin`]: a round of turns, as places among them.
+    /// With [`Selection::RoundRobin`]: a lap of turns, as indexes of addresses.
     round: Box<[u16]>,
-    /// The turn. Each IP version has its own: a client that asks for both would meet every other
-    /// one.
+    /// Current turn. Each IP version has its own: a client that queries both types would otherwise
+    /// get every other address only.
     turn: AtomicU64,
 }
 
-/// Such a name as its servers are now.
+/// Address pool with the current state of its servers.
 #[derive(Debug)]
 pub struct AddressPool {
     pub(super) settings: Arc<NameSettings>,
     four: AddressSet,
     six: AddressSet,
-    /// No server lives.
+    /// True if no server works.
     pub(super) all_down: bool,
 }
 
-/// The network of a client.
+/// Network of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientNetwork {
     pub(super) network: IpAddr,
-    /// A number that nobody foresees.
+    /// Random number for the selection.
     pub(super) draw: u64,
 }
 
 impl AddressPool {
-    /// With these addresses. Turns go on at `turns`, of IPv4 and of IPv6.
+    /// Returns a pool of these addresses. Turns continue at `turns`, for IPv4 and IPv6.
     pub fn new(
         settings: impl Into<Arc<NameSettings>>,
         addresses: &[Address],
@@ -121,22 +117,22 @@ impl AddressPool {
         }
     }
 
-    /// The turns among IPv4 addresses, and among IPv6 ones.
+    /// Returns the current turns of IPv4 and IPv6.
     pub fn turns(&self) -> [u64; 2] {
         [&self.four, &self.six].map(|set| set.turn.load(Relaxed))
     }
 
-    /// Whether answers differ by the client's network.
+    /// True if answers depend on the client's network.
     pub(super) fn goes_by_client(&self) -> bool {
         self.settings.draw == Selection::SourceHash
     }
 
-    /// Whether it is said that there is no answer.
+    /// True if queries are answered with an error.
     pub(super) fn refuses(&self) -> bool {
         self.all_down && self.settings.empty_pool == EmptyPool::Refuse
     }
 
-    /// The addresses of an answer, the first one counted as given.
+    /// Selects the addresses of an answer, and counts the first one as given.
     pub(super) fn draw(&self, is_ipv4: bool, client: ClientNetwork, mut each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
         let turn = set.turn.fetch_add(u64::from(self.settings.draw == Selection::RoundRobin), Relaxed);
@@ -149,7 +145,7 @@ impl AddressPool {
         });
     }
 
-    /// The addresses that the next answer will have.
+    /// Returns the addresses that the next answer would have, without advancing the turn.
     pub(super) fn hint(&self, is_ipv4: bool, client: ClientNetwork, each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
         self.for_each_selected(set, client, set.turn.load(Relaxed), each);
@@ -182,7 +178,8 @@ impl AddressPool {
     }
 }
 
-/// Each fills in places of different addresses, the first one first, and says how many it found.
+/// Selections. Each fills in indexes of different addresses, first choice first, and returns their
+/// number.
 impl AddressSet {
     fn new(addresses: Vec<Address>, draw: Selection, turn: u64) -> AddressSet {
         let weighted = || -> Vec<Weighted> {
@@ -210,7 +207,7 @@ impl AddressSet {
         count
     }
 
-    /// One after the other by their shares, each out of those that are left.
+    /// Selects at random by share, without replacement.
     fn at_random(&self, mut draw: u64, places: &mut [u16]) -> usize {
         let mut left: u64 = self.addresses.iter().map(|one| u64::from(one.share)).sum();
         for count in 0..places.len() {
@@ -231,18 +228,18 @@ impl AddressSet {
         places.len()
     }
 
-    /// Those with the least `-ln(u) / share`, where `u` is a number of client and address between 0
-    /// and 1: weighted rendezvous hashing (Thaler and Ravishankar, *A Name-Based Mapping Scheme for
-    /// Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed Hash Tables*). It takes no
-    /// table, is the same on every host, and a server that comes or goes moves its own clients
-    /// alone.
+    /// Selects the addresses with the least `-ln(u) / share`, where `u` is a hash of client and
+    /// address between 0 and 1: weighted rendezvous hashing (Thaler and Ravishankar, *A Name-Based
+    /// Mapping Scheme for Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed Hash
+    /// Tables*). No table is needed, every host selects the same address, and an added or removed
+    /// server moves its own clients only.
     fn nearest(&self, network: IpAddr, places: &mut [u16]) -> usize {
         let client = hash_of(network);
         let mut costs = [f64::INFINITY; TOP_MAX];
         let mut count = 0;
         for (place, one) in (0..).zip(&*self.addresses) {
             let number = mix(client ^ mixed(one.address));
-            // The upper 53 bits, all of which a double holds, and never 0.
+            // The upper 53 bits, which a double represents exactly; never 0.
             let between = ((number >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
             let cost = -libm::log(between) / f64::from(one.share);
             let at = costs[..count].partition_point(|other| *other <= cost);
@@ -257,7 +254,7 @@ impl AddressSet {
     }
 }
 
-/// The same on every host, and nothing that a client foresees much by.
+/// Returns a hash of the address, the same on every host.
 fn hash_of(address: IpAddr) -> u64 {
     let mut hasher = SipHasher13::new();
     match address.to_canonical() {
@@ -267,7 +264,7 @@ fn hash_of(address: IpAddr) -> u64 {
     hasher.finish()
 }
 
-/// An address as a number of which each bit depends on all of its own.
+/// Returns a number of which each bit depends on all bits of the address.
 fn mixed(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => mix(u64::from(address.to_bits())),
@@ -278,7 +275,7 @@ fn mixed(address: IpAddr) -> u64 {
     }
 }
 
-/// The output function of SplitMix64 (Steele, Lea and Flood 2014).
+/// Output function of SplitMix64 (Steele, Lea and Flood 2014).
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

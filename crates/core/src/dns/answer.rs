@@ -1,4 +1,4 @@
-//! An answer: what the zones say, by what a client can take.
+//! Writes answers from zones and address pools, within the limits of the client.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -22,95 +22,89 @@ use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
 use crate::path::seed::Seed;
 
-/// The message length that every client takes (RFC 1035, section 4.2.1).
+/// Message length that every client accepts (RFC 1035, section 4.2.1).
 const UDP_LEAST: usize = 512;
 const TCP_MAX: usize = 65_535;
-/// How many other names an answer follows; its client goes on from there by itself.
+/// Maximum number of CNAMEs that an answer follows; the client continues by itself.
 const CNAMES_MAX: usize = 64;
-/// The answer to a query for everything, and its TTL (RFC 8482).
+/// Data of the answer to a query for ANY, and its TTL (RFC 8482).
 const HINFO: &[u8] = b"\x07RFC8482\x00";
 const HINFO_TTL_S: u32 = 3_600;
-/// Reasons (RFC 8914).
+/// Extended error codes (RFC 8914).
 const OTHER: u16 = 0;
 const PROHIBITED: u16 = 18;
 const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
-/// The key that signed a query isn't known (RFC 8945, section 3).
+/// TSIG error: unknown key (RFC 8945, section 3).
 const BADKEY: u16 = 17;
-/// Where all networks together have had their part, one in so many is told to ask by TCP, and
-/// others nothing.
+/// Beyond the limit of all networks together, one query in this many gets a truncated answer;
+/// others get none.
 const SLIP: u64 = 2;
 
-/// All that is answered by.
+/// All zones and balanced names, with settings of answers.
 #[derive(Debug)]
 pub struct Catalog {
     zones: Arc<BTreeMap<Name, Arc<Zone>>>,
     balanced: SharedList<AddressPool>,
     key: Seed,
     cookies: cookie::Secrets,
-    /// This server's identifier (RFC 5001).
+    /// Identifier of this server (RFC 5001).
     nsid: Vec<u8>,
 }
 
-/// How a query came.
+/// Transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// By a datagram, whose source may be forged.
+    /// Datagram; the source address may be forged.
     Udp,
-    /// By a connection.
+    /// Over a TCP connection.
     Tcp,
 }
 
-/// A query and who asks.
+/// A query with its client.
 #[derive(Clone, Copy, Debug)]
 pub struct DnsRequest<'a> {
-    /// The message.
+    /// Bytes of the message.
     pub bytes: &'a [u8],
-    /// From where.
     pub client: IpAddr,
-    /// How it came.
     pub transport: Transport,
-    /// The time of day, in seconds since 1970, as far as it goes in 32 bits.
+    /// Unix time in seconds, modulo 2^32.
     pub now_s: u32,
-    /// A clock that only goes on, in milliseconds, likewise.
+    /// Monotonic clock in milliseconds, modulo 2^32.
     pub now_ms: u32,
-    /// Another number each time.
+    /// Number that differs for each query.
     pub turn: u64,
 }
 
-/// An answer.
+/// An answer in wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedResponse {
-    /// How long it is.
     pub len: usize,
-    /// Its outcome.
     pub outcome: ResponseOutcome,
 }
 
-/// The outcome of a query.
+/// Outcome of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseOutcome {
-    /// In a number.
     pub rcode: Rcode,
-    /// There was no room for it: the client is to ask by TCP.
+    /// True if the answer was too large, so that the client has to retry by TCP.
     pub truncated: bool,
-    /// The client's network, or all of them together, have had their part: it is to ask by TCP.
+    /// True if a rate limit was exceeded, so that the client has to retry by TCP.
     pub limited: bool,
 }
 
-/// Findings on the way to an answer.
+/// Properties of the answer, collected while it is written.
 #[derive(Default)]
 struct ResponseContext {
     authoritative: bool,
-    /// Why, by number, and in words.
+    /// Extended error code with text.
     error: Option<(u16, &'static str)>,
-    /// For how much of the address that was asked for it holds, in bits: another network would be
-    /// told something else.
+    /// Scope prefix length of the client subnet: answers may differ for other networks.
     scope: u8,
 }
 
 impl Catalog {
-    /// Of these zones, whose balanced names have numbers in this list.
+    /// Returns a catalog of these zones, whose balanced names are indexes of `balanced`.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
         balanced: impl IntoIterator<Item = Arc<AddressPool>>,
@@ -123,29 +117,29 @@ impl Catalog {
         Catalog { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
     }
 
-    /// With cookies by secrets that several servers share (RFC 9018): the first makes them, and all
-    /// are believed. Without one, they are this server's own.
+    /// Uses cookie secrets shared by several servers (RFC 9018): the first makes cookies, and all
+    /// are accepted. Without secrets this server uses one of its own.
     #[must_use]
     pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Catalog {
         self.cookies = cookie::Secrets::shared(secrets).unwrap_or(self.cookies);
         self
     }
 
-    /// The same, where balanced names of these numbers are otherwise. It costs what changes,
-    /// however many others there are.
+    /// Returns a catalog with other pools at these indexes. The cost depends on the number of
+    /// changes only.
     #[must_use]
     pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<AddressPool>)>) -> Catalog {
         let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
         Catalog { zones, balanced, key: self.key, cookies: self.cookies.clone(), nsid: self.nsid.clone() }
     }
 
-    /// The balanced names, by their numbers.
+    /// Returns the address pools, by index.
     pub fn balanced(&self) -> &SharedList<AddressPool> {
         &self.balanced
     }
 
-    /// Writes the answer to a query; `None` where there must be none. By UDP there must be an
-    /// allowance.
+    /// Writes the answer to a query; `None` if there must be none. UDP queries are subject to the
+    /// rate limit.
     pub fn answer(
         &self,
         request: &DnsRequest<'_>,
@@ -153,7 +147,7 @@ impl Catalog {
         out: &mut [u8],
     ) -> Option<EncodedResponse> {
         let header = query::header(request.bytes)?;
-        // The client's flags, and the kind of its query.
+        // Flags copied from the query.
         let kept = QR | header.flags & (0xf << 11 | RD);
         let query = match query::read(request.bytes, header) {
             Ok(query) => query,
@@ -175,7 +169,8 @@ impl Catalog {
             None => Ok(()),
         };
         if let Err(exceeded) = taken {
-            // The header and the question come back: no byte more than came.
+            // A truncated answer has header and question only, so it is never longer than the
+            // query.
             let sends_truncated =
                 exceeded == LimitExceeded::Network || self.number(request.turn).is_multiple_of(SLIP);
             let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
@@ -185,7 +180,7 @@ impl Catalog {
         self.write(request, &query, (header.id, kept), out)
     }
 
-    /// A number that nobody can foresee who doesn't know the key.
+    /// Returns a random number, unpredictable without the key.
     fn number(&self, turn: u64) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write_u64(turn);
@@ -221,14 +216,14 @@ impl Catalog {
         };
         if let Some(edns) = &query.edns {
             let whole = writer.reserve(most);
-            // Without room for all that could be said, the least is said.
+            // Without room for all options only the OPT record is sent.
             if self.options(&mut writer, whole, edns, request, rcode, &response).is_err() {
                 let _ = bare_edns(&mut writer, whole, rcode);
             }
         }
         if let Some(signature) = &query.signature {
             let whole = writer.reserve(most);
-            // Its query was longer by what it was signed with.
+            // The query was longer by its signature, so there is room.
             let _ = refuse_key(&mut writer, whole, signature);
         }
         let aa = if response.authoritative { AA } else { 0 };
@@ -254,16 +249,17 @@ impl Catalog {
             response.error = Some((PROHIBITED, ""));
             return Ok(Rcode::Refused);
         }
-        // By which zones are searched, and as it is written: by the client, or in the file.
+        // `wanted` is in lower case, for lookups; `name` is as written by the client or in the
+        // file.
         let mut lowered;
         let mut wanted = query.name.as_wire();
         let mut name: &[u8] = query.question.get(..wanted.len()).unwrap_or_default();
-        // A name that was met before, another one ever more rarely: whoever goes in a circle meets
-        // it again (Brent).
+        // An earlier name of the chain, replaced at growing intervals: a loop returns to it
+        // (Brent's algorithm).
         let mut landmark = name;
         for hop in 0..=CNAMES_MAX {
             let Some(zone) = self.zone(wanted, query.rtype) else {
-                // Behind a CNAME it is the client's to go on.
+                // After a CNAME to another server's name the client continues by itself.
                 let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
                 response.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(response.error);
                 return Ok(rcode);
@@ -283,7 +279,7 @@ impl Catalog {
                     let cname = node.set(rtype::CNAME).and_then(|set| Some((set, set.data.first()?)));
                     if let Some((set, target)) = cname {
                         write_set(writer, limit, RecordSection::Answer, name, set, 0)?;
-                        // A query for all types gets them (RFC 8482, section 4.1).
+                        // ANY queries get the CNAME itself (RFC 8482, section 4.1).
                         if matches!(query.rtype, rtype::CNAME | rtype::ANY) {
                             return Ok(Rcode::NoError);
                         }
@@ -312,7 +308,7 @@ impl Catalog {
         Ok(Rcode::ServFail)
     }
 
-    /// Writes what there is of a type at a name.
+    /// Writes the records of a type at a name.
     fn found(
         &self,
         writer: &mut Writer<'_>,
@@ -349,7 +345,7 @@ impl Catalog {
         Ok(Rcode::NoError)
     }
 
-    /// The zone that a name belongs to. A zone's key stands in the zone above it.
+    /// Returns the zone of a name. DS records belong to the parent zone.
     fn zone(&self, name: &[u8], rtype: u16) -> Option<&Zone> {
         let mut holding = parents(name).filter_map(|parent| self.zones.get(parent));
         let first = holding.next()?;
@@ -358,7 +354,8 @@ impl Catalog {
         Some(above.unwrap_or(first))
     }
 
-    /// For whom addresses are drawn; none where it is said that there is no answer.
+    /// Returns the client network for the selection of addresses; `None` if the query gets an
+    /// error.
     fn client(
         &self,
         balanced: &AddressPool,
@@ -373,7 +370,7 @@ impl Catalog {
         if balanced.all_down {
             response.error = Some((OTHER, "no server of this name is known to live"));
         }
-        // A query without a client subnet is answered as its resolver (RFC 7871, section 7.1.2).
+        // Without a client subnet the resolver's address counts (RFC 7871, section 7.1.2).
         let subnet = query.edns.and_then(|edns| edns.subnet).filter(|subnet| subnet.prefix_len > 0);
         let named = subnet.and_then(|Subnet { address, prefix_len }| Some((address?, prefix_len)));
         let network = client_prefix(named.map_or(request.client, |(address, _)| address));
@@ -383,7 +380,7 @@ impl Catalog {
         Some(ClientNetwork { network: network.address(), draw: self.number(request.turn) })
     }
 
-    /// Options about the message itself.
+    /// Writes the EDNS options.
     fn options(
         &self,
         writer: &mut Writer<'_>,
@@ -421,7 +418,7 @@ impl Catalog {
     }
 }
 
-/// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC
+/// Writes an error to a malformed query: a header, and an OPT record if the query had one (RFC
 /// 6891, section 7).
 fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
@@ -432,8 +429,7 @@ fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Optio
     Some(writer.finish(id, kept | unread.rcode.code()))
 }
 
-/// Says that a query's key isn't known: a signature without one, since there is nothing to sign by
-/// (RFC 8945, section 5.3.2).
+/// Writes a TSIG error for an unknown key, unsigned (RFC 8945, section 5.3.2).
 fn refuse_key(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -454,7 +450,7 @@ fn refuse_key(
     writer.record(limit, RecordSection::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
 }
 
-/// The addresses of a balanced name.
+/// Writes the addresses of a balanced name.
 fn write_addresses(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -474,7 +470,7 @@ fn write_addresses(
             IpAddr::V6(address) => write(&address.octets()),
         };
         count += 1;
-        // Fewer addresses are an answer, too.
+        // A subset of the addresses is a valid answer, too.
         if count == 1 {
             done = written;
         }
@@ -483,7 +479,7 @@ fn write_addresses(
     if count == 0 { write_negative(writer, limit, zone) } else { Ok(()) }
 }
 
-/// Service bindings of a balanced name, with hints at those that A and AAAA records would name.
+/// Writes service bindings of a balanced name, with the addresses of A and AAAA records as hints.
 fn write_svcb(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -507,7 +503,7 @@ fn write_svcb(
     })
 }
 
-/// Addresses as a parameter of a service binding, with its number and length in front.
+/// Addresses as a service parameter, with key and length in front.
 struct Hint {
     bytes: [u8; 4 + TOP_MAX * 16],
     len: usize,
@@ -536,14 +532,14 @@ impl Hint {
         }
     }
 
-    /// Nothing where there are none: a parameter without an address is malformed.
+    /// Empty without addresses, since a parameter without an address is malformed.
     fn bytes(&self) -> &[u8] {
         let len = if self.len > 4 { self.len } else { 0 };
         self.bytes.get(..len).unwrap_or_default()
     }
 }
 
-/// Says that there is nothing, and how long that may be kept (RFC 2308).
+/// Writes the SOA record of a negative answer, with its TTL (RFC 2308).
 fn write_negative(writer: &mut Writer<'_>, limit: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
     let Some(soa) = zone.soa() else { return Ok(()) };
     soa.data.iter().take(1).try_for_each(|data| {
@@ -552,7 +548,7 @@ fn write_negative(writer: &mut Writer<'_>, limit: SizeLimit, zone: &Zone) -> Res
     })
 }
 
-/// Names the servers of a zone below, and their addresses as far as this zone has them.
+/// Writes a referral: the servers of a delegated zone, and their addresses in this zone.
 fn refer(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -567,7 +563,7 @@ fn refer(
         let is_below = parents(lowered.as_wire()).any(|parent| parent == cut);
         for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
             let written = write_set(writer, limit, RecordSection::Additional, server, set, 0);
-            // Without the address of a server below the cut nobody finds it (RFC 9471).
+            // Without glue of a server below the cut the client can't resolve it (RFC 9471).
             if is_below {
                 written?;
             }
@@ -576,8 +572,8 @@ fn refer(
     Ok(())
 }
 
-/// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one
-/// each time (RFC 1794).
+/// Writes a set, rotated: clients that use the first of several addresses get another one each time
+/// (RFC 1794).
 fn write_set(
     writer: &mut Writer<'_>,
     limit: SizeLimit,

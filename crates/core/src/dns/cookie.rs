@@ -1,4 +1,4 @@
-//! Cookies by which a client shows that it is where it says it is (RFC 7873, RFC 9018).
+//! Cookies, by which clients prove their source address (RFC 7873, RFC 9018).
 
 use alloc::vec::Vec;
 use core::hash::Hasher;
@@ -8,26 +8,24 @@ use siphasher::sip::SipHasher24;
 
 use crate::path::seed::Seed;
 
-/// A server's cookie, in octets: version, three unused, time, hash.
+/// Length of a server cookie in bytes: version, three reserved, time, hash.
 pub(super) const LEN: usize = 16;
 const VERSION: u8 = 1;
-/// A cookie holds for an hour, and clocks may differ by five minutes (RFC 9018, section 4.3).
+/// Cookies are valid for an hour, and clocks may differ by five minutes (RFC 9018, section 4.3).
 const OLDEST_S: u32 = 3_600;
 const NEWEST_S: u32 = 300;
 
-/// By what cookies are made, and by what those are believed that others made or that were made
-/// before.
+/// Secrets of cookies: the first makes cookies, and all are accepted.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets(Vec<Seed>);
 
 impl Secrets {
-    /// Of this server alone.
+    /// Secret of this server alone.
     pub(super) fn own(key: Seed) -> Secrets {
         Secrets(alloc::vec![key])
     }
 
-    /// Those that several servers share, the first of which makes cookies: in octets, as other
-    /// servers have them.
+    /// Secrets shared by several servers, in the usual byte order; the first makes cookies.
     pub(super) fn shared(secrets: &[[u8; 16]]) -> Option<Secrets> {
         let of = |secret: &[u8; 16]| {
             let bits = u128::from_le_bytes(*secret);
@@ -36,18 +34,18 @@ impl Secrets {
         (!secrets.is_empty()).then(|| Secrets(secrets.iter().map(of).collect()))
     }
 
-    /// The server's part for a client.
+    /// Makes the server cookie of a client.
     pub(super) fn make(&self, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
         make(self.0.first().copied().unwrap_or_default(), client, of_client, now_s)
     }
 
-    /// Whether one of its servers gave it to that client, not long ago.
+    /// True if a server with one of these secrets gave this cookie to the client recently.
     pub(super) fn is_valid(&self, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
         self.0.iter().any(|key| holds(*key, client, of_client, cookie, now_s))
     }
 }
 
-/// The server's part for a client.
+/// Makes the server cookie of a client.
 fn make(key: Seed, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
     let mut cookie = [0; LEN];
     cookie[0] = VERSION;
@@ -57,7 +55,7 @@ fn make(key: Seed, client: IpAddr, of_client: &[u8], now_s: u32) -> [u8; LEN] {
     cookie
 }
 
-/// Whether it was made by this key for that client, not long ago.
+/// True if the cookie was made recently with this key for the client.
 fn holds(key: Seed, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
     let Some((head, tag)) = cookie.split_first_chunk::<8>() else { return false };
     let age_s = now_s.wrapping_sub(u32::from_be_bytes([head[4], head[5], head[6], head[7]]));

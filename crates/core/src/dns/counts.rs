@@ -1,10 +1,10 @@
-//! The numbers of an address that others read, and change, while its name goes on.
+//! Counters of an address that survive replacement of its pool.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::pool::CheckHistory;
 
-/// Of one address of one name.
+/// Counters of one address of one name.
 #[derive(Debug, Default)]
 pub struct AddressCounts {
     given: AtomicU64,
@@ -12,22 +12,22 @@ pub struct AddressCounts {
 }
 
 impl AddressCounts {
-    /// An answer has the address first.
+    /// Counts an answer with the address in first place.
     pub(super) fn give(&self) {
         self.given.fetch_add(1, Relaxed);
     }
 
-    /// How often answers had it first.
+    /// Number of answers with the address in first place.
     pub fn given(&self) -> u64 {
         self.given.load(Relaxed)
     }
 
-    /// Replaces the last results of its probes.
+    /// Stores the last results of its probes.
     pub(crate) fn set_checks(&self, checks: CheckHistory) {
         self.checks.store(checks.to_bits(), Relaxed);
     }
 
-    /// The last results of its probes, where its name lists the server itself: none elsewhere.
+    /// Last results of its probes, if the server is listed for the name; otherwise empty.
     pub fn checks(&self) -> CheckHistory {
         CheckHistory::from_bits(self.checks.load(Relaxed))
     }

@@ -1,22 +1,22 @@
-//! The EDNS part of an answer (RFC 6891).
+//! EDNS of answers (RFC 6891).
 
 use core::net::IpAddr;
 
 use super::query::Subnet;
 use super::wire::{Rcode, RecordSection, SizeExceeded, SizeLimit, Writer, option, rtype};
 
-/// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
+/// Maximum length of an answer by UDP, which avoids fragmentation (dnsflagday.net/2020).
 pub const UDP_MAX: usize = 1_232;
-/// The most that the options of an answer take, the identifier and its length aside.
+/// Maximum length of the options of an answer, without the server identifier.
 pub(super) const OPTIONS_MAX: usize = 128;
 
-/// The record of EDNS without options.
+/// Writes an OPT record without options.
 pub(super) fn bare_edns(writer: &mut Writer<'_>, limit: SizeLimit, rcode: Rcode) -> Result<(), SizeExceeded> {
     let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
     writer.record(limit, RecordSection::Additional, &[0], (rtype::OPT, class), ttl, &[])
 }
 
-/// Options, as long as there is room for them.
+/// Options, as long as they fit.
 pub(super) struct EdnsOptions {
     bytes: [u8; OPTIONS_MAX + 64],
     len: usize,
@@ -43,8 +43,7 @@ impl EdnsOptions {
         self.len += 4 + len;
     }
 
-    /// The subnet that was asked for, and for how many of its bits the answer holds (RFC 7871,
-    /// section 7.2.1).
+    /// Adds the client subnet of the query, with the scope of the answer (RFC 7871, section 7.2.1).
     pub(super) fn put_subnet(&mut self, subnet: Subnet, scope: u8) {
         let mut octets = [0; 16];
         let family = match subnet.address {
@@ -62,7 +61,7 @@ impl EdnsOptions {
         self.push_option(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
     }
 
-    /// Them, each behind its code and length.
+    /// Options in wire format.
     pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }

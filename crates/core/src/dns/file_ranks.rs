@@ -1,6 +1,6 @@
-//! Ranks of a name that were made elsewhere: lines `NAME ADDRESS RANK`, the best first, as
-//! `rank_file` writes them. So the load-balancing agent and the DNS server of the paper may be two
-//! hosts, or one of them somebody else's.
+//! Ranks of a name from an external file: lines `NAME ADDRESS RANK`, best first, as written by
+//! `rank_file`. This allows the load-balancing agent and the DNS server of the paper to be two
+//! hosts, or different programs.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,36 +8,35 @@ use core::net::IpAddr;
 
 use super::name::Name;
 
-/// Ranks that can't be had any more count for so many periods.
+/// Number of periods for which ranks stay valid after the last valid file.
 const PERIODS: u64 = 3;
 
-/// Why ranks aren't believed.
+/// Reason why a file of ranks is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRanks {
     /// The file can't be read.
     #[error("it can't be read: {0}")]
     Unread(String),
-    /// It ends within a line: whoever writes it isn't done, or died.
+    /// The file ends within a line: it is being written, or its writer died.
     #[error("it ends within a line")]
     Cut,
-    /// It has no line of this name.
+    /// The file has no line for this name.
     #[error("it has no line of this name")]
     Empty,
-    /// A line that is none.
     #[error("line {0} is not NAME ADDRESS RANK")]
     Line(usize),
-    /// It names somebody else's address.
+    /// An address that is no server of the name.
     #[error("{0} is no server of this name")]
     Stranger(IpAddr),
-    /// It names an address twice.
+    /// An address that occurs twice.
     #[error("{0} is in it twice")]
     Twice(IpAddr),
 }
 
-/// The addresses of a name in a file's order of ranks. Lines of other names say nothing here.
+/// Parses the addresses of a name, in order of rank. Lines of other names are ignored.
 ///
 /// # Errors
-/// The error in it. A part of it isn't believed either.
+/// The first error of the file. A file with an error is rejected as a whole.
 pub fn read_ranks(
     text: &str,
     name: &Name,
@@ -69,31 +68,31 @@ pub fn read_ranks(
     if ranked.is_empty() {
         return Err(BadRanks::Empty);
     }
-    // Of those that rank alike, as the file has them.
+    // Stable sort: equal ranks keep the order of the file.
     ranked.sort_by_key(|(rank, _)| *rank);
     Ok(ranked.into_iter().map(|(_, address)| address).collect())
 }
 
-/// The ranks of one name, as far as they are believed.
+/// Valid ranks of one name.
 #[derive(Clone, Debug, Default)]
 pub struct FileRanks {
     order: Vec<IpAddr>,
-    /// Until when they are, in milliseconds.
+    /// Expiry of the ranks, in milliseconds.
     until_ms: Option<u64>,
     bad: Option<BadRanks>,
 }
 
-/// The change by reading a file.
+/// Result of reading a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RanksChange {
-    /// Answers are others from now on.
+    /// True if answers change.
     pub is_news: bool,
-    /// It isn't believed, for another reason than before, or is believed again (`None` within).
+    /// New error, or `None` within if the file is valid again; `None` if nothing changed.
     pub turned: Option<Option<BadRanks>>,
 }
 
 impl FileRanks {
-    /// Takes the text of a file. Earlier ranks count on for a while where it can't be used.
+    /// Applies the text of a file. Earlier ranks stay valid for a while if it is rejected.
     pub fn apply_read(
         &mut self,
         now_ms: u64,
@@ -105,7 +104,7 @@ impl FileRanks {
         let turned = (self.bad != bad).then(|| bad.clone());
         self.bad = bad;
         let Ok(order) = read else {
-            // It may have become too old with this.
+            // Earlier ranks may have expired.
             let is_news = self.until_ms.is_some() && !was_in_force;
             if is_news {
                 (self.order, self.until_ms) = (Vec::new(), None);
@@ -118,8 +117,7 @@ impl FileRanks {
         RanksChange { is_news, turned }
     }
 
-    /// The addresses in the order of their ranks; `None` where no ranks are believed, so that
-    /// weights count.
+    /// Returns the addresses in order of rank; `None` without valid ranks, so that weights count.
     pub fn order(&self, now_ms: u64) -> Option<&[IpAddr]> {
         self.until_ms.filter(|until_ms| now_ms <= *until_ms).map(|_| &self.order[..])
     }

@@ -1,7 +1,6 @@
-//! How many answers go to clients that haven't shown where they are: a source address may be
-//! forged, and its owner would get what he never asked for (response rate limiting). Each network
-//! has its own limit, and all of them together have one, since a flood may forge addresses of any
-//! number of networks.
+//! Response rate limiting, for clients without a valid cookie: their source address may be forged,
+//! and its owner would get unwanted answers. Each network has a limit, and all networks together
+//! have one, since a flood may forge addresses of any number of networks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,39 +13,39 @@ use siphasher::sip::SipHasher13;
 use crate::net::prefix::client_network;
 use crate::path::seed::Seed;
 
-/// Networks that are told apart, as many as there are places; more of them share.
+/// Number of buckets for networks; networks with the same hash share one.
 const PLACES: usize = 1 << 14;
-/// How far one thread's look at the clock may be behind another's, in milliseconds.
+/// Maximum difference between two threads' clock readings, in milliseconds.
 const BEHIND_MS: u32 = 10_000;
 
-/// How many answers go out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// To one network in a second, on average; 0 for as many as are asked for.
+    /// Average rate per network, in answers per second; 0 for no limit.
     pub per_second: u32,
-    /// And at once.
+    /// Burst per network, in answers.
     pub burst: u32,
-    /// To all networks in a second, and at once; 0 for as many as are asked for.
+    /// Rate and burst of all networks together, in answers per second; 0 for no limit.
     pub total_per_second: u32,
 }
 
-/// Why a client gets no whole answer.
+/// Limit that a client exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitExceeded {
-    /// Its network has had its part.
+    /// Limit of its network.
     Network,
-    /// All networks together have had theirs.
+    /// Limit of all networks together.
     Total,
 }
 
-/// The budget that all networks together have left, for all threads.
+/// Remaining budget of all networks together, shared by all threads.
 #[derive(Debug)]
 pub struct SharedBudget {
-    /// Answers left, in thousandths, and when that was so, in milliseconds that wrap.
+    /// Remaining answers in thousandths, and the time of the last update in milliseconds, modulo
+    /// 2^32.
     word: AtomicU64,
 }
 
-/// More than ever is left, before the first answer is taken.
+/// Marks an unused budget; larger than any real one.
 const UNTOUCHED: u64 = u32::MAX as u64;
 
 impl Default for SharedBudget {
@@ -56,17 +55,17 @@ impl Default for SharedBudget {
 }
 
 impl SharedBudget {
-    /// Takes an answer; whether there was one left.
+    /// Takes one answer from the budget. True if there was one.
     fn try_spend(&self, per_second: u32, now_ms: u32) -> bool {
         if per_second == 0 {
             return true;
         }
-        // A thousandth of an answer in a millisecond for each answer in a second: nothing is lost
+        // The rate per second equals thousandths of an answer per millisecond, so nothing is lost
         // by rounding.
         let burst = u64::from(per_second.min(u32::MAX / 1_000)) * 1_000;
         let taken = self.word.fetch_update(Relaxed, Relaxed, |word| {
             let (left, at_ms) = (word >> 32, word as u32);
-            // Another thread may have noted a later moment.
+            // Another thread may have stored a later time.
             let elapsed_ms = now_ms.wrapping_sub(at_ms);
             let is_behind = elapsed_ms > u32::MAX - BEHIND_MS && left != UNTOUCHED;
             let (elapsed_ms, at_ms) = if is_behind { (0, at_ms) } else { (elapsed_ms, now_ms) };
@@ -77,39 +76,38 @@ impl SharedBudget {
     }
 }
 
-/// The budget that each network has left. Of one thread: the kernel gives each of them another part
-/// of the clients.
+/// Remaining budgets of networks, for one thread: the kernel distributes clients among threads.
 #[derive(Debug)]
 pub struct RateBucket {
     limit: Limit,
     key: Seed,
-    /// Answers left, and when that was so in milliseconds, by a network's hash.
+    /// Remaining answers and time of the last update in milliseconds, by hash of the network.
     left: Box<[(u32, u32)]>,
     total: Arc<SharedBudget>,
 }
 
 impl RateBucket {
-    /// By a limit, whose total is shared.
+    /// Returns full buckets with these limits and a shared total.
     pub fn new(limit: Limit, key: Seed, total: Arc<SharedBudget>) -> RateBucket {
         RateBucket { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
     }
 
-    /// Goes on by another one.
+    /// Applies other limits from now on.
     pub fn follow(&mut self, limit: Limit) {
         if self.limit != limit {
             *self = RateBucket::new(limit, self.key, Arc::clone(&self.total));
         }
     }
 
-    /// Takes one of a client's answers.
+    /// Takes one answer from a client's budget.
     ///
     /// # Errors
-    /// When none is left.
+    /// A limit is exceeded.
     pub fn spend(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
         if !self.take_of_network(client, now_ms) {
             return Err(LimitExceeded::Network);
         }
-        // A query beyond its own network's budget takes nothing from others.
+        // A query over its network's limit does not use the shared budget.
         self.total.try_spend(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 
@@ -140,7 +138,7 @@ impl RateBucket {
 mod tests {
     use super::*;
 
-    /// How many of so many are had.
+    /// Returns how many of `count` answers the budget allows.
     fn spend_many(total: &SharedBudget, per_second: u32, now_ms: u32, count: u32) -> u32 {
         (0..count).map(|_| u32::from(total.try_spend(per_second, now_ms))).sum()
     }

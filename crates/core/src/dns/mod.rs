@@ -1,12 +1,12 @@
-//! Names: a query's bytes in, an answer's bytes out (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC
-//! 6891).
+//! DNS server: takes the bytes of a query and writes those of the answer (RFC 1034, RFC 1035, RFC
+//! 2308, RFC 4592, RFC 6891).
 //!
-//! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers
-//! are stand in them ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for
-//! counts and turns, so that many threads answer by it at once; an answer allocates nothing.
+//! A [`Zone`] is parsed data. An [`AddressPool`] is a name whose addresses depend on the state of
+//! servers. A [`Catalog`] holds all zones and pools at one time. It is immutable except for
+//! counters and turns, so many threads answer from it at once; an answer allocates nothing.
 //!
-//! The order of calls: zones and pools first, then [`Catalog::new`] once, then
-//! [`Catalog::answer`] for each query; when pools change, [`Catalog::with`] makes the next one.
+//! Sequence of calls: first zones and pools, then [`Catalog::new`] once, then [`Catalog::answer`]
+//! for each query; when pools change, [`Catalog::with`] makes the next catalog.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Names as they are on the wire: labels, each behind its length, and the root's zero.
+//! Domain names in wire format: labels with their lengths, and the zero of the root.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -6,36 +6,36 @@ use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::fmt;
 
-/// The longest name, in octets on the wire (RFC 1035, section 2.3.4).
+/// Maximum length of a name in wire format, in bytes (RFC 1035, section 2.3.4).
 pub(super) const NAME_MAX: usize = 255;
-/// The longest label.
+/// Maximum length of a label, in bytes.
 const LABEL_MAX: usize = 63;
 
-/// A name in lower case, by which it is looked up (RFC 4343).
+/// A name in lower case, for lookups (RFC 4343).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(Box<[u8]>);
 
-/// Why a text is no name.
+/// Reason why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Two dots, or one at the beginning.
+    /// Two dots in a row, or one at the start.
     #[error("has an empty label")]
     Empty,
-    /// A label of more than 63 octets, or a name of more than 255.
+    /// A label of more than 63 bytes, or a name of more than 255.
     #[error("is too long: a label has up to 63 characters, a name up to 253")]
     Long,
-    /// A space, a quote or another sign that a name in a text has only behind a backslash.
+    /// A space, a quote or another character that has to be escaped by a backslash.
     #[error("has a character that names don't have; other octets are written as \\DDD, in decimal")]
     Character,
 }
 
 impl Name {
-    /// Of what people write, with or without the last dot: labels of any printable characters, as
-    /// zones of reverse names and wildcards have them (RFC 2317, RFC 4592), and of other octets
-    /// behind a backslash (RFC 1035, section 5.1).
+    /// Parses a name with or without the final dot: labels of any printable characters, as in
+    /// reverse zones and wildcards (RFC 2317, RFC 4592), and other bytes escaped by a backslash
+    /// (RFC 1035, section 5.1).
     ///
     /// # Errors
-    /// When it is no name.
+    /// The text is not a name.
     pub fn parse(text: &str) -> Result<Name, NameError> {
         let mut wire = Vec::with_capacity(text.len() + 2);
         let mut rest = text.as_bytes();
@@ -57,24 +57,24 @@ impl Name {
         if wire.len() > NAME_MAX { Err(NameError::Long) } else { Ok(Name(wire.into())) }
     }
 
-    /// Of what is on the wire, without compression; `None` if that is no name, or more than one.
+    /// Reads a name in wire format without compression; `None` for anything else.
     pub fn from_wire(wire: &[u8]) -> Option<Name> {
         let mut name: Vec<u8> = wire.to_vec();
         let len = lower(&mut name)?;
         (len == wire.len()).then(|| Name(name.into()))
     }
 
-    /// As on the wire.
+    /// Returns the wire format.
     pub fn as_wire(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its wire form and that of each name above it, up to the root.
+    /// Returns the wire format of the name and of each of its parents, up to the root.
     pub fn and_above(&self) -> impl Iterator<Item = &[u8]> {
         parents(&self.0)
     }
 
-    /// Whether it is this name or one below it.
+    /// True if this is `apex` or a name below it.
     pub fn is_in(&self, apex: &Name) -> bool {
         parents(&self.0).any(|parent| parent == apex.as_wire())
     }
@@ -98,8 +98,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// As people write it, without the last dot; what can't be written so, as RFC 1035 has it in
-/// section 5.1.
+/// Formats a name without the final dot; special characters are escaped (RFC 1035, section 5.1).
 fn written(wire: &[u8]) -> String {
     use core::fmt::Write;
     let mut text = String::new();
@@ -120,7 +119,7 @@ fn written(wire: &[u8]) -> String {
     if text.is_empty() { String::from(".") } else { text }
 }
 
-/// A well-formed name and what is above it, up to the root.
+/// Returns a well-formed name and its parents, up to the root.
 pub(super) fn parents(name: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     core::iter::successors(Some(name), |name| {
         let (len, rest) = name.split_first()?;
@@ -128,7 +127,7 @@ pub(super) fn parents(name: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     })
 }
 
-/// Reads a label in lower case, and gives what is behind its dot.
+/// Reads a label in lower case, and returns the text after its dot.
 fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameError> {
     loop {
         let octet = match text {
@@ -144,7 +143,7 @@ fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameErr
                 text = rest;
                 *octet
             }
-            // Bytes that stand for something else in zone files.
+            // Characters with a meaning in zone files.
             [b'\\' | b'"' | b'(' | b')' | b';' | b'@', ..] => return Err(NameError::Character),
             [octet @ b'!'..=b'~', rest @ ..] => {
                 text = rest;
@@ -156,8 +155,7 @@ fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameErr
     }
 }
 
-/// A name's octets in lower case, by which zones are searched, without a place of their own in
-/// memory.
+/// A name in lower case on the stack, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lowered {
     bytes: [u8; NAME_MAX],
@@ -165,7 +163,7 @@ pub(super) struct Lowered {
 }
 
 impl Lowered {
-    /// Of the name at the beginning of these bytes; `None` if none is there.
+    /// Reads the name at the start of these bytes; `None` if there is none.
     pub(super) fn read(bytes: &[u8]) -> Option<Lowered> {
         let mut lowered = Lowered { bytes: [0; NAME_MAX], len: bytes.len().min(NAME_MAX) };
         let name = lowered.bytes.get_mut(..lowered.len)?;
@@ -179,8 +177,8 @@ impl Lowered {
     }
 }
 
-/// Makes the name at the beginning of these bytes one in lower case, and says how long it is;
-/// `None` if none is there. Compression has no place in a question or in what zones hold.
+/// Converts the name at the start of these bytes to lower case, and returns its length; `None` if
+/// there is none. Compression is not allowed in questions and in zone data.
 pub(super) fn lower(bytes: &mut [u8]) -> Option<usize> {
     let mut at = 0;
     loop {

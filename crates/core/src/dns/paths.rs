@@ -1,4 +1,4 @@
-//! Paths to servers that are probed: whose turn it is, and what is known of each for how long.
+//! Schedule of path probes to servers, and lifetime of their results.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -6,56 +6,55 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::pool::report::Report;
 
-/// A probe's result counts for so many intervals.
+/// Number of intervals for which a probe's result is valid.
 const KEPT_INTERVALS: u64 = 3;
 
-/// How a path is measured.
+/// Method of path measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathMode {
-    /// By UDP trains that the server's agent sends.
+    /// UDP trains sent by the server's agent.
     #[default]
     Udp,
-    /// By ICMP echoes, as bprobe and cprobe do it.
+    /// ICMP echoes, as in bprobe and cprobe.
     Paper,
 }
 
-/// Probes that a name asks for.
+/// Settings of a name's path probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathProbing {
-    /// How.
     pub mode: PathMode,
-    /// Time between two probes of one path, in milliseconds.
+    /// Interval between two probes of one path, in milliseconds.
     pub interval_ms: u64,
 }
 
-/// The bandwidth of a path, in bits a second.
+/// Bandwidth of a path, in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasuredPath {
-    /// Its narrowest link.
+    /// Bandwidth of the bottleneck link.
     pub bottleneck_bps: u64,
-    /// The bandwidth that others leave; `None`: this couldn't be measured.
+    /// Available bandwidth; `None` if it couldn't be measured.
     pub available_bps: Option<u64>,
 }
 
-/// A path to be probed now.
+/// A path probe that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOrder {
-    /// The server's agent; by echoes its port doesn't matter.
+    /// Address of the server's agent; ICMP ignores the port.
     pub to: SocketAddr,
-    /// How.
     pub mode: PathMode,
 }
 
-/// The change by a probe.
+/// Result of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathChange {
-    /// Whether it is known now, or no more, or as something else.
+    /// True if the known bandwidth changed.
     pub is_news: bool,
-    /// Probes have begun to fail, for this reason, or don't fail any more.
+    /// First failure with its reason, or `None` within for the first success afterwards; `None` if
+    /// nothing changed.
     pub turned: Option<Option<String>>,
 }
 
-/// A server whose path is probed.
+/// A server with its path.
 #[derive(Clone, Debug)]
 struct ProbedPath {
     port: u16,
@@ -65,18 +64,17 @@ struct ProbedPath {
     fails: bool,
 }
 
-/// All paths that are probed. One is probed at a time, so that probes don't meet on a link that
-/// they share.
+/// All probed paths. Probes run one at a time, so that they don't compete on a shared link.
 #[derive(Clone, Debug, Default)]
 pub struct PathProber {
     all: BTreeMap<IpAddr, ProbedPath>,
-    /// The one that is being probed.
+    /// Path whose probe is under way.
     under_way: Option<IpAddr>,
 }
 
 impl PathProber {
-    /// Probes the paths to these servers from now on, each at the port of its agent. Of two wishes
-    /// for one the shorter interval counts.
+    /// Replaces the set of probed paths, with the ports of the servers' agents. If several names
+    /// probe a path, the shortest interval counts.
     pub fn follow(&mut self, wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>, now_ms: u64) {
         let mut before = core::mem::take(&mut self.all);
         for (address, port, probing) in wanted {
@@ -96,7 +94,7 @@ impl PathProber {
         }
     }
 
-    /// The path that is to be probed now, if any is.
+    /// Returns the path to probe now, if any.
     pub fn poll(&mut self, now_ms: u64) -> Option<PathOrder> {
         if self.under_way.is_some() {
             return None;
@@ -111,7 +109,7 @@ impl PathProber {
         Some(PathOrder { to: SocketAddr::new(*address, path.port), mode: path.probing.mode })
     }
 
-    /// A probe is through: what it found, or why nothing.
+    /// Applies the result of a probe.
     pub fn probed(
         &mut self,
         address: IpAddr,
@@ -119,7 +117,7 @@ impl PathProber {
         now_ms: u64,
     ) -> PathChange {
         self.under_way = self.under_way.filter(|under_way| *under_way != address);
-        // It may be gone by a reload.
+        // A reload may have removed the path.
         let Some(path) = self.all.get_mut(&address) else { return PathChange::default() };
         let before = path.found.map(|(found, _)| found);
         match result {
@@ -140,7 +138,7 @@ impl PathProber {
         }
     }
 
-    /// The path to a server, and how old that is, in milliseconds.
+    /// Returns the path to a server, with its age in milliseconds.
     pub fn of(&self, address: IpAddr, now_ms: u64) -> Option<(MeasuredPath, u64)> {
         let path = self.all.get(&address)?;
         let (found, at_ms) = path.found?;
@@ -148,8 +146,8 @@ impl PathProber {
         (age_ms < path.kept_ms()).then_some((found, age_ms))
     }
 
-    /// Adds that to a server's report, which tells what clients have shown: where it does, that
-    /// counts. How old it is, in milliseconds, if it was used.
+    /// Fills in bandwidths that the server's report lacks; measurements by clients take precedence.
+    /// Returns the age of the probe in milliseconds, if it was used.
     pub fn complete(&self, report: &mut Report, address: IpAddr, now_ms: u64) -> Option<u64> {
         let (found, age_ms) = self.of(address, now_ms)?;
         let is_unknown = report.bottleneck_bps.is_none() || report.available_bps.is_none();
@@ -158,7 +156,7 @@ impl PathProber {
         is_unknown.then_some(age_ms)
     }
 
-    /// When there is something to do next, in milliseconds.
+    /// Time of the next probe, in milliseconds.
     pub fn next_at(&self) -> u64 {
         match self.under_way {
             Some(_) => u64::MAX,

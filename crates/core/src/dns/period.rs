@@ -1,28 +1,27 @@
-//! How long ranks of a name count as they were: always as long, or by time of day.
+//! Period for which ranks of a name stay valid: constant, or by time of day.
 
 use alloc::boxed::Box;
 
-/// A second of the day, and how long ranks count from then on, in milliseconds; 0: until they
-/// change.
+/// Second of the day, and the period from then on in milliseconds; 0 means until loads change.
 pub type PeriodStep = (u32, u64);
 
-/// For how long, by time of day.
+/// Periods by time of day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period(Box<[PeriodStep]>);
 
 impl Period {
-    /// By steps of which each is later than the one before; none: until loads change.
+    /// Returns periods by steps in ascending order; empty means until loads change.
     pub fn new(steps: impl Into<Box<[PeriodStep]>>) -> Period {
         Period(steps.into())
     }
 
-    /// The same all day, in milliseconds; 0: until loads change.
+    /// Returns a constant period in milliseconds; 0 means until loads change.
     pub fn always(ms: u64) -> Period {
         Period(Box::new([(0, ms)]))
     }
 
-    /// How long, at a second of the day, in milliseconds. Before the day's first step the last one
-    /// of the day before holds.
+    /// Returns the period at a second of the day, in milliseconds. Before the first step that of
+    /// the last step counts.
     pub fn ms_at(&self, second: u32) -> u64 {
         let since = self.0.iter().rev().find(|(from, _)| *from <= second);
         since.or(self.0.last()).map_or(0, |(_, ms)| *ms)

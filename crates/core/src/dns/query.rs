@@ -1,20 +1,18 @@
-//! A query, as far as it can be read. Hostile until read: every length is looked at, nothing is
-//! copied but the name.
+//! Parser of queries. The input is hostile: every length is checked, and nothing but the name is
+//! copied.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::name::{Lowered, NAME_MAX};
 use super::wire::{CLASS_ANY, CLASS_IN, HEADER_LEN, QR, Rcode, option, rtype};
 
-/// The most records that are looked through for the one of EDNS.
+/// Maximum number of additional records searched for the OPT record.
 const ADDITIONAL_MAX: u16 = 8;
 
-/// A query that can be answered.
 #[derive(Debug)]
 pub(super) struct Query<'a> {
-    /// The question as it came.
+    /// Question in wire format.
     pub(super) question: &'a [u8],
-    /// The name of the question.
     pub(super) name: Lowered,
     pub(super) rtype: u16,
     pub(super) class: u16,
@@ -22,83 +20,82 @@ pub(super) struct Query<'a> {
     pub(super) signature: Option<Signature<'a>>,
 }
 
-/// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too
-/// (RFC 6891, section 7).
+/// Error of a query, and true if the query has an OPT record: then the answer has one, too (RFC
+/// 6891, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryError {
     pub(super) rcode: Rcode,
     pub(super) has_edns: bool,
 }
 
-/// The record that signs a query (RFC 8945, section 4.2).
+/// TSIG record of a query (RFC 8945, section 4.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signature<'a> {
     message: &'a [u8],
-    /// Where the key's name stands, which may be compressed.
+    /// Offset of the key's name, which may be compressed.
     key_at: usize,
-    /// The algorithm's.
+    /// Name of the algorithm.
     pub(super) algorithm: &'a [u8],
-    /// When it was signed, and how far clocks may differ.
+    /// Time of signing, and allowed clock difference.
     pub(super) time_fudge: &'a [u8; 8],
-    /// The number that the message had when it was signed.
+    /// Message ID at the time of signing.
     pub(super) id: [u8; 2],
 }
 
 impl Signature<'_> {
-    /// Writes out the key's name; how long it is.
+    /// Writes the key's name without compression, and returns its length.
     pub(super) fn key(&self, out: &mut [u8; NAME_MAX]) -> Option<usize> {
         expand(self.message, self.key_at, out)
     }
 }
 
-/// A client's EDNS options (RFC 6891).
+/// EDNS of a query (RFC 6891).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Edns<'a> {
     pub(super) udp_len: u16,
     pub(super) version: u8,
-    /// Whether it wants signatures.
+    /// True if the client requests signatures.
     pub(super) dnssec_ok: bool,
     pub(super) subnet: Option<Subnet>,
-    /// The client's own cookie and, if it has one, this server's.
+    /// Client cookie, and server cookie if present.
     pub(super) cookie: Option<(&'a [u8], &'a [u8])>,
     pub(super) wants_nsid: bool,
 }
 
-/// For which clients a resolver asks (RFC 7871).
+/// Client subnet of a resolver's query (RFC 7871).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subnet {
-    /// None of family 0, by which a client says no more than that its own address is nobody's
-    /// business.
+    /// Address; `None` for family 0, by which a client requests that its address is not used.
     pub(super) address: Option<IpAddr>,
     pub(super) prefix_len: u8,
 }
 
-/// A message's first octets.
+/// Header of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) id: u16,
     pub(super) flags: u16,
 }
 
-/// Reads a message's header; `None` for what must not be answered: what is no message, and answers.
+/// Reads a message's header; `None` for messages without an answer: truncated ones and responses.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     let header = bytes.first_chunk::<HEADER_LEN>()?;
     let header = Header { id: word(header, 0)?, flags: word(header, 2)? };
     (header.flags & QR == 0).then_some(header)
 }
 
-/// Reads what is behind it.
+/// Reads the message after its header.
 pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, QueryError> {
     if header.flags >> 11 & 0xf != 0 {
         return Err(QueryError { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
-    // Only a message that can't be read is gone through a second time.
+    // Only a malformed message is searched a second time.
     try_read(bytes).ok_or_else(|| QueryError { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
 }
 
 fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
     let count = |at| word(bytes, at);
-    // One question (RFC 9619), and nothing that only answers have.
+    // Exactly one question (RFC 9619), and no answer or authority records.
     if (count(4)?, count(6)?, count(8)?) != (1, 0, 0) || count(10)? > ADDITIONAL_MAX {
         return None;
     }
@@ -110,7 +107,7 @@ fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
     let mut query = Query { question, name, rtype, class, edns: None, signature: None };
     for _ in 0..count(10)? {
         let (record, behind) = record(rest)?;
-        // A signature covers all before it, and stands last (RFC 8945, section 5.1).
+        // The signature must be the last record (RFC 8945, section 5.1).
         if query.signature.is_some() {
             return None;
         }
@@ -124,12 +121,11 @@ fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
         }
         rest = behind;
     }
-    // Bytes behind the message belong to none.
+    // Trailing bytes are an error.
     rest.is_empty().then_some(query)
 }
 
-/// Whether a message that isn't understood has a record of EDNS, as far as records can be found in
-/// it.
+/// True if a malformed message has an OPT record, as far as records can be parsed.
 fn has_edns(bytes: &[u8]) -> bool {
     let look = || {
         let mut rest = bytes.get(HEADER_LEN..)?;
@@ -153,21 +149,21 @@ fn has_edns(bytes: &[u8]) -> bool {
 }
 
 impl Query<'_> {
-    /// Whether it is about the Internet.
+    /// True for class IN or ANY.
     pub(super) fn is_internet(&self) -> bool {
         matches!(self.class, CLASS_IN | CLASS_ANY)
     }
 }
 
-/// A record behind its name.
+/// A record without its name.
 struct RecordFields<'a> {
     rtype: u16,
-    /// Class, time to live and length.
+    /// Class, TTL and length.
     fixed: &'a [u8; 8],
     data: &'a [u8],
 }
 
-/// The first of these records, and what is behind it.
+/// Returns the first record, and the bytes after it.
 fn record(bytes: &[u8]) -> Option<(RecordFields<'_>, &[u8])> {
     let (_, behind_name) = skip_name(bytes)?;
     let (rtype, behind) = behind_name.split_first_chunk::<2>()?;
@@ -177,8 +173,8 @@ fn record(bytes: &[u8]) -> Option<(RecordFields<'_>, &[u8])> {
     Some((RecordFields { rtype: u16::from_be_bytes(*rtype), fixed, data }, rest))
 }
 
-/// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section
-/// 4.2).
+/// Reads a TSIG record; `key_at` is the offset of the record. Class must be ANY and TTL 0 (RFC
+/// 8945, section 4.2).
 fn signature<'a>(message: &'a [u8], key_at: usize, record: &RecordFields<'a>) -> Option<Signature<'a>> {
     if record.fixed[..6] != [0, CLASS_ANY as u8, 0, 0, 0, 0] {
         return None;
@@ -193,7 +189,8 @@ fn signature<'a>(message: &'a [u8], key_at: usize, record: &RecordFields<'a>) ->
     (behind.len() == 2 + mac + 6 + others).then_some(Signature { message, key_at, algorithm, time_fudge, id })
 }
 
-/// Writes out a name that may be compressed, whose pointers lead back only; how long it is.
+/// Writes a compressed name without compression, and returns its length. Pointers must lead
+/// backwards.
 fn expand(message: &[u8], mut at: usize, out: &mut [u8; NAME_MAX]) -> Option<usize> {
     let (mut len, mut begin) = (0, at);
     loop {
@@ -218,7 +215,7 @@ fn expand(message: &[u8], mut at: usize, out: &mut [u8; NAME_MAX]) -> Option<usi
     }
 }
 
-/// Goes by a name; whether it is the root.
+/// Skips a name. Returns true if it is the root.
 fn skip_name(bytes: &[u8]) -> Option<(bool, &[u8])> {
     let (mut rest, mut is_root) = (bytes, true);
     loop {
@@ -226,7 +223,7 @@ fn skip_name(bytes: &[u8]) -> Option<(bool, &[u8])> {
         match len {
             0 => return Some((is_root, behind)),
             1..64 => rest = behind.get(usize::from(*len)..)?,
-            // A pointer ends a name; where it leads is no matter here.
+            // A pointer ends a name; its target does not matter here.
             0xc0.. => return Some((false, behind.get(1..)?)),
             _ => return None,
         }
@@ -250,7 +247,7 @@ fn options_of<'a>(fixed: &[u8; 8], mut data: &'a [u8]) -> Option<Edns<'a>> {
             option::NSID => edns.wants_nsid = true,
             option::SUBNET => edns.subnet = Some(subnet(value)?),
             option::COOKIE if matches!(value.len(), 8 | 16..=40) => edns.cookie = Some(value.split_at(8)),
-            // RFC 7873, section 5.2.2.
+            // Invalid length (RFC 7873, section 5.2.2).
             option::COOKIE => return None,
             _ => {}
         }
@@ -258,7 +255,8 @@ fn options_of<'a>(fixed: &[u8; 8], mut data: &'a [u8]) -> Option<Edns<'a>> {
     Some(edns)
 }
 
-/// RFC 7871, section 7.1.2: what isn't well-formed is an error. Family 0 has no address.
+/// Reads a client subnet; malformed ones are an error (RFC 7871, section 7.1.2). Family 0 has no
+/// address.
 fn subnet(value: &[u8]) -> Option<Subnet> {
     let (&[_, family, prefix_len, scope], address) = value.split_first_chunk::<4>()?;
     let is_whole = word(value, 0)? == u16::from(family) && scope == 0;

@@ -1,4 +1,4 @@
-//! Servers that are listed for one name alone.
+//! Servers that the configuration lists for a DNS name itself, apart from those of services.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -8,23 +8,23 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::pool;
 
-/// A server of a name.
+/// Server in the list of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnServer {
-    /// Its name, unique among the servers of a name; `None`: its address is its name.
+    /// Name, unique within the list. `None` if the configuration has only an address.
     pub name: Option<Arc<str>>,
-    /// Where it is, with the port that is probed.
+    /// Address in DNS answers, with the port to probe.
     pub address: SocketAddr,
-    /// Its share relative to the others; 0 drains.
+    /// Weight relative to the other servers; 0 drains the server.
     pub weight: u16,
-    /// Whether answers have it only while no server without this lives.
+    /// True if DNS answers have the server's address only while no other server works.
     pub backup: bool,
-    /// Where it is probed, if not at its address.
+    /// Address to probe, if it differs from `address`.
     pub health_address: Option<IpAddr>,
 }
 
 impl OwnServer {
-    /// Its name.
+    /// Returns the name, or the address if there is no name.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.name {
             Some(name) => Cow::Borrowed(name),
@@ -33,18 +33,18 @@ impl OwnServer {
     }
 }
 
-/// The servers of a name, as the file has them. Settings are shared by all names that have the
-/// same.
+/// List of servers of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
-    /// In the order of the file.
+    /// Servers in the order of the configuration.
     pub servers: Box<[OwnServer]>,
-    /// How they are looked after.
+    /// Probes, reports and slow start of the servers. Names with equal settings share one value.
     pub settings: Arc<pool::PoolSettings>,
 }
 
 impl ServerList {
-    /// Where a server stands that was at `place` when its address was this one.
+    /// Returns the index of a server with this address: `place` if the server there has it, or else
+    /// the first one.
     pub fn place_of(&self, place: usize, address: SocketAddr) -> Option<usize> {
         let is_there = self.servers.get(place).is_some_and(|server| server.address == address);
         let found = || self.servers.iter().position(|server| server.address == address);

@@ -1,5 +1,5 @@
-//! A balanced name at one moment, for whoever looks at it. There may be hundreds of thousands: what
-//! is only shown is made when somebody looks.
+//! A balanced name at one time, for views. There may be hundreds of thousands, so derived values
+//! are computed on demand.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::boxed::Box;
@@ -16,58 +16,55 @@ use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
 
-/// An address that a name may be answered with. There may be hundreds of thousands: what is only
-/// shown is made when somebody looks.
+/// An address of a name at one time. There may be hundreds of thousands, so derived values are
+/// computed on demand.
 #[derive(Clone, Debug)]
 pub struct AddressSnapshot {
-    /// It.
     pub address: IpAddr,
-    /// The server's name; `None`: the server is called by its address.
+    /// Name of the server; `None` if the server is named by its address.
     pub server: Option<Arc<str>>,
-    /// How its server is.
+    /// State of the server.
     pub state: ServerState,
-    /// How often it is given, relative to the others of its name.
+    /// Frequency relative to the other addresses of the name.
     pub share: u16,
-    /// Its weight.
     pub weight: u16,
-    /// How much of that it has by now, in tenths.
+    /// Part of the weight after slow start and report, in tenths.
     pub tenths: u16,
-    /// Its share of its weight, in thousandths; none of a dead server.
+    /// Part of the weight, in thousandths; `None` for a failed server.
     pub permille: Option<u32>,
-    /// The numbers of it that go on without another snapshot.
+    /// Live counters of the address.
     pub counts: Arc<AddressCounts>,
-    /// Why it isn't up.
+    /// Reason why the server isn't up.
     pub reason: Option<Box<str>>,
-    /// The signals of its load.
+    /// Load of the server, if known.
     pub load: Option<Box<LoadSnapshot>>,
 }
 
-/// The load of a server that reports it, or that is given by it.
+/// Load of a server that reports, or that is selected by load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadSnapshot {
-    /// The load that it reports.
     pub report: Report,
-    /// How old that was, in milliseconds.
+    /// Age of the report at the time of the snapshot, in milliseconds.
     pub age_ms: Option<u64>,
-    /// How old that was which a probe found of its path, likewise, where that is in the report.
+    /// Age of the path probe's result in milliseconds, if `report` includes it.
     pub probed_ms: Option<u64>,
-    /// The load that its share was made of, where policies go by load.
+    /// Signals that its share was computed from, if the policy depends on load.
     pub weighed: Signals,
 }
 
-/// A balanced name at one moment.
+/// A balanced name at one time.
 #[derive(Clone, Debug)]
 pub struct NameSnapshot {
-    /// As its operator describes it.
+    /// Settings of the name.
     pub name: Arc<BalancedName>,
-    /// Where the first one is always given first: in this order.
+    /// Addresses, sorted by rank if the selection depends on order.
     pub addresses: Box<[AddressSnapshot]>,
-    /// When that was, in milliseconds of the monotonic clock.
+    /// Time of the snapshot by the monotonic clock, in milliseconds.
     pub at_ms: u64,
 }
 
 impl AddressSnapshot {
-    /// Its server's name.
+    /// Name of the server, or the address if there is none.
     pub fn server(&self) -> Cow<'_, str> {
         match &self.server {
             Some(server) => Cow::Borrowed(server),
@@ -75,35 +72,36 @@ impl AddressSnapshot {
         }
     }
 
-    /// The server's report of its load.
+    /// Last report of the server.
     pub fn report(&self) -> Report {
         self.load.as_ref().map(|load| load.report).unwrap_or_default()
     }
 
-    /// How old that is, in milliseconds when this was shown.
+    /// Age of the report at the time of the snapshot, in milliseconds.
     pub fn age_ms(&self) -> Option<u64> {
         self.load.as_ref()?.age_ms
     }
 
-    /// How old what a probe found of its path is, likewise, where that counts.
+    /// Age of the path probe's result in milliseconds, if it counts.
     pub fn probed_ms(&self) -> Option<u64> {
         self.load.as_ref()?.probed_ms
     }
 
-    /// Whether answers have it while others live.
+    /// True if the address is answered while other servers work.
     pub fn is_given(&self) -> bool {
         self.state == ServerState::Up && self.share > 0
     }
 }
 
 impl NameSnapshot {
-    /// Those that are given besides an address: the versions of IP are asked for one by one.
+    /// Returns the answered addresses of the same IP version, which is queried separately.
     fn other_addresses(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
         let is_ipv4 = shown.address.is_ipv4();
         self.addresses.iter().filter(move |one| one.is_given() && one.address.is_ipv4() == is_ipv4)
     }
 
-    /// 1 for whoever is given first, or most often; none of who isn't given.
+    /// Rank: 1 is the address that is answered first or most often. `None` if the address is not
+    /// answered.
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
             Selection::Failover => {
@@ -114,7 +112,7 @@ impl NameSnapshot {
         shown.is_given().then_some(better as u64 + 1)
     }
 
-    /// Why an address has its share, in words.
+    /// Reason of an address's share, in words.
     pub fn cause(&self, shown: &AddressSnapshot) -> String {
         let Some(permille) = shown.permille else {
             return shown.reason.as_deref().unwrap_or(shown.state.name()).to_owned();
@@ -134,7 +132,7 @@ impl NameSnapshot {
         }
     }
 
-    /// The part of the answers that gives it first.
+    /// Part of the answers with the address in first place.
     pub fn part(&self, shown: &AddressSnapshot) -> f64 {
         let sum: u64 = self.other_addresses(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {

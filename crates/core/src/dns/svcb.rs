@@ -1,15 +1,15 @@
-//! Service bindings (RFC 9460): the addresses that an HTTPS or SVCB record hints at.
+//! Service bindings (RFC 9460): address hints of HTTPS and SVCB records.
 //!
-//! A client that trusts hints connects without waiting for an A record. Those in a file would lead
-//! it to servers that are down, so a record for the balanced name itself gets the hints that an A
-//! and an AAAA record would have.
+//! Clients that use hints connect without waiting for an A record. Hints from a file could lead to
+//! failed servers, so a record for the balanced name itself gets hints with the same addresses as A
+//! and AAAA records.
 
 /// Parameters that are replaced (RFC 9460, section 14.3.2).
 pub(super) const IPV4_HINT: u16 = 4;
 pub(super) const IPV6_HINT: u16 = 6;
 
-/// A record's data around its hints. Parameters stand in the order of their numbers (RFC 9460,
-/// section 2.2), and one number is between the two.
+/// Record data around its hints. Parameters are sorted by key (RFC 9460, section 2.2), and one key
+/// lies between the two hints.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SvcbRecord<'d> {
     pub(super) before: &'d [u8],
@@ -17,18 +17,17 @@ pub(super) struct SvcbRecord<'d> {
     pub(super) behind: &'d [u8],
 }
 
-/// Takes a record's data apart; `None` where it isn't about the owner's own addresses, or not in
-/// order.
+/// Splits a record's data; `None` if its target isn't the owner, or parameters are not sorted.
 pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>> {
     let (priority, rest) = data.split_first_chunk::<2>()?;
-    // 0 is an alias; a target of nothing but the root is the owner (RFC 9460, section 2.5).
+    // Priority 0 is an alias; an empty target is the owner (RFC 9460, section 2.5).
     let target_len = name_len(rest)?;
     let target = rest.get(..target_len)?;
     if *priority == [0, 0] || target_len > 1 && !target.eq_ignore_ascii_case(owner) {
         return None;
     }
     let begin = 2 + target_len;
-    // Where parameters with a number of at least that begin.
+    // Offset of the first parameter with at least each key.
     let mut ends = [None; 4];
     let (mut at, mut last) = (begin, None);
     while at < data.len() {
@@ -54,7 +53,7 @@ pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>>
     })
 }
 
-/// How long a name is that stands at the beginning, its end included.
+/// Returns the length of the name at the start, with its end.
 fn name_len(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -103,7 +102,7 @@ mod tests {
         assert_eq!(around(&record(1, b"\x03cdn\x00", &[]), OWNER), None);
         assert_eq!(around(&record(1, &[0], &[param(3, b""), param(1, b"")]), OWNER), None, "not in order");
         let whole = record(1, &[0], &[param(1, b"\x02h2"), param(IPV4_HINT, &[192, 0, 2, 1])]);
-        // Where the first parameter ends a record may, too.
+        // A record may also end after its first parameter.
         let ends = [3, 10, whole.len()];
         for len in 0..whole.len() {
             assert_eq!(around(&whole[..len], OWNER).is_some(), ends.contains(&len), "cut off at {len}");

@@ -1,12 +1,12 @@
-//! A list of which a few entries change at a time while many threads read it: the others are shared
-//! with the list before.
+//! List that many threads read while a few entries are replaced: unchanged entries are shared with
+//! the previous list.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Entries that are copied together, by their references: a change costs this many and one for each
-/// so many of all.
+/// Number of entries per chunk. A change copies one chunk of references, and the references of all
+/// chunks.
 const CHUNK: usize = 128;
 
 /// A list of shared entries.
@@ -16,28 +16,27 @@ pub struct SharedList<T> {
 }
 
 impl<T> SharedList<T> {
-    /// The entry at a place.
+    /// Returns the entry at an index.
     pub fn get(&self, at: usize) -> Option<&Arc<T>> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         let full = self.chunks.len().saturating_sub(1) * CHUNK;
         self.chunks.last().map_or(0, |last| full + last.len())
     }
 
-    /// Whether there are none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// All of them, in order.
+    /// Returns all entries in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
-    /// The same with others at these places; a place that there isn't is passed over.
+    /// Returns a list with other entries at these indexes; unknown indexes are ignored.
     #[must_use]
     pub fn with(&self, changes: impl IntoIterator<Item = (usize, Arc<T>)>) -> SharedList<T> {
         let mut by_chunk: BTreeMap<usize, Vec<(usize, Arc<T>)>> = BTreeMap::new();

@@ -1,65 +1,56 @@
-//! The parts of messages, and the writer of one.
+//! Record types and codes, and the writer of messages.
 
 use super::name::parents;
 
-/// Types of records, by number (IANA).
+/// Record types (IANA).
 pub mod rtype {
-    /// An IPv4 address.
     pub const A: u16 = 1;
-    /// A server of a zone.
+    /// Name server of a zone.
     pub const NS: u16 = 2;
-    /// Another name for this one.
+    /// Alias of another name.
     pub const CNAME: u16 = 5;
-    /// A zone's beginning.
+    /// Start of a zone.
     pub const SOA: u16 = 6;
-    /// A host's kind; here that there is more than is told (RFC 8482).
+    /// Host information; used for ANY queries (RFC 8482).
     pub const HINFO: u16 = 13;
-    /// The mail server of this name.
     pub const MX: u16 = 15;
-    /// An IPv6 address.
     pub const AAAA: u16 = 28;
-    /// Another name for all below this one.
+    /// Alias of a subtree.
     pub const DNAME: u16 = 39;
-    /// The pseudo-record of EDNS (RFC 6891).
+    /// EDNS pseudo-record (RFC 6891).
     pub const OPT: u16 = 41;
-    /// The key of a zone below.
+    /// Delegation signer, in the parent zone.
     pub const DS: u16 = 43;
-    /// A signature of a set of records (RFC 4034).
+    /// Signature of a set of records (RFC 4034).
     pub const RRSIG: u16 = 46;
-    /// The next name, by which it is shown that there is none between (RFC 4034).
+    /// Next name, for authenticated denial (RFC 4034).
     pub const NSEC: u16 = 47;
-    /// A key of the zone itself (RFC 4034).
+    /// Key of the zone (RFC 4034).
     pub const DNSKEY: u16 = 48;
-    /// The next name, hashed (RFC 5155).
+    /// Next hashed name (RFC 5155).
     pub const NSEC3: u16 = 50;
-    /// How names are hashed (RFC 5155).
+    /// Parameters of hashed names (RFC 5155).
     pub const NSEC3PARAM: u16 = 51;
-    /// A service: where it is, and how it is spoken to (RFC 9460).
+    /// Service binding (RFC 9460).
     pub const SVCB: u16 = 64;
-    /// The same of a web site.
+    /// Service binding of a web site (RFC 9460).
     pub const HTTPS: u16 = 65;
-    /// A signature of the message (RFC 8945).
+    /// Signature of the message (RFC 8945).
     pub const TSIG: u16 = 250;
-    /// A zone's changes.
     pub const IXFR: u16 = 251;
-    /// A whole zone.
     pub const AXFR: u16 = 252;
-    /// All types.
+    /// Query for all types.
     pub const ANY: u16 = 255;
 }
 
-/// The Internet.
 pub(super) const CLASS_IN: u16 = 1;
-/// Any class.
 pub(super) const CLASS_ANY: u16 = 255;
 
 pub(super) const HEADER_LEN: usize = 12;
-/// Bits of the header's third and fourth octet.
 pub(super) const QR: u16 = 1 << 15;
 pub(super) const AA: u16 = 1 << 10;
 pub(super) const TC: u16 = 1 << 9;
 pub(super) const RD: u16 = 1 << 8;
-/// Options of [`rtype::OPT`].
 pub(super) mod option {
     pub(crate) const NSID: u16 = 3;
     pub(crate) const SUBNET: u16 = 8;
@@ -67,29 +58,25 @@ pub(super) mod option {
     pub(crate) const ERROR: u16 = 15;
 }
 
-/// The result of a query (RFC 1035, section 4.1.1; RFC 6891).
+/// Response code (RFC 1035, section 4.1.1; RFC 6891).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rcode {
-    /// It was answered.
     NoError,
-    /// It can't be read.
     FormErr,
-    /// This server can't answer now.
+    /// Temporary failure of this server.
     ServFail,
-    /// There is no such name.
+    /// The name does not exist.
     NxDomain,
-    /// That isn't done here.
     NotImp,
-    /// It isn't answered here.
+    /// The query is not answered by this server.
     Refused,
-    /// It is signed by a key that isn't known here (RFC 8945).
+    /// Unknown key of a signature (RFC 8945).
     NotAuth,
-    /// Of an EDNS version that isn't known here.
     BadVers,
 }
 
 impl Rcode {
-    /// All of them, in order.
+    /// All codes, in order.
     pub const ALL: [Rcode; 8] = [
         Rcode::NoError,
         Rcode::FormErr,
@@ -101,7 +88,6 @@ impl Rcode {
         Rcode::BadVers,
     ];
 
-    /// Its number.
     pub const fn code(self) -> u16 {
         match self {
             Rcode::NoError => 0,
@@ -115,7 +101,7 @@ impl Rcode {
         }
     }
 
-    /// In a word, for metrics and views.
+    /// Name in metrics and views.
     pub const fn name(self) -> &'static str {
         match self {
             Rcode::NoError => "noerror",
@@ -130,11 +116,11 @@ impl Rcode {
     }
 }
 
-/// There is no room for a record.
+/// Error: no room for a record.
 #[derive(Debug)]
 pub(super) struct SizeExceeded;
 
-/// The sections of records (RFC 1035, section 4.1).
+/// Sections of records (RFC 1035, section 4.1).
 #[derive(Clone, Copy)]
 pub(super) enum RecordSection {
     Answer,
@@ -142,20 +128,21 @@ pub(super) enum RecordSection {
     Additional,
 }
 
-/// Writes a message: a question that was asked, and records.
+/// Writer of a message: a question and records.
 pub(super) struct Writer<'a> {
     out: &'a mut [u8],
     len: usize,
-    /// Where the records begin, and the question ends.
+    /// Offset of the first record, after the question.
     records: usize,
-    /// How long the question's name is.
+    /// Length of the question's name.
     question_name: usize,
     counts: [u16; 3],
     written: WrittenNames,
 }
 
 impl<'a> Writer<'a> {
-    /// Begins with a question as it came (none if it is empty), whose name has this length.
+    /// Starts a message with a question in wire format (empty for none), whose name has this
+    /// length.
     pub(super) fn begin(
         out: &'a mut [u8],
         question: &[u8],
@@ -167,7 +154,7 @@ impl<'a> Writer<'a> {
         Ok(Writer { out, len: records, records, question_name: name_len, counts: [0; 3], written })
     }
 
-    /// Leaves so much room at the end; what was left before is given back.
+    /// Limits the length of the message to `limit`.
     pub(super) fn reserve(&mut self, limit: usize) -> SizeLimit {
         SizeLimit { limit: limit.min(self.out.len()) }
     }
@@ -176,13 +163,12 @@ impl<'a> Writer<'a> {
         self.len
     }
 
-    /// Forgets all records.
     pub(super) fn clear(&mut self) {
         self.written.forget(self.records);
         (self.len, self.counts) = (self.records, [0; 3]);
     }
 
-    /// One record; nothing of it where there is no room.
+    /// Writes one record completely, or nothing if there is no room.
     pub(super) fn record(
         &mut self,
         limit: SizeLimit,
@@ -197,8 +183,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section
-    /// 4).
+    /// Writes one record of a zone. Data is compressed for types where readers expect that (RFC
+    /// 3597, section 4).
     pub(super) fn stored(
         &mut self,
         limit: SizeLimit,
@@ -261,22 +247,22 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where the question has this name, or one that ends in it. An owner's letters are those of
-    /// the question.
+    /// Returns the offset of a name in the question, or of a parent of it. The question's letter
+    /// case is used for the owner.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
         let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
-        // The root is shorter than a pointer.
+        // A pointer is longer than the root.
         let mut places = parents(question).filter(|_| owner.len() > 1);
         let found = places.find(|name| name.eq_ignore_ascii_case(owner))?;
         Some(HEADER_LEN + question.len() - found.len())
     }
 
-    /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035,
-    /// section 4.1.4).
+    /// Writes a name, with a pointer for a suffix that was written with the same letter case (RFC
+    /// 1035, section 4.1.4).
     fn put_name(&mut self, limit: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
         let begin = self.len;
         if self.written.count == 0 {
-            // Most answers have no name but that one.
+            // The question's name is added on demand, since most answers need no other.
             let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(SizeExceeded)?;
             self.written.add(question, HEADER_LEN, question.len());
         }
@@ -304,7 +290,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the header; how long the message is.
+    /// Writes the header, and returns the message's length.
     pub(super) fn finish(self, id: u16, flags: u16) -> usize {
         let question = u16::from(self.records > HEADER_LEN);
         let words = [id, flags, question, self.counts[0], self.counts[1], self.counts[2]];
@@ -322,14 +308,13 @@ fn pointer(at: usize) -> [u8; 2] {
 /// A part of a record's data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RdataPart<'d> {
-    /// A name, whose letters are the same in either case (RFC 4343).
+    /// A name, which is case-insensitive (RFC 4343).
     Name(&'d [u8]),
-    /// Anything else.
+    /// Bytes without domain names.
     Octets(&'d [u8]),
 }
 
-/// The parts of well-formed data of a type, in their order: what stands before the names, those,
-/// and the rest.
+/// Splits well-formed data of a type into the bytes before the names, the names, and the rest.
 pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = RdataPart<'_>> {
     let (before, names) = names_in(rtype);
     let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
@@ -343,7 +328,7 @@ pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = RdataPart<'
     core::iter::once(RdataPart::Octets(before)).chain(names).chain([RdataPart::Octets(rest)])
 }
 
-/// The octets before the names in the data of a type, and how many names there are.
+/// Returns the number of bytes before the names in the data of a type, and the number of names.
 fn names_in(rtype: u16) -> (usize, usize) {
     match rtype {
         // NS, MD, MF, CNAME, MB, MG, MR, PTR, DNAME
@@ -358,21 +343,21 @@ fn names_in(rtype: u16) -> (usize, usize) {
     }
 }
 
-/// Whether names in the data of a type may be compressed: in those of RFC 1035 alone, since whoever
-/// doesn't know a type can't read names in it (RFC 3597, section 4).
+/// True if names in the data of a type may be compressed: only in types of RFC 1035, since readers
+/// can't decompress unknown types (RFC 3597, section 4).
 fn is_compressed(rtype: u16) -> bool {
     matches!(rtype, rtype::NS..=9 | 12 | 14 | rtype::MX)
 }
 
-/// How many names are found again. Beyond that they are written out.
+/// Maximum number of names to point to. Further ones are written without pointers.
 const WRITTEN_MAX: usize = 64;
-/// Where pointers lead at most.
+/// Maximum offset of a pointer.
 const POINTER_MAX: usize = 0x3fff;
 
-/// Where names, and what is above them, stand in a message.
+/// Offsets of names and their parents in a message.
 struct WrittenNames {
-    /// Where each is, and how long it would be without compression: few that differ are equally
-    /// long.
+    /// Offset and uncompressed length of each name: names of different content rarely have equal
+    /// length.
     places: [(u16, u8); WRITTEN_MAX],
     count: usize,
 }
@@ -384,20 +369,20 @@ impl Default for WrittenNames {
 }
 
 impl WrittenNames {
-    /// Notes a name that stands at `at`, of which so many octets are new there.
+    /// Adds a name at offset `at`, of which `new` bytes were written there.
     fn add(&mut self, name: &[u8], at: usize, new: usize) {
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             let behind = name.len() - rest.len();
             let place =
                 self.places.get_mut(self.count).filter(|_| behind < new && at + behind <= POINTER_MAX);
             let Some(place) = place else { return };
-            // Both are below what was looked at just now, or by who read the name.
+            // Both fit, as checked above and by the parser of the name.
             *place = ((at + behind) as u16, rest.len() as u8);
             self.count += 1;
         }
     }
 
-    /// Forgets what stood behind that.
+    /// Removes names at or after this offset.
     fn forget(&mut self, len: usize) {
         let count = self.places.iter().take(self.count).take_while(|(at, _)| usize::from(*at) < len).count();
         self.count = count;
@@ -410,8 +395,8 @@ impl WrittenNames {
     }
 }
 
-/// Whether a message has a name there, letter by letter. Its pointers were written here, and lead
-/// back.
+/// True if the message has this name at an offset, with the same letter case. Pointers were written
+/// here, and lead backwards.
 fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
     for rest in parents(name) {
         let Some(label) = rest.first().and_then(|len| rest.get(..=usize::from(*len))) else { return false };
@@ -428,7 +413,7 @@ fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
     true
 }
 
-/// How far records may go.
+/// Limit of the message's length.
 #[derive(Clone, Copy)]
 pub(super) struct SizeLimit {
     limit: usize,

@@ -1,4 +1,4 @@
-//! A zone: what its file says, found by name.
+//! A zone: records of its file, by name.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -7,106 +7,103 @@ use alloc::vec::Vec;
 use super::name::{NAME_MAX, Name, parents};
 use super::wire::{self, RdataPart, rtype};
 
-/// The most labels of a name, the root aside.
+/// Maximum number of labels of a name, without the root.
 const LABELS_MAX: usize = 127;
 
 /// The records of one type at one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RrSet {
-    /// Their type.
     pub rtype: u16,
-    /// How long they may be kept, in seconds.
+    /// Time to live, in seconds.
     pub ttl_s: u32,
-    /// The data of each, as on the wire, without compression.
+    /// Data of each record in wire format, without compression.
     pub data: Vec<Box<[u8]>>,
 }
 
 impl RrSet {
-    /// Most bytes of a message that has all of them, with a name of any length as its question, and
-    /// EDNS.
+    /// Maximum size of a message with all records, for a question of any length, with EDNS.
     fn answer_bytes(&self) -> usize {
         const HEADER: usize = 12;
         const QUESTION: usize = NAME_MAX + 4;
         const EDNS: usize = 11 + 4 + 40;
-        // A pointer to the name, type, class, TTL and length.
+        // Name pointer, type, class, TTL and length.
         const RECORD: usize = 12;
         let data: usize = self.data.iter().map(|data| RECORD + data.len()).sum();
         HEADER + QUESTION + EDNS + data
     }
 }
 
-/// The records of a name.
+/// Records of a name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ZoneNode {
     sets: Vec<RrSet>,
-    /// The number of the name whose addresses depend on how servers are.
+    /// Index of the name's address pool, if it is balanced.
     pub(super) balanced: Option<usize>,
 }
 
-/// Why a record can't be in a zone.
+/// Reason why a zone is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It belongs to another zone.
+    /// The record belongs to another zone.
     #[error("{0} is not in zone {1}")]
     Elsewhere(Name, Name),
-    /// Every zone begins with one.
+    /// The zone has no SOA record.
     #[error("zone {0} has no SOA record")]
     NoSoa(Name),
-    /// At another name, or a second one.
+    /// A second SOA record, or one at another name.
     #[error("there is a second SOA record at {0}; a zone has one, at its own name")]
     SecondSoa(Name),
-    /// No server is named for it.
+    /// The zone has no NS record at its own name.
     #[error("zone {0} has no NS record at its own name")]
     NoNs(Name),
-    /// RFC 1034, section 3.6.2.
+    /// Other records beside a CNAME (RFC 1034, section 3.6.2).
     #[error("{0} has a CNAME record and others beside it")]
     OtherDataAtCname(Name),
-    /// Not known here.
+    /// DNAME, which is not supported.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
-    /// No answer could have all of them.
+    /// The set exceeds the maximum message size.
     #[error(
         "the records of type {1} at {0} need {2} bytes in an answer, and a DNS message has at most 65535: have fewer of them"
     )]
     TooLarge(Name, u16, usize),
-    /// Answers would want signatures.
+    /// DNSSEC records, which are not supported.
     #[error(
         "{0} has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed"
     )]
     Signed(Name),
-    /// Two answers for one question.
+    /// Addresses in the file at a balanced name.
     #[error("{0} has addresses in the zone file and is balanced as well")]
     Addresses(Name),
-    /// Its answers are another server's.
+    /// A balanced name below a delegation.
     #[error("{0} belongs to {1}, which the zone file delegates")]
     Delegated(Name, Name),
 }
 
-/// A zone that holds together.
 #[derive(Clone, Debug)]
 pub struct Zone {
     apex: Name,
     nodes: BTreeMap<Name, ZoneNode>,
-    /// How long it may be kept that there is nothing, in seconds (RFC 2308).
+    /// TTL of negative answers, in seconds (RFC 2308).
     negative_ttl_s: u32,
 }
 
-/// The result of a look-up.
+/// Result of a lookup.
 pub enum Lookup<'z, 'n> {
-    /// This, perhaps without what was asked for.
+    /// Records of the name, perhaps without the type of the query.
     Found(ZoneMatch<'z>),
-    /// Other servers know.
+    /// The name is delegated.
     Referral {
-        /// From this name on.
+        /// Name of the delegated zone.
         cut: &'n [u8],
-        /// These.
+        /// Name servers of the delegated zone.
         servers: &'z RrSet,
     },
-    /// Nothing.
+    /// The name does not exist.
     Absent,
 }
 
-/// The records of a name.
+/// Records of a name.
 pub struct ZoneMatch<'z>(pub(super) &'z ZoneNode);
 
 impl ZoneNode {
@@ -120,8 +117,8 @@ impl ZoneNode {
 
     fn add(&mut self, rtype: u16, ttl_s: u32, data: Box<[u8]>) {
         match self.sets.iter_mut().find(|set| set.rtype == rtype) {
-            // Said twice is said once; all of a set have one TTL, the least (RFC 2181, sections 5
-            // and 5.2).
+            // Duplicate records are dropped, and a set has the least of its TTLs (RFC 2181,
+            // sections 5 and 5.2).
             Some(set) => {
                 set.ttl_s = set.ttl_s.min(ttl_s);
                 if !set.data.iter().any(|known| is_same(rtype, known, &data)) {
@@ -134,10 +131,10 @@ impl ZoneNode {
 }
 
 impl Zone {
-    /// Of records: name, type, TTL in seconds, data.
+    /// Builds a zone of records: name, type, TTL in seconds, data.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// All errors of the records.
     pub fn new(
         apex: Name,
         records: impl IntoIterator<Item = (Name, u16, u32, Vec<u8>)>,
@@ -189,10 +186,10 @@ impl Zone {
         errors
     }
 
-    /// Has the addresses of a name be those of the balanced one of this number.
+    /// Balances the addresses of a name by the pool with this number.
     ///
     /// # Errors
-    /// When something speaks against it.
+    /// The name can't be balanced.
     pub fn balance(&mut self, name: &Name, number: usize) -> Result<(), RecordError> {
         if !name.is_in(&self.apex) {
             return Err(RecordError::Elsewhere(name.clone(), self.apex.clone()));
@@ -212,14 +209,14 @@ impl Zone {
         Ok(())
     }
 
-    /// Has one more record at a name in the zone.
+    /// Adds a record at a name in the zone.
     pub fn add(&mut self, name: &Name, rtype: u16, ttl_s: u32, data: Vec<u8>) {
         debug_assert!(name.is_in(&self.apex) && rtype != rtype::CNAME);
         self.node(name).add(rtype, ttl_s, data.into());
     }
 
-    /// The node of a name in the zone, which is made if there is none, and those between it and the
-    /// zone's own: they exist, although nothing is there (RFC 4592, section 2.2.2).
+    /// Returns the node of a name in the zone, creating it and the nodes above it: empty
+    /// non-terminals exist (RFC 4592, section 2.2.2).
     fn node(&mut self, name: &Name) -> &mut ZoneNode {
         let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
         let missing: Vec<Name> =
@@ -228,17 +225,17 @@ impl Zone {
         self.nodes.entry(name.clone()).or_default()
     }
 
-    /// Its own name.
+    /// Name of the zone.
     pub fn apex(&self) -> &Name {
         &self.apex
     }
 
-    /// Its first record, if it has one.
+    /// SOA record, if there is one.
     pub(super) fn soa(&self) -> Option<&RrSet> {
         self.nodes.get(&self.apex)?.set(rtype::SOA)
     }
 
-    /// The number that says which zone is the newer one.
+    /// Serial number of the zone.
     pub fn serial(&self) -> Option<u32> {
         let numbers = self.soa()?.data.first()?.last_chunk::<20>()?;
         numbers.first_chunk().map(|serial| u32::from_be_bytes(*serial))
@@ -248,8 +245,8 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// Where the addresses of a server stand, whose name is in lower letters: at its name, even
-    /// where other servers know better, or at a wildcard.
+    /// Returns the node with the addresses of a server, whose name is in lower case: at its name,
+    /// even below a delegation, or at a wildcard.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
@@ -261,8 +258,8 @@ impl Zone {
         self.nodes.get(name).or_else(of_wildcard)
     }
 
-    /// The records for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters
-    /// are lower ones.
+    /// Looks up the records for a question about a name in the zone, in lower case (RFC 1034,
+    /// section 4.3.2).
     pub fn find<'z, 'n>(&'z self, name: &'n [u8], rtype: u16) -> Lookup<'z, 'n> {
         let mut below = [&[] as &[u8]; LABELS_MAX];
         let mut count = 0;
@@ -280,7 +277,7 @@ impl Zone {
         for (left, parent) in below[..count].iter().rev().enumerate() {
             let Some(next) = self.nodes.get(*parent) else { return self.wildcard(closest) };
             (node, closest) = (next, parent);
-            // Of a zone below, this one knows the key (RFC 4035, section 3.1.4.1).
+            // DS records of a delegated zone belong to this one (RFC 4035, section 3.1.4.1).
             let is_its_key = rtype == rtype::DS && left + 1 == count;
             if let Some(servers) = node.set(rtype::NS).filter(|_| !is_its_key) {
                 return Lookup::Referral { cut: parent, servers };
@@ -289,7 +286,7 @@ impl Zone {
         Lookup::Found(ZoneMatch(node))
     }
 
-    /// The wildcard that stands for all names below one (RFC 4592).
+    /// Returns the wildcard for names below `closest` (RFC 4592).
     fn wildcard<'n>(&self, closest: &[u8]) -> Lookup<'_, 'n> {
         let mut name = [0; NAME_MAX + 2];
         name[..2].copy_from_slice(b"\x01*");
@@ -303,7 +300,7 @@ impl Zone {
     }
 }
 
-/// Whether data of a type says the same: names do in whatever letters (RFC 4343, section 3).
+/// True if data of a type is equal; names are case-insensitive (RFC 4343, section 3).
 fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && wire::parts(rtype, one).zip(wire::parts(rtype, other)).all(|parts| match parts {
@@ -313,12 +310,12 @@ fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
         })
 }
 
-/// Whether records of a type are there only where a zone is signed.
+/// True if records of a type exist only in signed zones.
 pub fn is_of_signing(rtype: u16) -> bool {
     matches!(rtype, rtype::RRSIG | rtype::NSEC | rtype::DNSKEY | rtype::NSEC3 | rtype::NSEC3PARAM)
 }
 
-/// The lesser of the SOA's own TTL and its last number (RFC 2308, section 5).
+/// Returns the lesser of the SOA's TTL and its minimum field (RFC 2308, section 5).
 fn negative_ttl(soa: &RrSet) -> u32 {
     let minimum = soa.data.first().and_then(|data| data.last_chunk::<4>());
     minimum.map_or(0, |minimum| u32::from_be_bytes(*minimum)).min(soa.ttl_s)

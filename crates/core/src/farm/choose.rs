@@ -1,8 +1,8 @@
-//! Which server a new connection gets, and why: one function for all who ask.
+//! Selection of the server for a new connection, with the reason: one function for all callers.
 //!
-//! The data plane chooses for packets, by the same tables. This module makes the choices that it
-//! leaves open: for the process that reads requests, for a later request on an open connection, by
-//! another node, and by people who want to know beforehand.
+//! The data plane selects for packets by the same tables. This module makes the other selections:
+//! in the process that reads requests, for a later request on an open connection, for another node,
+//! and for an operator's query.
 
 use core::net::SocketAddr;
 
@@ -16,88 +16,76 @@ use crate::path::tables::{Pick, Tables, Vip};
 /// A client and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionRequest<'a> {
-    /// The client's address and port, if they are known.
+    /// Address and port of the client, if known.
     pub client: Option<SocketAddr>,
-    /// Its content.
     pub content: RequestContent<'a>,
-    /// The server that was named for it already: by a node that decides for all, or when it was
-    /// asked before.
+    /// Server named before for this connection, by the dispatching node or by an earlier selection.
     pub named: Option<u16>,
 }
 
-/// The content of a client's request. It matters to services that hand connections over, and to no
-/// others.
+/// Content of a client's request. Only services that hand over connections use it.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestContent<'a> {
-    /// Nobody has read it.
+    /// The request was not read.
     Unread,
-    /// As it was read, in its normal form.
+    /// Normalised content of the request.
     Key(RequestKey<'a>),
-    /// The same by the routes in force: looking through many of them takes a while, and was done
-    /// elsewhere.
+    /// Result of the routes in force. A lookup in many routes takes time, and was done elsewhere.
     Routed {
-        /// Counted from 0; `None` where no route takes it.
+        /// Index of the route; `None` if no route matches.
         route: Option<u16>,
-        /// The ring of the servers that may have it.
+        /// Ring of the servers that may serve the request.
         ring: u16,
     },
 }
 
-/// The server for a connection.
+/// Server selected for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenServer<'p> {
-    /// Its slot.
     pub server: u16,
-    /// Its name.
     pub name: &'p ServerName,
-    /// The route that says who may have it, counted from 0.
+    /// Index of the route that matched, if any.
     pub route: Option<u16>,
-    /// Why it and none of the others that may.
+    /// Reason of the selection.
     pub why: ChoiceReason,
 }
 
-/// Why a server was chosen.
+/// Reason why a server was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoiceReason {
-    /// It was named already, and may have the connection.
+    /// The server was named before and may serve the connection.
     Named,
-    /// The client's address and port fall in this slot of the hash table.
-    Hash {
-        /// Its number.
-        slot: usize,
-    },
-    /// It is its turn.
+    /// The flow's hash names this slot of the hash table.
+    Hash { slot: usize },
+    /// The server's turn in the ring.
     Turn,
-    /// It has the fewest active sessions for its weight.
+    /// The server has the fewest active sessions for its weight.
     Least,
-    /// It is the better of the two that the client's address and port name, in this slot of the
-    /// hash table.
-    Two {
-        /// Its number.
-        slot: usize,
-    },
+    /// The server is less loaded than the other candidate that the flow's hash names, at this slot
+    /// of the hash table.
+    Two { slot: usize },
 }
 
-/// Why there is no server.
+/// Reason why no server was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoServerReason {
-    /// It depends on what the client asks for, which isn't known.
+    /// The selection depends on the request, which is unknown.
     Unread,
-    /// It depends on the client's address and port, which aren't known.
+    /// The selection depends on the client's address and port, which are unknown.
     Unnamed,
-    /// None of those that may have it takes new sessions.
+    /// No server that may serve the connection takes new sessions.
     NoServer,
 }
 
-/// How one of a ring's servers is drawn: [`select`] or [`foretell`].
+/// Function that draws a server of a ring: [`select`] or [`foretell`].
 type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {
-    /// The server for a new connection to an address of a service, which has its turn with that:
-    /// the one that the data plane gives to the first packet of such a connection.
+    /// Selects the server for a new connection to an address of a service, and advances the ring's
+    /// turn: the same server as the data plane selects for the first packet of the connection.
     ///
     /// # Errors
-    /// Why there is none.
+    /// There is no server, for the returned reason.
     pub fn choose(
         &self,
         memory: &Memory<'_>,
@@ -107,10 +95,10 @@ impl Plan {
         self.draw(memory, vip, request, select)
     }
 
-    /// The server that [`Plan::choose`] would give now. Nobody's turn is over by that.
+    /// Returns the server that [`Plan::choose`] would select now, without advancing a turn.
     ///
     /// # Errors
-    /// Why there is none.
+    /// There is no server, for the returned reason.
     pub fn peek(
         &self,
         memory: &Memory<'_>,
@@ -149,10 +137,10 @@ impl Plan {
         known.map(|name| ChosenServer { server, name, route, why }).ok_or(NoServerReason::NoServer)
     }
 
-    /// The route that takes a request, and the ring of the servers that may have it.
+    /// Returns the route that matches a request, and the ring of the servers that may serve it.
     fn ring(&self, vip: &Vip, content: RequestContent<'_>) -> Result<(Option<u16>, u16), NoServerReason> {
         match (self.tables.routes.get(&vip.service), content) {
-            // Nobody looks at what is asked for.
+            // Without routes the request does not matter.
             (None, _) => Ok((None, vip.service)),
             (Some(_), RequestContent::Unread) => Err(NoServerReason::Unread),
             (Some(routes), RequestContent::Key(key)) => Ok(routes.find_all(&key)),
@@ -160,7 +148,7 @@ impl Plan {
         }
     }
 
-    /// Whether a server is one of those that a ring is drawn from.
+    /// True if a ring has this server.
     fn is_in(&self, server: u16, ring: u16) -> bool {
         let planned = self.services.get(&ring).or_else(|| self.pools.get(&ring));
         planned.is_some_and(|planned| {

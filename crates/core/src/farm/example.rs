@@ -1,8 +1,6 @@
-//! A service as plain as can be, for tests and simulations: each says what it is about, and takes
-//! the rest from here.
+//! A plain service for tests and simulations, which set only what they are about.
 //!
-//! These are no defaults: what a file means that says nothing of something is the product's to
-//! know.
+//! These are not the defaults of a file, which the product defines.
 
 use alloc::string::ToString;
 use alloc::vec;
@@ -15,8 +13,7 @@ use crate::path::tables::RehandoffMode;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// A web service of layer-two dispatch that listed servers take in turns, and that is probed by
-/// TCP.
+/// Returns an L2 web service with round-robin over listed servers and TCP probes.
 pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service {
     Service {
         name: name.to_string(),
@@ -51,7 +48,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
     }
 }
 
-/// A server of weight 1 on its service's port, whose MAC address isn't given.
+/// Returns a server of weight 1 on its service's port, without a configured MAC address.
 pub fn server(name: &str, address: IpAddr) -> Server {
     Server {
         name: name.to_string(),
@@ -66,7 +63,7 @@ pub fn server(name: &str, address: IpAddr) -> Server {
     }
 }
 
-/// A check that one probe decides, every second, for tests that count probes.
+/// Returns a check with a probe every second and thresholds of one, for tests that count probes.
 pub fn check(kind: HealthKind) -> HealthCheck {
     let times = HealthCheck { interval_ms: 1_000, timeout_ms: 500, ..HealthCheck::default() };
     HealthCheck { kind, rise: 1, fall: 1, jitter_percent: 0, ..times }

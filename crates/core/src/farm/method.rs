@@ -1,87 +1,85 @@
-//! The properties of each method: one row of a table, which all other code reads.
+//! Properties of each method: a table that all other code reads.
 
 use core::fmt;
 
-/// How a connection reaches its server.
+/// Method by which a connection reaches its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
-    /// Rewrite the MAC addresses and send the frame on; the server replies directly (LSMAC).
+    /// Rewrite the MAC addresses and forward the frame; the server replies directly (LSMAC).
     L2,
     /// Rewrite IP addresses and ports, in both directions (LSNAT, RFC 2391).
     Nat,
-    /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
+    /// Encapsulate the packet for the server, which replies directly (RFC 2003).
     Tunnel,
-    /// Accept the connection, read what the client wants, and give it to a server for that, which
+    /// Accept the connection, read the request, and hand the connection over to a server, which
     /// replies directly (LCCP).
     Handoff,
 }
 
-/// The properties of a method.
+/// Properties of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Its name in the file and everywhere else.
+    /// Name in the file and in views.
     pub name: &'static str,
-    /// The form of a packet on its way to a server.
     pub packet_form: PacketForm,
-    /// Whether servers are chosen by what clients ask for.
+    /// True if servers can be selected by request.
     pub routes: bool,
-    /// Which way answers take.
+    /// Path that replies take.
     pub replies: Replies,
-    /// How it is known where a server is.
+    /// Way to find a server.
     pub found: ServerLookup,
-    /// The work of Evener on servers.
+    /// Role of the agent on servers.
     pub agent: AgentRequirement,
-    /// Whether each host may decide.
+    /// True if placement `every-host` is possible.
     pub every_host: bool,
 }
 
-/// The form of a packet on its way to a server.
+/// Form of a packet on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketForm {
-    /// It stays as it is, in a frame for the server.
+    /// Unchanged, in a frame for the server.
     Framed,
-    /// It gets the server's address and port, and answers get the service's.
+    /// With the server's address and port as destination; replies get the service's as source.
     Translated,
-    /// It goes inside another one.
+    /// Inside another packet (a tunnel).
     Encapsulated,
 }
 
-/// Which way answers take.
+/// Path that replies take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
-    /// From the server to the client: the director never sees them.
+    /// From the server to the client; the director does not see them.
     Direct,
-    /// Through the director.
     ThroughDirector,
 }
 
-/// How it is known where a server is.
+/// Way to find a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerLookup {
-    /// It is asked for on the link. Where every host decides, hosts are found by routes all the
-    /// same.
+    /// By ARP or neighbour discovery on the link. With `every-host` hosts are found by routes
+    /// anyway.
     OnLink,
-    /// By the routes of this host.
+    /// By this host's routes.
     ByRoute,
 }
 
-/// The work of Evener on servers.
+/// Role of the agent on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentRequirement {
-    /// Nothing; an agent can do what their operator would.
+    /// Not needed; an agent can do what the operator would configure.
     Optional,
-    /// Packets have to come out of tunnels, which something else may do as well.
+    /// Decapsulation of tunnels, which other software can do as well.
     Decapsulates,
-    /// Connections are accepted there, which nothing else does.
+    /// Acceptance of handed over connections, which only the agent does.
     Accepts,
 }
 
-/// The method of groups, whose clients are answered by HTTP: no packet goes on to a server, so it
-/// has no row of [`Properties`].
+/// Method of groups, which answer clients by HTTP. They forward no packets, so the method has no
+/// row of [`Properties`].
 pub const REDIRECT: &str = "redirect";
 
-/// The names of all that `method` of a service may be, in the order in which people read of them:
-/// those that send packets on, and [`REDIRECT`].
+/// All names for the `method` of a service, in the order of the documentation: those that forward
+/// packets, and [`REDIRECT`].
 pub const METHOD_NAMES: [&str; Method::ALL.len() + 1] = {
     let mut names = [REDIRECT; Method::ALL.len() + 1];
     let mut at = 0;
@@ -93,10 +91,10 @@ pub const METHOD_NAMES: [&str; Method::ALL.len() + 1] = {
 };
 
 impl Method {
-    /// All that send packets on, in the order in which people are told of them.
+    /// Methods that forward packets, in the order of the documentation.
     pub const ALL: [Method; 4] = [Method::L2, Method::Nat, Method::Tunnel, Method::Handoff];
 
-    /// Its row of the table.
+    /// Returns the method's row of the table.
     pub const fn properties(self) -> &'static Properties {
         match self {
             Method::L2 => &Properties {
@@ -138,27 +136,27 @@ impl Method {
         }
     }
 
-    /// Whether packets get other addresses and ports, and answers too.
+    /// True if addresses and ports of packets and replies are rewritten.
     pub fn translates(self) -> bool {
         self.properties().packet_form == PacketForm::Translated
     }
 
-    /// Whether all packets go in tunnels.
+    /// True if all packets are encapsulated.
     pub fn encapsulates(self) -> bool {
         self.properties().packet_form == PacketForm::Encapsulated
     }
 
-    /// Whether a connection is accepted before its server is known, and then handed to that.
+    /// True if a connection is accepted before its server is selected, and then handed over.
     pub fn hands_over(self) -> bool {
         self.properties().agent == AgentRequirement::Accepts
     }
 
-    /// Whether servers are asked for on the link.
+    /// True if servers are found by ARP or neighbour discovery.
     pub fn needs_link_layer(self) -> bool {
         self.properties().found == ServerLookup::OnLink
     }
 
-    /// Whether answers come back through the director.
+    /// True if replies pass the director.
     pub fn sees_replies(self) -> bool {
         self.properties().replies == Replies::ThroughDirector
     }

@@ -1,9 +1,10 @@
-//! The farm as data: what its operator wants, what is known of it, and the tables that follow.
+//! The farm as data: its settings, its state, and the tables that follow from them.
 //!
-//! The model ([`Farm`], [`Service`], [`Server`]) is what a valid file means. [`network`] is what
-//! this host has, [`membership`] who the servers are; [`plan`] makes tables of that and of what
-//! [`crate::pool`] knows of them, and [`choose`] says who gets a connection by them. [`group`] are
-//! servers that clients are sent to by HTTP. [`example`] has a plain service for tests.
+//! The model ([`Farm`], [`Service`], [`Server`]) is the meaning of a valid file. [`network`] is
+//! this host's network configuration, and [`membership`] the set of servers. [`plan`] makes tables
+//! of these and of the servers' state in [`crate::pool`], and [`choose`] selects servers by the
+//! tables. [`group`] has servers that clients are redirected to by HTTP. [`example`] has a plain
+//! service for tests.
 
 pub mod choose;
 pub mod example;

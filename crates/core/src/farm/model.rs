@@ -1,7 +1,8 @@
-//! The farm as its operator describes it: services, their servers, and the four choices.
+//! The farm as described by its operator: services, servers, placement, discovery, method and
+//! policy.
 //!
-//! These types are what a valid configuration means. They hold no file positions and no defaults;
-//! the product's `config` module makes them from TOML, tests and the lab make them by hand.
+//! These types are the meaning of a valid configuration. They hold no file positions and no
+//! defaults; the product's `config` module makes them from TOML, and tests and the lab by hand.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -20,18 +21,18 @@ use crate::path::tables::{RehandoffMode, VipKey};
 use crate::pool::policy::Consumer;
 use crate::pool::{HealthCheck, Reporting};
 
-/// Where the decision is made.
+/// Placement of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
-    /// On dedicated hosts.
+    /// Only dedicated hosts decide.
     Director,
-    /// On every server too: who gets a packet passes it on or serves it (Distributed Packet
-    /// Rewriting).
+    /// Every server decides too: the host that receives a packet serves or forwards it (Distributed
+    /// Packet Rewriting).
     EveryHost,
 }
 
 impl Placement {
-    /// The part of the program that chooses where packets are sent on.
+    /// Returns the consumer of policies for packets.
     pub const fn consumer(self) -> Consumer {
         match self {
             Placement::Director => Consumer::Director,
@@ -49,70 +50,69 @@ impl fmt::Display for Placement {
     }
 }
 
-/// How servers that nobody listed are found.
+/// Discovery of unlisted servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// Ask by ARP (or neighbour discovery) for the service address; every MAC that answers is a
+    /// Each MAC address that answers ARP (or neighbour discovery) for the service address is a
     /// server (LSMAC, section 3.1).
     Arp,
 }
 
-/// The hosts that may become a server by discovery: discovery is not identity.
+/// Hosts that discovery may add: an answer alone proves no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allow {
-    /// This MAC address.
+    /// Host with this MAC address.
     Mac(Mac),
-    /// The host that answers ARP for this address.
+    /// The host with the MAC address that answers ARP for this address.
     Address(IpAddr),
 }
 
-/// A farm: all that its director goes by.
+/// A farm: all settings of its director.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Farm {
-    /// Names of the interfaces that packets are taken from; none: those that lead to services and
+    /// Names of the interfaces that the engine uses. If empty, those that lead to services and
     /// servers.
     pub interfaces: Vec<String>,
-    /// The addresses that servers accept tunnels from: the directors' own.
+    /// Addresses of directors, from which servers accept tunnels.
     pub directors: Vec<IpAddr>,
-    /// How hosts of placement `every-host` hear of each other.
+    /// Settings of the protocol between `every-host` hosts.
     pub peers: PeerOptions,
-    /// Its services that packets are sent on for, in the order of the file.
+    /// Services that forward packets, in the order of the file.
     pub services: Vec<Service>,
-    /// Those whose clients are sent on by HTTP, likewise.
+    /// Groups, whose clients are redirected by HTTP, in the order of the file.
     pub groups: Vec<Arc<Group>>,
-    /// Names that are answered for, likewise.
+    /// Balanced names, in the order of the file.
     pub names: Vec<Arc<BalancedName>>,
 }
 
 impl Farm {
-    /// For how long a host may answer for addresses that hosts share without having been told so
-    /// again, in milliseconds: less than it takes until others think that it is gone.
+    /// Lease for which a host may answer for shared addresses without renewal, in milliseconds:
+    /// shorter than the time after which other hosts consider it dead.
     pub fn lease_ms(&self) -> u64 {
         self.peers.silence_ms * 2 / 3
     }
 
-    /// The service of this name.
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
 
-    /// The services that every host decides.
+    /// Returns the services with placement `every-host`.
     pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(|service| service.is_on_every_host())
     }
 
-    /// Whether connections of any service are handed over.
+    /// True if any service hands over connections.
     pub fn hands_over(&self) -> bool {
         self.services.iter().any(|service| service.method.hands_over())
     }
 
-    /// From whom servers accept tunnels: directors, and every host that is one.
+    /// Returns the addresses from which servers accept tunnels: directors and `every-host` hosts.
     pub fn tunnel_sources(&self) -> BTreeSet<IpAddr> {
         let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
         self.directors.iter().copied().chain(hosts).collect()
     }
 
-    /// Whether neighbour discovery matters: for service addresses, or servers on the link.
+    /// True if a service address or server needs neighbour discovery.
     pub fn has_ipv6(&self) -> bool {
         let addresses = self.services.iter().flat_map(|service| &service.addresses).map(SocketAddr::ip);
         let servers = self.services.iter().flat_map(|service| &service.servers).map(|server| server.address);
@@ -120,168 +120,162 @@ impl Farm {
     }
 }
 
-/// How hosts of placement `every-host` hear of each other.
+/// Settings of the protocol between `every-host` hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerOptions {
-    /// The UDP port that all of them listen on.
+    /// UDP port, the same on all hosts.
     pub port: u16,
-    /// Time between two reports of a host, in milliseconds.
+    /// Interval of a host's reports, in milliseconds.
     pub interval_ms: u64,
-    /// A host that is silent for this long is down, in milliseconds.
+    /// Time without a report after which a host is down, in milliseconds.
     pub silence_ms: u64,
 }
 
-/// One address in front of several servers.
+/// A service: addresses and the servers behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Unique among the services of a farm.
     pub name: String,
     /// The service addresses (the paper's cluster address), with port. At least one.
     pub addresses: Vec<SocketAddr>,
-    /// TCP or UDP.
     pub protocol: Protocol,
-    /// How a connection reaches its server.
     pub method: Method,
-    /// [`Method::Nat`]: packets to servers carry an address of the director's own, so that servers
-    /// need no route back through it.
+    /// [`Method::Nat`]: forwarded packets carry an address of the director, so that servers need no
+    /// return route through it.
     pub source_nat: bool,
-    /// [`Method::Tunnel`]: what packets are put into.
+    /// [`Method::Tunnel`]: encapsulation of forwarded packets.
     pub encapsulation: Encapsulation,
-    /// [`Method::Tunnel`]: the longest packet on the way to the servers, outer headers included, in
-    /// bytes;
-    /// `None` goes by the interface and by what routers on the way say.
+    /// [`Method::Tunnel`]: MTU of the path to the servers in bytes, outer headers included; `None`
+    /// uses the interface's MTU and routers' reports.
     pub tunnel_mtu: Option<u16>,
-    /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients'
-    /// packets fit.
+    /// [`Method::Tunnel`]: agents clamp the MSS that servers offer, so that clients' packets fit
+    /// into the tunnel.
     pub clamp_mss: bool,
-    /// With [`Method::Handoff`]: what becomes of later requests on a connection.
+    /// [`Method::Handoff`]: treatment of later requests on a connection.
     pub later_requests: RehandoffMode,
-    /// With [`Method::Handoff`]: the servers' port that takes the PROXY protocol, for connections
-    /// that can't be handed over and are carried; `None` carries them to the service's own, without
-    /// a word about the client.
+    /// [`Method::Handoff`]: port of the servers that accepts the PROXY protocol, for connections
+    /// that can't be handed over and are spliced. `None` splices to the service's own port, without
+    /// the client's address.
     pub proxy_protocol_port: Option<u16>,
-    /// Where the decision is made.
     pub placement: Placement,
-    /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of
-    /// it goes by the hash (the paper's stateless variant).
+    /// [`Placement::EveryHost`]: hosts keep no sessions of forwarded packets and forward each by
+    /// hash (the paper's stateless variant).
     pub stateless: bool,
     /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
-    /// How long a server that works again, or is new, takes to its whole weight, in milliseconds; 0
-    /// for at once.
+    /// Duration of the slow start of a new or recovered server, in milliseconds; 0 for none.
     pub slow_start_ms: u64,
-    /// How unlisted servers are found, if at all.
+    /// Discovery of unlisted servers, if enabled.
     pub discover: Option<Discover>,
-    /// Time between two rounds of discovery, in milliseconds.
+    /// Interval of discovery, in milliseconds.
     pub discover_interval_ms: u64,
-    /// Rounds of silence after which a discovered server is drained, then removed.
+    /// Number of rounds without an answer after which a discovered server is drained; later it is
+    /// removed.
     pub discover_rounds: u32,
-    /// Whether the director answers ARP for the addresses.
+    /// True if the director answers ARP for the addresses.
     pub announce: bool,
-    /// If not empty, only these may become servers by discovery.
+    /// Hosts that discovery may add; empty for any.
     pub allow: Vec<Allow>,
-    /// The most servers discovery may add to.
+    /// Maximum number of servers up to which discovery adds.
     pub servers_max: usize,
-    /// Servers the operator listed.
+    /// Servers listed by the operator.
     pub servers: Vec<Server>,
-    /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits
-    /// goes to all.
+    /// [`Method::Handoff`]: servers by request. The first matching route counts; requests without a
+    /// route go to all servers.
     pub routes: RouteList,
-    /// How servers are probed.
     pub health: HealthCheck,
-    /// [`Method::Nat`]: whether servers that give new connections no answer, unlike the others, are
-    /// taken out of service for a time.
+    /// [`Method::Nat`]: true if a server is ejected for a time when it leaves new connections
+    /// unanswered, unlike the others.
     pub passive_checks: bool,
-    /// How servers are asked for their load, if they are.
+    /// Settings of report queries, if enabled.
     pub report: Option<Reporting>,
-    /// The most that a server gains by its report, in percent of its fair share.
+    /// Limit of the new sessions that a server gains by its report, in percent of its fair share.
     pub report_gain_percent: u64,
-    /// How long sessions live.
     pub timeouts: Timeouts,
-    /// When every server fails at once, keep the last set: an empty farm helps nobody.
+    /// True if the last working servers are kept when all fail at once: an empty service helps no
+    /// client.
     pub keep_last: bool,
-    /// Where a smaller share of its servers works, in percent, probes aren't believed; 0 for never.
+    /// Percentage of working servers below which probes are not trusted; 0 for never.
     pub panic_percent: u8,
 }
 
 impl Service {
-    /// Whether its servers are known by the routes to them, and not asked for on the link.
+    /// True if servers are found by routes, not by ARP on the link.
     pub fn is_routed(&self) -> bool {
         !self.method.needs_link_layer() || self.is_on_every_host()
     }
 
-    /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel
-    /// elsewhere.
+    /// True if servers on the link are reached by MAC address, and other servers by a tunnel.
     pub fn goes_by_link(&self) -> bool {
         self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
 
-    /// Where clients' packets come.
+    /// Returns the VIPs of the service.
     pub fn vip_keys(&self) -> impl Iterator<Item = VipKey> + '_ {
         let protocol = self.protocol;
         self.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
     }
 
-    /// Where a server that has this service address is probed, but for methods that translate.
+    /// Returns the address to probe for a service address, for methods without translation.
     pub fn probe_address(&self, address: SocketAddr) -> SocketAddr {
         SocketAddr::new(address.ip(), self.health.port.unwrap_or(address.port()))
     }
 
-    /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's
-    /// first address.
+    /// Returns the port of a server of [`Method::Nat`]: its own, or that of the service's first
+    /// address.
     pub fn server_port(&self, server: &str) -> Option<u16> {
         let listed = self.servers.iter().find(|listed| listed.name == server);
         let own = listed.and_then(|listed| listed.port);
         own.or_else(|| self.addresses.first().map(SocketAddr::port))
     }
 
-    /// Whether a server serves on the service's own ports, so that its packets need no other.
+    /// True if a server uses the service's own ports.
     pub fn keeps_ports(&self, server: &str) -> bool {
         let port = self.server_port(server);
         self.addresses.iter().all(|address| Some(address.port()) == port)
     }
 
-    /// Whether every host decides.
+    /// True if placement is `every-host`.
     pub fn is_on_every_host(&self) -> bool {
         self.placement == Placement::EveryHost
     }
 }
 
-/// A server the operator listed.
+/// A server listed by the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Unique within its service.
     pub name: String,
-    /// The server's own address, by which its MAC or the way to it is learned.
+    /// Own address of the server, by which its MAC address or route is found.
     pub address: IpAddr,
-    /// [`Method::Nat`]: the port it serves on; `None` is the service's own.
+    /// [`Method::Nat`]: port of the server; `None` for the service's own.
     pub port: Option<u16>,
-    /// Its MAC address, where the operator fixes it; else it is learned by ARP.
+    /// MAC address, if configured; otherwise it is resolved by ARP.
     pub mac: Option<Mac>,
-    /// Share of new sessions relative to the others; 0 drains.
+    /// Share of new sessions relative to the other servers; 0 drains.
     pub weight: u16,
-    /// Whether it takes new sessions only while no server without this can serve.
+    /// True if the server takes new sessions only while no other one can serve.
     pub backup: bool,
-    /// The most active sessions with which it is given a new one; 0 for any number.
+    /// Limit of active sessions; 0 for none.
     pub max_connections: u32,
-    /// [`Method::Nat`]: where it is probed, if not at its own address.
+    /// [`Method::Nat`]: address to probe, if it isn't the server's own.
     pub health_address: Option<IpAddr>,
-    /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.
+    /// [`Placement::EveryHost`]: service addresses that this host owns.
     pub publish: Vec<IpAddr>,
 }
 
-/// How long sessions live without a packet, in milliseconds.
+/// Lifetimes of sessions without a packet, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// After a SYN, before anything else was seen.
+    /// After a SYN, without further packets.
     pub syn_ms: u64,
-    /// An open TCP connection.
+    /// Of an open TCP connection.
     pub tcp_ms: u64,
-    /// After FIN or RST of one side, or where the other isn't seen.
+    /// After FIN or RST of one side, or if only one side is visible.
     pub half_closed_ms: u64,
-    /// After those of both.
+    /// After FIN or RST of both sides.
     pub closing_ms: u64,
-    /// A UDP session.
+    /// Of a session of UDP.
     pub udp_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Routes as a file has them: which servers serve a request, by its host, path and method.
+//! Routes of a file: which servers serve a request, by host, path and method.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,45 +9,44 @@ use core::ops::Deref;
 
 use crate::path::content::{HostPattern, PathPattern};
 
-/// The servers of requests with a host, a path and a method.
+/// Servers of the requests that match a host, a path and a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The host: exact, or `*.` and a suffix; `None` is any.
+    /// Host: exact, or `*.` and a suffix; `None` for any.
     pub host: Option<HostPattern>,
-    /// The path: exact, a prefix that ends in `/*`, or with `*` and `?` anywhere; `None` is any.
+    /// Path: exact, a prefix that ends in `/*`, or with `*` and `?` anywhere; `None` for any.
     pub path: Option<PathPattern>,
-    /// The methods; none is any.
+    /// Methods; empty for any.
     pub methods: Vec<String>,
-    /// Names of servers.
     pub servers: Vec<String>,
 }
 
-/// The routes of a service in their order, and the sets of servers that they name. There may be
-/// thousands of routes: they are read once, and shared from then on.
+/// Routes of a service in order, and the sets of servers that they name. The list is shared, since
+/// there may be thousands of routes.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct RouteList(Arc<RouteTable>);
 
 #[derive(PartialEq, Eq, Default)]
 struct RouteTable {
     routes: Vec<Route>,
-    /// Each once, of names in order.
+    /// Distinct sets, names sorted.
     sets: Vec<Vec<String>>,
-    /// The set of each route.
+    /// Index of each route's set.
     set_of: Vec<usize>,
 }
 
 impl RouteList {
-    /// The sets of servers that routes name, each once. Names in a set are in order.
+    /// Returns the distinct sets of servers that routes name. Names in a set are sorted.
     pub fn sets(&self) -> &[Vec<String>] {
         &self.0.sets
     }
 
-    /// The routes, each with the place of its servers in [`RouteList::sets`].
+    /// Returns the routes, each with the index of its servers in [`RouteList::sets`].
     pub fn with_sets(&self) -> impl Iterator<Item = (&Route, usize)> {
         self.0.routes.iter().zip(self.0.set_of.iter().copied())
     }
 
-    /// Whether it is this very list: one that only says the same is not.
+    /// True if both are the same shared list; equal lists that are not shared differ.
     pub fn is(&self, other: &RouteList) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) and its change by what changed under it (RFC 1624).
+//! Internet checksum (RFC 1071) and incremental updates (RFC 1624).
 
 use core::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u32 
     add(add(sum, &[0, protocol]), &(len as u32).to_be_bytes())
 }
 
-/// The checksum of what was added to `sum`.
+/// Returns the checksum of the words added to `sum`.
 pub const fn finish(sum: u32) -> u16 {
     !(fold(fold(sum)) as u16)
 }
@@ -48,7 +48,6 @@ impl ChecksumDelta {
         ChecksumDelta(add(removed, new))
     }
 
-    /// Both changes.
     #[must_use]
     pub fn with(self, other: ChecksumDelta) -> ChecksumDelta {
         ChecksumDelta(fold(self.0 + other.0))
@@ -59,8 +58,7 @@ impl ChecksumDelta {
         finish(u32::from(!checksum) + self.0)
     }
 
-    /// A sum that is not complemented, as the stack leaves it in a packet whose checksum the
-    /// hardware is to finish.
+    /// Updates an uncomplemented sum, as the stack leaves it in a packet for checksum offload.
     pub fn applied_to_sum(self, sum: u16) -> u16 {
         !finish(u32::from(sum) + self.0)
     }

@@ -1,6 +1,5 @@
-//! The headers that both versions of IP put before a transport: addresses that no packet is rightly
-//! from, fragments, extension headers. Directors and servers go by the same rules. `bpf/net/ip.h`
-//! is its copy in C.
+//! IP headers before the transport: invalid source addresses, fragments, extension headers.
+//! Directors and servers use the same rules. `bpf/net/ip.h` is the copy in C.
 
 use core::net::IpAddr;
 
@@ -20,9 +19,9 @@ const EXTENSION_LEN: usize = 8;
 /// Bytes that a packet can have in all (RFC 791, section 3.1).
 const PACKET_MAX: usize = 65_535;
 
-/// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291,
-/// sections 2.5.2, 2.5.3, 2.5.5 and 2.7): this network, loopback, IPv4 written as IPv6, multicast
-/// and above. Nor is a client ever the service itself.
+/// True if the source address can't be a client's (RFC 1812, section 5.3.7; RFC 4291, sections
+/// 2.5.2, 2.5.3, 2.5.5 and 2.7): this network, loopback, IPv4-mapped, multicast and above, or the
+/// service itself.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
     let is_unusable = match src {
         IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),
@@ -31,14 +30,14 @@ pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
     is_unusable || src == dst
 }
 
-/// Why a packet makes no sense up to its transport.
+/// Reason why the headers before the transport are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is for another layer of another host, or none that services have.
+    /// For another layer or another host, or a protocol that no service has.
     Foreign,
-    /// It ends within an extension header.
+    /// The packet ends within an extension header.
     Truncated,
-    /// Its extension headers are too many, in no order, or forbidden.
+    /// Too many extension headers, in wrong order, or forbidden ones.
     Extensions,
     /// A fragment's length or place can't be.
     Length,
@@ -47,13 +46,13 @@ pub enum Fault {
 /// A part of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Names the packet among those of its source, destination and protocol.
+    /// Identification among packets of the same source, destination and protocol.
     pub id: u32,
-    /// Where the part belongs, in units of eight bytes.
+    /// Offset of the fragment, in units of eight bytes.
     pub offset: u16,
-    /// Whether there are parts behind it.
+    /// True if more fragments follow.
     pub more: bool,
-    /// Where the part ends, in units of eight bytes, rounded up.
+    /// End of the fragment, in units of eight bytes, rounded up.
     pub end: u16,
 }
 
@@ -79,16 +78,16 @@ impl Fragment {
 pub struct UpperLayer {
     /// As IANA numbers it.
     pub protocol: u8,
-    /// Where, counted from the end of the fixed header. It may lie behind the packet's end.
+    /// Offset of the transport from the end of the fixed header. It may exceed the packet.
     pub offset: usize,
-    /// The fragment's place.
+    /// Fragment, if the packet is one.
     pub fragment: Option<Fragment>,
 }
 
-/// Goes through the extension headers of a packet whose `payload` follows the fixed header.
+/// Walks the extension headers of a packet whose `payload` follows the fixed header.
 ///
 /// # Errors
-/// Any fault.
+/// The headers are invalid.
 pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
     let mut next = first;
     let mut offset = 0;
@@ -123,8 +122,8 @@ pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
                     return Ok(UpperLayer { protocol: following, offset, fragment: seen });
                 }
             }
-            // Its type 0 made packets travel in circles (RFC 5095); with hops left, the packet's
-            // destination isn't its last.
+            // Type 0 is forbidden, since it allowed loops (RFC 5095); with segments left, the
+            // packet's destination isn't the final one.
             protocol::ROUTING if kind == 0 => return Err(Fault::Extensions),
             protocol::ROUTING if left != 0 => return Err(Fault::Foreign),
             // In units of four bytes, and in IPv6 of eight in all (RFC 4302, section 2.2).

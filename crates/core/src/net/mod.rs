@@ -1,9 +1,8 @@
-//! The wire: headers, checksums, the questions for neighbours. Nothing here knows of services.
+//! Packet formats: headers, checksums, neighbour resolution. Independent of services.
 //!
-//! [`wire`] headers as they are laid out · [`packet`] a frame in a buffer, with room in front ·
-//! [`checksum`] sums and their updates · [`ip`] and [`tcp`] what directors and servers read alike ·
-//! [`neighbour`] ARP and neighbour discovery · [`prefix`] networks · [`http`] requests and short
-//! answers
+//! [`wire`] header layouts · [`packet`] a frame in a buffer with headroom · [`checksum`] sums and
+//! their updates · [`ip`] and [`tcp`] parsers shared by directors and servers · [`neighbour`] ARP
+//! and neighbour discovery · [`prefix`] networks · [`http`] requests and own responses
 
 pub mod checksum;
 pub mod http;

@@ -1,5 +1,5 @@
-//! Neighbour discovery (RFC 4861): what IPv6 has in place of ARP. Frames to ask and to announce
-//! with, and the reading of answers.
+//! Neighbour discovery (RFC 4861), IPv6's counterpart of ARP: solicitations, announcements, and
+//! parsing of advertisements.
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -11,10 +11,11 @@ use crate::net::checksum;
 use crate::net::wire::icmpv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use crate::net::wire::{ETHERNET_LEN, ETHERTYPE_IPV6, Ethernet, Icmp, Ipv6, Mac, Neighbour, protocol};
 
-/// Hop limit of every message: nobody behind a router can send it (RFC 4861, section 3.1).
+/// Hop limit of every message: routers can't forward one with this limit intact (RFC 4861, section
+/// 3.1).
 pub const HOP_LIMIT: u8 = 255;
 
-/// The answer was asked for (RFC 4861, section 4.4).
+/// The advertisement answers a solicitation (RFC 4861, section 4.4).
 const SOLICITED: u32 = 1 << 30;
 /// The override flag: a known address is to be replaced.
 const OVERRIDE: u32 = 1 << 29;
@@ -25,7 +26,7 @@ const TARGET_LINK_ADDRESS: u8 = 2;
 /// All nodes of the link (RFC 4291, section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group that an address is asked for in (RFC 4291, section 2.7.1).
+/// Solicited-node multicast address (RFC 4291, section 2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
@@ -37,14 +38,14 @@ pub const fn group_mac(group: Ipv6Addr) -> Mac {
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// Asks the group of `target`: who has it? With `::` as `sender` it is the question of who is about
-/// to take the address (RFC 4862, section 5.4.2).
+/// Returns a solicitation for `target`. With `::` as `sender` it is a duplicate address probe (RFC
+/// 4862, section 5.4.2).
 pub fn solicitation(own: Mac, sender: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let option = (!sender.is_unspecified()).then_some((SOURCE_LINK_ADDRESS, own));
     frame(own, (sender, solicited_node(target)), (NEIGHBOUR_SOLICITATION, 0, target), option)
 }
 
-/// Tells everyone on the link, unasked, that `target` is at `own` (RFC 4861, section 7.2.6).
+/// Returns an unsolicited advertisement that `target` is at `own` (RFC 4861, section 7.2.6).
 pub fn announcement(own: Mac, target: Ipv6Addr) -> Vec<u8> {
     let option = Some((TARGET_LINK_ADDRESS, own));
     frame(own, (target, ALL_NODES), (NEIGHBOUR_ADVERTISEMENT, OVERRIDE, target), option)
@@ -79,12 +80,10 @@ fn frame(
     [ethernet.as_bytes(), header.as_bytes(), &body].concat()
 }
 
-/// Someone says that it has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// The address.
     pub target: Ipv6Addr,
-    /// Its MAC; answers to those who know it already may leave it out (RFC 4861, section 7.2.4).
+    /// MAC address; answers to unicast solicitations may omit it (RFC 4861, section 7.2.4).
     pub mac: Option<Mac>,
 }
 
@@ -222,7 +221,7 @@ mod tests {
         for frame in malformed {
             assert_eq!(Advertisement::read(&frame), Err(Malformed), "{frame:02x?}");
         }
-        // An option that nobody asked for.
+        // An option without meaning here.
         let unknown = changed(&frame, HEAD + 24, 14, true);
         assert_eq!(Advertisement::read(&unknown), Ok(Some(Advertisement { target: TARGET, mac: None })));
     }

@@ -2,14 +2,14 @@
 
 use crate::net::wire::{ETHERNET_LEN, Mac};
 
-/// Room that decisions may ask for before a frame: the longest outer header (IPv6, UDP and GUE),
-/// and what an ICMP error about the packet puts before it, whichever is more.
+/// Headroom before a frame, in bytes: the larger of the longest outer header (IPv6, UDP and GUE)
+/// and the headers of an ICMP error about the packet.
 pub const HEADROOM: usize = 64;
 
 /// The state of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// The checksum, or what the sender took for one.
+    /// Complete checksum, correct or not.
     #[default]
     Whole,
     /// The sum of the pseudo-header only: the hardware was to finish it and didn't (a host on this
@@ -17,7 +17,7 @@ pub enum Checksum {
     Partial,
 }
 
-/// A frame that came in, and what is known of it besides its bytes.
+/// A received frame with its metadata.
 #[derive(Debug)]
 pub struct Packet<'a> {
     buffer: &'a mut [u8],
@@ -27,8 +27,7 @@ pub struct Packet<'a> {
     pub ingress: u32,
     /// The state of its transport checksum.
     pub checksum: Checksum,
-    /// Bytes of payload in each of the packets that the frame is yet to be cut into, where it is
-    /// one of those that the kernel gathers.
+    /// Payload per packet in bytes, if the frame is a GSO packet that the kernel will segment.
     pub segment_len: Option<u16>,
 }
 
@@ -56,12 +55,12 @@ impl<'a> Packet<'a> {
         &mut self.buffer[self.start..self.end]
     }
 
-    /// Where in its buffer the frame begins now.
+    /// Offset of the frame in its buffer.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// Whether [`Packet::relink`] with these lengths finds room.
+    /// True if [`Packet::relink`] with these lengths has enough headroom.
     pub fn has_headroom(&self, l3: usize, outer_len: usize, link_len: usize) -> bool {
         self.start + l3 >= outer_len + link_len
     }
@@ -101,7 +100,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// New MAC addresses.
+    /// Replaces the MAC addresses.
     pub fn readdress(&mut self, src: Mac, dst: Mac) {
         let frame = self.frame_mut();
         if let Some(macs) = frame.get_mut(..12) {

@@ -13,28 +13,26 @@ pub fn client_network(client: IpAddr) -> IpAddr {
     client_prefix(client).address()
 }
 
-/// That network, with its length.
+/// Returns the client's network for limits and statistics.
 pub fn client_prefix(client: IpAddr) -> Prefix {
     let client = client.to_canonical();
     let len = if client.is_ipv4() { CLIENT_PREFIX4 } else { CLIENT_PREFIX6 };
     Prefix::of(client, len)
 }
 
-/// All addresses that begin with the same bits.
+/// A network: all addresses with the same leading bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The first of them: what is behind the length is zero.
+    /// First address; bits after the prefix are zero.
     address: IpAddr,
     len: u8,
 }
 
-/// Why a text is none.
+/// Reason why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// No address.
     #[error("a network is an address, or one with the length of its prefix behind a slash")]
     Address,
-    /// No length.
     #[error("the length of a prefix is a number of bits, of 32 at most in IPv4 and of 128 in IPv6")]
     Length,
     /// Bits behind the prefix.
@@ -66,12 +64,12 @@ impl Prefix {
         self.address
     }
 
-    /// How many bits all its addresses begin with.
+    /// Prefix length in bits.
     pub fn length(&self) -> u8 {
         self.len
     }
 
-    /// Whether an address is in it; never one of the other IP version.
+    /// True if the network has this address; false for the other IP version.
     pub fn contains(&self, address: IpAddr) -> bool {
         Prefix::of(address, self.len) == *self && address.is_ipv4() == self.address.is_ipv4()
     }

@@ -5,9 +5,7 @@ use core::fmt;
 /// A transport protocol a service can be reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// RFC 9293.
     Tcp,
-    /// RFC 768.
     Udp,
 }
 

@@ -7,7 +7,7 @@ use crate::net::wire::Tcp;
 pub const TCP_LEN: usize = 20;
 
 impl Tcp {
-    /// Where the header says that it ends, in bytes; less than [`TCP_LEN`] makes no sense.
+    /// Length of the header in bytes; a value below [`TCP_LEN`] is invalid.
     pub fn header_len(&self) -> usize {
         usize::from(self.data_offset >> 4) * 4
     }
@@ -21,7 +21,6 @@ pub mod option {
     pub const NOTHING: u8 = 1;
     /// The largest segment that the sender takes.
     pub const MSS: u8 = 2;
-    /// How far the sender's window is to be shifted.
     pub const WINDOW_SCALE: u8 = 3;
     /// The sender knows selective acknowledgments.
     pub const SACK_PERMITTED: u8 = 4;
@@ -29,8 +28,8 @@ pub mod option {
     pub const TIMESTAMP: u8 = 8;
 }
 
-/// The options of a header, each with where it begins, its kind and what it says. One that is
-/// malformed ends them, as it does everywhere.
+/// Returns the options of a header with offset, kind and value. A malformed option ends the list,
+/// as in all stacks.
 pub fn options(bytes: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {
@@ -58,22 +57,22 @@ pub struct TcpOptions {
     pub mss: Option<u16>,
     /// The sender's window scale.
     pub window_scale: Option<u8>,
-    /// Whether the sender knows selective acknowledgments.
+    /// True if the sender supports selective acknowledgments.
     pub sack: bool,
-    /// The sender's clock.
+    /// Timestamp of the sender.
     pub timestamp: Option<u32>,
-    /// The other side's clock, as the sender has heard it last; beside its own.
+    /// Echoed timestamp of the peer.
     pub timestamp_echo: Option<u32>,
 }
 
 impl TcpOptions {
-    /// The window scale of a sender that knows selective acknowledgments, too: it is given both or
+    /// Window scale of a sender that also supports selective acknowledgments: both are agreed on or
     /// neither.
     pub(crate) fn scale_with_sack(&self) -> Option<u8> {
         self.window_scale.filter(|_| self.sack)
     }
 
-    /// Reads what stands behind the fixed header.
+    /// Parses the options after the fixed header.
     pub fn read(bytes: &[u8]) -> TcpOptions {
         let mut found = TcpOptions::default();
         for (_, kind, body) in options(bytes) {

@@ -1,6 +1,6 @@
-//! Headers as they stand on the wire: unaligned, big-endian views over bytes.
+//! Headers in wire format: unaligned, big-endian views over bytes.
 //!
-//! A view says where the fields are; whether they make sense is for [`crate::path::parse`].
+//! Views only define the layout; [`crate::path::parse`] checks the values.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
@@ -27,17 +27,14 @@ pub const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 /// The fragment's offset in [`Ipv4::fragment`], in units of eight bytes.
 pub const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// IANA protocol numbers, of transports and of what may stand before them.
+/// IANA protocol numbers of transports and extension headers.
 pub mod protocol {
     /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
     pub const HOP_BY_HOP: u8 = 0;
-    /// RFC 792.
     pub const ICMP: u8 = 1;
     /// IPv4 inside (RFC 2003).
     pub const IPV4: u8 = 4;
-    /// RFC 9293.
     pub const TCP: u8 = 6;
-    /// RFC 768.
     pub const UDP: u8 = 17;
     /// IPv6 inside (RFC 2473).
     pub const IPV6: u8 = 41;
@@ -47,7 +44,6 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// Authentication header (RFC 4302).
     pub const AUTHENTICATION: u8 = 51;
-    /// RFC 4443.
     pub const ICMPV6: u8 = 58;
     /// IPv6 destination options (RFC 8200, section 4.6).
     pub const DESTINATION_OPTIONS: u8 = 60;
@@ -60,15 +56,11 @@ pub const GUE_PORT: u16 = 6080;
 pub mod icmp {
     /// Answer to an echo request.
     pub const ECHO_REPLY: u8 = 0;
-    /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
     /// Code of [`UNREACHABLE`]: too long, and not to be fragmented (RFC 1191, section 4).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Echo request.
     pub const ECHO: u8 = 8;
-    /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
-    /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
@@ -76,15 +68,12 @@ pub mod icmp {
 pub mod icmpv6 {
     /// Destination unreachable, the first of the errors.
     pub const UNREACHABLE: u8 = 1;
-    /// Packet too big.
     pub const TOO_BIG: u8 = 2;
     /// Parameter problem, the last of the errors.
     pub const PARAMETER_PROBLEM: u8 = 4;
-    /// Echo request.
     pub const ECHO: u8 = 128;
     /// Answer to an echo request.
     pub const ECHO_REPLY: u8 = 129;
-    /// Neighbour solicitation: who has this address?
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
     /// Neighbour advertisement: I have.
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
@@ -92,16 +81,14 @@ pub mod icmpv6 {
 
 /// TCP control bits (RFC 9293, section 3.1).
 pub const TCP_FIN: u8 = 0x01;
-/// Synchronise sequence numbers.
 pub const TCP_SYN: u8 = 0x02;
-/// Reset the connection.
 pub const TCP_RST: u8 = 0x04;
 /// Acknowledgment field is significant.
 pub const TCP_ACK: u8 = 0x10;
 /// Urgent pointer field is significant.
 pub const TCP_URG: u8 = 0x20;
 
-/// ARP operation: who has this address (RFC 826).
+/// Request for the MAC address of an IP address (RFC 826).
 pub const ARP_REQUEST: u16 = 1;
 /// ARP operation: I have.
 pub const ARP_REPLY: u16 = 2;
@@ -131,15 +118,14 @@ pub const ARP_LEN: usize = 28;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether the group bit is set (IEEE 802, section 8.2): multicast or broadcast.
+    /// True if the group bit is set (IEEE 802, section 8.2): multicast or broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether this can name one station: neither a group address nor all zeros.
+    /// True for a valid address of one station: neither a group address nor all zeros.
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self.0 != [0; 6]
     }
@@ -185,9 +171,7 @@ impl FromStr for Mac {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ethernet {
-    /// Destination.
     pub dst: Mac,
-    /// Source.
     pub src: Mac,
     /// The protocol that follows.
     pub ethertype: U16,
@@ -199,23 +183,16 @@ pub struct Ethernet {
 pub struct Ipv4 {
     /// Version in the high four bits, header length in 32-bit words in the low four.
     pub version_ihl: u8,
-    /// Type of service.
     pub tos: u8,
     /// Header and payload, in bytes.
     pub total_len: U16,
-    /// Identification.
     pub id: U16,
     /// Flags and fragment offset; see [`IPV4_FRAGMENT_OFFSET`].
     pub fragment: U16,
-    /// Time to live.
     pub ttl: u8,
-    /// IANA protocol number.
     pub protocol: u8,
-    /// Header checksum.
     pub checksum: U16,
-    /// Source address.
     pub src: U32,
-    /// Destination address.
     pub dst: U32,
 }
 
@@ -229,11 +206,8 @@ pub struct Ipv6 {
     pub payload_len: U16,
     /// The protocol that follows this header.
     pub next_header: u8,
-    /// Hop limit.
     pub hop_limit: u8,
-    /// Source address.
     pub src: [u8; 16],
-    /// Destination address.
     pub dst: [u8; 16],
 }
 
@@ -243,11 +217,10 @@ pub struct Ipv6 {
 pub struct FragmentHeader {
     /// The protocol of the fragmented part.
     pub next_header: u8,
-    /// Zero.
+    /// Must be zero on transmission.
     pub reserved: u8,
     /// Offset in units of eight bytes in the high 13 bits; "more fragments" in the lowest.
     pub offset_more: U16,
-    /// Identification.
     pub id: U32,
 }
 
@@ -257,7 +230,7 @@ pub struct FragmentHeader {
 pub struct Icmp {
     /// The kind of message.
     pub kind: u8,
-    /// Its variety.
+    /// Code within the type.
     pub code: u8,
     /// Checksum, in ICMPv6 with a pseudo-header.
     pub checksum: U16,
@@ -271,7 +244,7 @@ pub struct Icmp {
 pub struct Neighbour {
     /// The ICMPv6 header; `rest` has an advertisement's flags.
     pub icmp: Icmp,
-    /// The address asked for, or spoken for.
+    /// Target address of the solicitation or advertisement.
     pub target: [u8; 16],
 }
 
@@ -279,23 +252,15 @@ pub struct Neighbour {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Tcp {
-    /// Source port.
     pub src_port: U16,
-    /// Destination port.
     pub dst_port: U16,
-    /// Sequence number.
     pub seq: U32,
-    /// Acknowledgment number.
     pub ack: U32,
     /// Data offset in 32-bit words in the high four bits.
     pub data_offset: u8,
-    /// Control bits.
     pub flags: u8,
-    /// Window.
     pub window: U16,
-    /// Checksum.
     pub checksum: U16,
-    /// Urgent pointer.
     pub urgent: U16,
 }
 
@@ -303,13 +268,10 @@ pub struct Tcp {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Udp {
-    /// Source port.
     pub src_port: U16,
-    /// Destination port.
     pub dst_port: U16,
     /// Header and payload, in bytes.
     pub len: U16,
-    /// Checksum.
     pub checksum: U16,
 }
 
@@ -317,28 +279,25 @@ pub struct Udp {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Arp {
-    /// 1: Ethernet.
+    /// 1, which stands for Ethernet.
     pub hardware_type: U16,
-    /// 0x0800: IPv4.
+    /// 0x0800, which stands for IPv4.
     pub protocol_type: U16,
-    /// 6.
+    /// Length of a MAC: always 6 bytes.
     pub hardware_len: u8,
-    /// 4.
+    /// Length of an IPv4 address: always 4 bytes.
     pub protocol_len: u8,
-    /// [`ARP_REQUEST`] or [`ARP_REPLY`].
+    /// Either [`ARP_REQUEST`] or [`ARP_REPLY`].
     pub operation: U16,
-    /// Sender's MAC.
     pub sender_mac: Mac,
-    /// Sender's address.
     pub sender_ip: U32,
     /// Target's MAC; zero in a request.
     pub target_mac: Mac,
-    /// Target's address.
     pub target_ip: U32,
 }
 
 impl Arp {
-    /// Whether the lengths and types are those of IPv4 over Ethernet.
+    /// True if lengths and types are those of IPv4 over Ethernet.
     pub fn is_ipv4_over_ethernet(&self) -> bool {
         self.hardware_type.get() == 1
             && self.protocol_type.get() == ETHERTYPE_IPV4
@@ -347,7 +306,7 @@ impl Arp {
     }
 }
 
-/// An ARP request, to everyone: who has `target`? With `sender` equal to `target` it is an
+/// Returns a broadcast ARP request for `target`. With `sender` equal to `target` it is an
 /// announcement; with 0.0.0.0 a probe (RFC 5227, sections 1.1 and 3).
 pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNET_LEN + ARP_LEN] {
     let ethernet = Ethernet { dst: Mac::BROADCAST, src: own, ethertype: U16::new(ETHERTYPE_ARP) };

@@ -27,40 +27,38 @@ struct Prefix {
     numbers: NumbersBytes,
 }
 
-/// A datagram whose tag is right, or one to be sent, with its body unread.
+/// A datagram with a valid tag, or one to be sent; the body is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Envelope<'b> {
-    /// Of the body.
+    /// Version of the body.
     pub(super) version: u8,
-    /// Of which kind it is.
+    /// Kind of the datagram.
     pub(super) kind: u8,
     /// Digest of the name of the node that sent it.
     pub(super) sender: u64,
     /// Digest of the name of the node that it is for.
     pub(super) receiver: u64,
-    /// Its own numbers.
+    /// Numbers of the datagram.
     pub(super) numbers: Numbers,
-    /// The last that the sender has heard from the receiver.
+    /// Last numbers that the sender has received from the receiver.
     pub(super) echo: Numbers,
-    /// Its body.
     pub(super) body: &'b [u8],
 }
 
-/// Why bytes are no datagram.
+/// Reason why bytes are not a valid datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Not the shape of one, whoever wrote it.
     #[error("not a datagram between nodes of a farm")]
     Malformed,
-    /// Of the right shape, but the tag is wrong: whoever wrote it has another secret.
+    /// Correct format, but a wrong tag: the sender has another secret.
     #[error("the tag is wrong: written with another secret")]
     Forged {
-        /// Digest of the name of the node that it says it is from. Anybody can say so.
+        /// Digest of the claimed sender's name, not authenticated.
         claimed: u64,
     },
 }
 
-/// The number of a node's name in datagrams. The same on every node.
+/// Digest of a node's name, the same on every node.
 pub(crate) fn digest(name: &str) -> u64 {
     SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(name.as_bytes())
 }
@@ -84,11 +82,10 @@ impl<'b> Envelope<'b> {
         key.seal(&[], bytes)
     }
 
-    /// Reads what was received. Nothing is believed before the tag was found right, in constant
-    /// time.
+    /// Reads a received datagram. The tag is checked before all else, in constant time.
     ///
     /// # Errors
-    /// When it isn't one, or written with another key.
+    /// The bytes are not a datagram, or were written with another key.
     pub(super) fn read(bytes: &'b [u8], key: &Key) -> Result<Envelope<'b>, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
         let (prefix, body) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;

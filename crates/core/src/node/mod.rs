@@ -1,10 +1,10 @@
 //! Messages between nodes of a farm: [`peers`] between every-host hosts, [`directors`] between
 //! directors, [`lccp`] between directors and servers, [`group`] between the director of a server
-//! group and its members; and how a director measures the path from a server ([`path_probe`]).
+//! group and its members; and path measurement by a director ([`path_probe`]).
 //!
-//! The first three stand on one [`association`] with each other node, which says what is believed,
-//! and on one [`secret`]. A protocol is its messages, and what follows from those that are
-//! believed.
+//! The modules for peers, directors and LCCP keep one [`association`] for each other node, which
+//! decides whether to accept a message. They and the path measurement authenticate messages with
+//! keys derived from the farm's [`secret`].
 
 pub mod association;
 pub mod directors;

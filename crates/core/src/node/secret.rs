@@ -1,5 +1,4 @@
-//! The farm's secret, by which nodes know each other, the keys that come from it, and the tags made
-//! with those.
+//! The farm's secret, which authenticates nodes, with derived keys and message tags.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -19,8 +18,8 @@ pub const TAG_LEN: usize = 16;
 pub struct Key(pub [u8; KEY_LEN]);
 
 impl Key {
-    /// Bytes with their tag behind them. It is over the `context` in front of them too, which both
-    /// sides know and nobody sends.
+    /// Appends a tag to the bytes. The tag also covers the `context` in front, which both sides
+    /// know and which is not sent.
     pub fn seal(&self, context: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = mac(&self.0).chain_update(context).chain_update(&bytes).finalize().into_bytes();
         bytes.extend(tag.iter().take(TAG_LEN));
@@ -33,7 +32,7 @@ impl Key {
         self.has_sealed(context, bytes, tag).then_some(bytes)
     }
 
-    /// Whether this is the tag of these bytes; takes as long whatever is wrong with it.
+    /// True if this is the tag of these bytes, in constant time.
     pub(super) fn has_sealed(&self, context: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
         mac(&self.0).chain_update(context).chain_update(bytes).verify_truncated_left(tag).is_ok()
     }
@@ -60,7 +59,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Text that is not a key file. Says where, and nothing of what is there.
+/// Error in a key file: position only, without the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// Only comments and empty lines.
@@ -69,23 +68,22 @@ pub enum SecretError {
     /// More than one line that is no comment.
     #[error("line {line} is a second key: a farm has one; mark comments with #")]
     Second {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// Too short or too long.
     #[error("the key on line {line} has {len} characters, and a key is 64 hex digits")]
     Length {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Characters there.
         len: usize,
     },
     /// Something else than hex digits.
     #[error("the key on line {line} has a character that is no hex digit, at column {column}")]
     NotHex {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Which column, from 1.
+        /// Column of the character, counted from 1.
         column: usize,
     },
 }
@@ -96,11 +94,11 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Reads a key file: one line of 64 hex digits. Empty lines, and what follows a `#`, mean
-    /// nothing.
+    /// Parses a key file: one line of 64 hex digits. Empty lines and comments after `#` are
+    /// ignored.
     ///
     /// # Errors
-    /// The text in the file instead, and where.
+    /// The error with its position.
     pub fn parse(text: &str) -> Result<Secret, SecretError> {
         let mut found = None;
         for (line, content) in (1..).zip(text.lines()) {
@@ -128,7 +126,7 @@ impl Secret {
         text
     }
 
-    /// A key of its own for each use, so that what one use gives away helps nobody with another.
+    /// Derives a key for one use, so that a leaked key does not affect other uses.
     pub fn derive(&self, label: &str) -> [u8; KEY_LEN] {
         derive(&self.0, label)
     }

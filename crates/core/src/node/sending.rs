@@ -1,5 +1,4 @@
-//! When a node is to send its datagrams: each interval, and sooner with news, but not many a
-//! second.
+//! Schedule of a node's datagrams: each interval, and sooner with news, rate-limited.
 
 /// The times of sending, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +13,12 @@ impl SendTimes {
         SendTimes { sent_ms: None, due_ms: now_ms }
     }
 
-    /// When the next datagrams are due.
+    /// Time of the next datagrams, in milliseconds.
     pub(super) fn due_ms(&self) -> u64 {
         self.due_ms
     }
 
-    /// They are sent now.
+    /// Records that datagrams are sent now.
     pub(super) fn sent(&mut self, now_ms: u64, interval_ms: u64) {
         self.sent_ms = Some(now_ms);
         self.due_ms = now_ms.saturating_add(interval_ms.max(1));

@@ -1,20 +1,22 @@
-//! How a packet came to this host, where every host decides: from a client, or passed on by another
-//! host.
+//! Origin of a packet where every host decides: a client, or another host that passed it on.
 //!
 //! A packet is passed on once, and a second time only to a host that another ring names: this
-//! host's own, or the one before its last change (Distributed Packet Rewriting has no such rule:
-//! its hosts agree on one ring). So it can't go in circles, whatever hosts know of each other: who
-//! gets it has to see how often it was passed on. On the link the frame's source tells, which is
-//! then another host's MAC; out of a tunnel, whoever opened it says so in the source's place, by
-//! the tunnel's mark ([`crate::path::mark`]). A packet that comes by a wire with such a source is
-//! dropped by the host that opens tunnels. A stranger on the link who writes another host's MAC
-//! gains that the packet is served here, and changes no session of another host's.
+//! host's own ring, or the one before its last change. (Distributed Packet Rewriting has no such
+//! rule, since its hosts agree on one ring.) So packets can't circulate, whatever hosts know of
+//! each other: the receiver has to see how often a packet was passed on. On the link the source MAC
+//! of the frame shows that, since it is another host's. Behind a tunnel the host that opened the
+//! tunnel writes the count in the place of the source, by the tunnel's mark
+//! ([`crate::path::mark`]).
+//!
+//! A host that opens tunnels drops packets that arrive from a wire with such a source. A stranger
+//! on the link who writes another host's MAC gains only that the packet is served here; no session
+//! of another host changes.
 
 use crate::net::wire::Mac;
 use crate::path::mark::{ForwardCount, PASSED, PASSED_TWICE};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
-/// How a packet came to this host.
+/// Origin of a packet: a client, or another host that passed it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// From a client, or a router before it.
@@ -39,7 +41,7 @@ impl Arrival {
         }
     }
 
-    /// Whether a packet that came so may go on to this server.
+    /// True if a packet of this origin may be forwarded to this server.
     pub fn may_go_to(self, server: &ServerEntry) -> bool {
         match self {
             Arrival::Direct => true,

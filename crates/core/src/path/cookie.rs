@@ -21,8 +21,7 @@ use crate::path::parse::{Segment, TcpHeader};
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 
-/// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for
-/// one to two epochs.
+/// Default length of an epoch, in milliseconds. Cookies are valid for one to two epochs.
 pub const EPOCH_MS: u64 = 64_000;
 /// The window scale that is offered to clients.
 pub const RCV_WSCALE: u8 = 7;
@@ -96,9 +95,7 @@ pub struct Cookie {
 /// The parts of a cookie in a client's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoedNumbers {
-    /// Its sequence number.
     pub sequence: u32,
-    /// Its acknowledgment.
     pub acknowledgment: u32,
     /// The clock that it echoes, if it has timestamps.
     pub echo: Option<u32>,
@@ -126,7 +123,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// No keys, ever.
+    /// Schedule that has no keys and accepts no cookie.
     pub const NONE: Schedule = Schedule { key: Seed(0, 0), epoch_ns: 0, epoch: 0, began: 0 };
 
     /// By this key, in epochs of so many milliseconds, where at tick `now` it is `unix_ms`
@@ -144,8 +141,8 @@ impl Schedule {
         }
     }
 
-    /// These keys at tick `now`, and for half a day before and behind it: for who needs to know
-    /// them beforehand.
+    /// Returns a schedule with these keys at tick `now`, and half a day before and after, for
+    /// callers that need keys in advance.
     pub fn fixed(keys: &Keys, now: u32) -> Schedule {
         const DAY_MS: u64 = 24 * 3_600 * 1_000;
         Schedule::new(keys.key, DAY_MS, u64::from(keys.epoch) * DAY_MS + DAY_MS / 2, now)
@@ -192,10 +189,9 @@ impl SharedKeys<'_> {
     }
 }
 
-/// A connection's ends.
+/// Endpoints of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
-    /// The client.
     pub client: SocketAddr,
     /// The service. Of the same family.
     pub service: SocketAddr,
@@ -214,8 +210,8 @@ impl FourTuple {
 /// The options of a client that a cookie holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Its window scale, if it knows selective acknowledgments as well: it is given both or
-    /// neither.
+    /// Window scale of the client, if the client supports selective acknowledgments too: both are
+    /// granted or neither.
     pub window_scale: Option<u8>,
     /// Index of the segment size that it takes: [`SynOptions::mss`].
     mss_index: u8,

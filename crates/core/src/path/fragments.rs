@@ -10,19 +10,17 @@ use core::net::IpAddr;
 
 use super::parse::Layers;
 
-/// How long the first fragment is remembered, in milliseconds. The others follow within a round
-/// trip; hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
+/// Lifetime of a first fragment's record, in milliseconds. The others follow within a round trip;
+/// hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
 pub const LIFETIME_MS: u64 = 5_000;
-/// How long a later fragment that came first waits for it, in milliseconds.
+/// Longest wait of a later fragment for the first one, in milliseconds.
 pub const PATIENCE_MS: u64 = 500;
 
 /// The fields that the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200,
 /// section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
-    /// Source address.
     pub src: IpAddr,
-    /// Destination address.
     pub dst: IpAddr,
     /// Identification; 16 bits in IPv4.
     pub id: u32,
@@ -39,20 +37,18 @@ impl FragmentKey {
     }
 }
 
-/// Where a packet's fragments go.
+/// Destination of a packet's fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Track {
     /// Until when this is true, in ticks.
     pub expires: u32,
-    /// The server's slot.
     pub server: u16,
-    /// The VIP's number.
     pub vip: u16,
     /// The port that stands for the client, where it is hidden from the server; else 0.
     pub port: u16,
-    /// Where the first fragment ends, in units of eight bytes: no later one may begin before.
+    /// End of the first fragment, in units of eight bytes. No later fragment may begin before it.
     pub first_end: u16,
-    /// Whether the packet is a server's answer.
+    /// True if the packet is a reply of a server.
     pub answer: bool,
 }
 

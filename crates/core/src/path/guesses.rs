@@ -41,9 +41,9 @@ impl Guesses<'_> {
         self.word(vip, at).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// Whether a try is left for a segment without timestamps. Where there `is_session`, the cookie
-    /// is needed only to tell that its client has begun another one, and those tries that new
-    /// clients need are left to them.
+    /// True if a segment without timestamps may still be checked. With `is_session` the cookie
+    /// would only tell that the client has begun another connection; the tries that new clients
+    /// need are left to these.
     pub fn may_try(&self, vip: u16, now: u32, is_session: bool) -> bool {
         let least = if is_session { TRIES_TICKS / 2 } else { TRIES_TICKS };
         used(self.count(vip, 0), now) + TRY_TICKS <= least
@@ -66,7 +66,7 @@ impl Guesses<'_> {
         for word in self.0.iter().step_by(VIP_WORDS) {
             let was = word.load(Relaxed);
             if was != 0 && used(was, now) == 0 {
-                // One that was noted meanwhile stays.
+                // A guess recorded meanwhile stays.
                 let _ = word.compare_exchange(was, 0, Relaxed, Relaxed);
             }
         }
@@ -94,7 +94,7 @@ impl Guesses<'_> {
         self.count(vip, 1)
     }
 
-    /// Those that were not looked at.
+    /// Number of segments left unchecked.
     pub fn unchecked(&self, vip: u16) -> u64 {
         self.count(vip, 2)
     }

@@ -1,7 +1,7 @@
-//! How long this host may answer for service addresses without having heard from its control plane.
+//! Time for which this host may answer for service addresses without renewal by its control plane.
 //!
-//! Where hosts take over each other's addresses, one whose daemon has died must fall silent before
-//! its peers conclude that it is gone; its packets still flow.
+//! Where hosts take over each other's addresses, a host whose daemon has died must fall silent
+//! before its peers conclude that the host is gone; packets still flow.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,10 +20,11 @@ const ENDED: u64 = 2 << 32;
 const LONGEST: u32 = 1 << 22;
 
 impl Lease<'_> {
-    /// Whether addresses may be answered for at tick `now`.
+    /// True if addresses may be answered for at tick `now`.
     ///
-    /// The reader that finds that it has ended notes so: ticks wrap after 52 days, and it must not
-    /// hold again. Only a reader that asks for nothing in all that time could meet it once more.
+    /// The reader that finds the lease expired records that: ticks wrap after 52 days, and the
+    /// lease must not become valid again. Only a reader without any query in all that time could
+    /// see it valid once more.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);
         let left = (word as u32).wrapping_sub(now).wrapping_sub(1);

@@ -1,20 +1,21 @@
-//! How often other hosts have passed a packet on, as a GUE header says it, and the tag that shows
-//! that a host of the farm says so. `bpf/net/mark.h` is its copy in C.
+//! Mark of a GUE header: how often other hosts have passed a packet on, and the tag that proves
+//! that a host of the farm wrote it. `bpf/net/mark.h` is its copy in C.
 //!
 //! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's
-//! configuration (4) and the tag (8); the header's flags say that it is there, and how often the
-//! packet was passed on. The tag is SipHash-2-4, under a key that comes from the farm's secret, of
-//! the outer addresses, the inner ones, the generation and that number: all addresses as IPv6 has
-//! them. So it is good for one way from host to host and one pair of client and service, and it is
-//! checked before anything else of the inner packet is read.
+//! configuration (4) and the tag (8). The header's flags say that the mark is present, and how
+//! often the packet was passed on. The tag is SipHash-2-4, under a key from the farm's secret, of
+//! the outer addresses, the inner addresses, the generation and that count; all addresses in their
+//! IPv6 form. So a mark is good for one way from host to host and one pair of client and service.
+//! It is checked before anything else of the inner packet is read.
 //!
-//! It covers no ports and nothing behind them: the kernel puts one header before all the segments
-//! that it cuts a long one into, and later fragments have no ports. An attacker who sees such
-//! packets on the way, and can write outer source addresses, can hence pass on what they like in
-//! the same client's name, as they could send it in that client's own; it is served, or refused,
-//! where it comes out, and no session of another host's changes by it ([`crate::path::arrival`]).
+//! The tag covers no ports and nothing behind them: the kernel puts one header before all the
+//! segments that it cuts a long packet into, and later fragments have no ports. An attacker who
+//! sees such packets on their way, and can write outer source addresses, can hence pass on any
+//! packet in the same client's name, as the attacker could send it directly in that name. The
+//! packet is served, or refused, where it comes out, and changes no session of another host
+//! ([`crate::path::arrival`]).
 //!
-//! Past the tunnel the frame's source says it, by addresses that no interface has.
+//! Behind the tunnel the source MAC of the frame has the count, by addresses that no interface has.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
@@ -43,7 +44,7 @@ pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
 /// that the packet is read.
 pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
-/// How often a packet was passed on, the tunnel that it is in included.
+/// Number of times that a packet was passed on, the tunnel around it included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForwardCount {
@@ -68,10 +69,9 @@ impl ForwardCount {
     }
 }
 
-/// Where a packet goes from and to, and the one around it.
+/// Addresses of a packet and of the packet around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelAddresses {
-    /// The tunnel's.
     pub outer: (IpAddr, IpAddr),
     /// Client and service, of the same family.
     pub inner: (IpAddr, IpAddr),
@@ -103,7 +103,7 @@ impl Marker {
     }
 }
 
-/// Whether a packet's mark is of a host that has this key.
+/// True if a packet's mark is from a host with this key.
 pub fn is_good(key: Seed, ends: &TunnelAddresses, passed: ForwardCount, mark: &[u8; MARK_LEN]) -> bool {
     let [a, b, c, d, tag @ ..] = *mark;
     let generation = u32::from_be_bytes([a, b, c, d]);

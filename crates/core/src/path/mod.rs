@@ -1,10 +1,10 @@
-//! One packet's way through a director. This room is the specification of the C in `bpf/`.
+//! Way of one packet through a director: the specification of the C in `bpf/`.
 //!
-//! * in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
+//! * steps in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
 //!   [`cookie`] and [`content`] · [`rewrite`]
-//! * what it goes by: [`tables`], and hashes by a [`seed`]
-//! * what it asks of its surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
-//! * why a packet went no further: [`reason`] · [`unmatched`] · [`guesses`]
+//! * input: [`tables`], and hashes by a [`seed`]
+//! * surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
+//! * packets that go no further: [`reason`] · [`unmatched`] · [`guesses`]
 
 pub mod arrival;
 pub mod content;

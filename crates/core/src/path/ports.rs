@@ -30,7 +30,7 @@ use crate::path::sessions::{Bucket6, Counted, FlowHash, FoundSession, SessionKey
 
 /// The first port that is given out: below the range that Linux uses for its own connections.
 pub const FIRST_PORT: u16 = 4_096;
-/// How many there are.
+/// Number of ports that stand for clients.
 pub const PORTS: usize = 28_672;
 /// Pools; servers share them evenly.
 pub const POOLS: usize = 16;
@@ -40,19 +40,17 @@ pub const POOL_BUCKETS: usize = PORTS / crate::path::sessions::BUCKET_SESSIONS;
 /// is given out again before, while there are others.
 pub const HOLD_MS: u64 = 60_000;
 
-/// Where a client with a link-local address is: a neighbour of this host's.
+/// Location of a client with a link-local address, a neighbour of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLocalPeer {
     /// Number of the interface that leads to it.
     pub link: u32,
-    /// Its MAC.
     pub mac: Mac,
 }
 
 /// The holder of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The session's key.
     pub session: SessionKey,
     /// Of a client with a link-local address, which is in `fe80::/64` then.
     pub near: Option<LinkLocalPeer>,
@@ -91,12 +89,11 @@ impl From<SessionKey> for Holder {
 /// section 2.5.6).
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
-/// Whether an address is one that a [`LinkLocalPeer`] client may have.
+/// True if a [`LinkLocalPeer`] client may have this address.
 pub(crate) fn is_near(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if (address.to_bits() >> 64) as u64 == LINK_LOCAL)
 }
 
-/// All pools.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports<'a> {
     table: Table<'a, 3>,

@@ -1,4 +1,4 @@
-//! Why a packet met its verdict: the names that counters, cases and people see.
+//! Reasons of verdicts: the names that counters, cases and views show.
 
 /// The numbers, of the C header. A reason that is missing below fails the build.
 #[deny(dead_code)]
@@ -7,7 +7,7 @@ mod c {
 }
 
 reasons! {
-    /// Why a packet met its verdict; every one is counted. `bpf/abi.h` has the numbers.
+    /// Reason of a packet's verdict; each is counted. `bpf/abi.h` has the numbers.
     u8;
 
     /// Sent to a server.

@@ -1,4 +1,4 @@
-//! Which server a new session gets, from the ring that a policy filled.
+//! Selection of a server for a new session, from the ring that a policy filled.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use crate::path::tables::{ALL_FULL, NO_SERVER, ORDER_MAX, Pick, Ring, SERVICE_SE
 /// server slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
-    /// Where each service's ring stands; grows by one with each pick.
+    /// Position in each service's ring; grows by one with each selection.
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
@@ -24,7 +24,7 @@ pub struct Counts<'a> {
 /// The weights of a server's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// Its load: by how many [`SCORE_UNIT`]ths it is above the least of its service's.
+    /// Load of the server, in [`SCORE_UNIT`]ths above the least loaded server of the service.
     pub load: u8,
     /// Of 256 flows that have it as their second candidate, and that its load draws away from the
     /// first though sessions alone would not, so many and one more go to it.
@@ -61,7 +61,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Whether a server has as many sessions as it may have.
+    /// True if a server has reached its limit of sessions.
     fn is_full(&self, slot: u16) -> bool {
         let limit = self.limits.get(usize::from(slot)).map_or(0, |limit| limit.load(Relaxed));
         limit != 0 && self.active_of(slot) >= limit.into()

@@ -37,7 +37,7 @@ pub const NO_SERVER: u16 = 0;
 /// Slot number that stands for servers of which each has as many sessions as it may have.
 pub const ALL_FULL: u16 = SERVER_SLOTS as u16;
 
-/// Where a table of all server slots has one: there are no others.
+/// Returns the index of a server slot in a table of all slots; there are no other slots.
 pub(crate) fn place(slot: u16) -> usize {
     usize::from(slot) % SERVER_SLOTS
 }
@@ -45,15 +45,12 @@ pub(crate) fn place(slot: u16) -> usize {
 /// The key by which a packet is recognised: one address, port and protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {
-    /// The service address.
     pub address: IpAddr,
-    /// The service port.
     pub port: u16,
-    /// The transport.
     pub protocol: Protocol,
 }
 
-/// How a server is picked for a new session; the one thing a policy asks of the data plane.
+/// Way to select a server for a new session: the one thing that a policy asks of the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pick {
@@ -79,37 +76,34 @@ pub struct IdleTicks {
     pub half_closed: u32,
     /// After those of both.
     pub closing: u32,
-    /// UDP.
     pub udp: u32,
     /// Of a UDP flow only first packets were seen.
     pub udp_new: u32,
 }
 
-/// One address of a service, as a packet meets it.
+/// Address of a service, as packets see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vip {
     /// Names this VIP in session keys; never 0.
     pub id: u16,
     /// The service whose rings it picks from; index into [`Tables::rings`].
     pub service: u16,
-    /// Whether the director answers ARP for the address.
+    /// True if the director answers ARP for the address.
     pub announce: bool,
-    /// How a server is picked.
     pub pick: Pick,
-    /// When sessions end.
+    /// Idle times of sessions.
     pub idle: IdleTicks,
-    /// This host's own slot among the service's servers, where every host decides; [`NO_SERVER`] on
-    /// a director. A host serves what another one has passed on to it.
+    /// Slot of this host among the service's servers, where every host decides; [`NO_SERVER`] on a
+    /// director. A host serves the packets that another host passes on to it.
     pub own: u16,
-    /// Whether what is passed on is not remembered: no session is noted for a server that isn't
-    /// this host.
+    /// True if no session is stored for packets that are passed on to another host.
     pub stateless: bool,
-    /// Whether connections are accepted here, and given away once the client has said what it
-    /// wants.
+    /// Settings of `handoff`, if connections are accepted here and handed over once the client has
+    /// sent a request.
     pub handoff: Option<Handoff>,
 }
 
-/// How a VIP's connections are accepted before they are given to a server.
+/// Settings by which a VIP's connections are accepted before they are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
     /// The largest segment that clients may send, in bytes: it fits into every way to a server.
@@ -128,7 +122,8 @@ pub struct Handoff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RehandoffMode {
-    /// It goes to the connection's server like all before: nobody reads it on the way.
+    /// Later requests go to the connection's server like the first one; nobody reads them on the
+    /// way.
     #[default]
     Stay = 0,
     /// The connection is reset, and the client asks again by another (RFC 9112, section 9.3.1).
@@ -160,7 +155,7 @@ pub struct Ring {
     pub previous: Arc<[u16]>,
 }
 
-/// How a packet reaches its server.
+/// Way of a packet to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// By its MAC address alone; nothing above layer two changes.
@@ -171,23 +166,23 @@ pub enum Forwarding {
         to: SocketAddr,
         /// The director's address towards the server: where it speaks of itself.
         own: IpAddr,
-        /// Whether `own` takes the client's place, with a port of [`crate::path::ports`].
+        /// True if `own` replaces the client's address, with a port of [`crate::path::ports`].
         source_nat: bool,
         /// The longest packet that the way takes, in bytes.
         mtu: u16,
     },
-    /// Inside another packet.
+    /// Encapsulated in another packet.
     Tunnel {
-        /// Of which kind.
         encapsulation: Encapsulation,
         /// The outer packet's source: an address of the director's.
         from: IpAddr,
-        /// Its destination: the server's own address. Of the same family.
+        /// Destination of the tunnel: the server's own address, of the same family.
         to: IpAddr,
         /// The longest packet that the way takes, outer headers included, in bytes.
         mtu: u16,
-        /// Where every host decides, how often the packet will have been passed on, as the outer
-        /// header says; passed on twice, it is not passed on again. Only of [`Encapsulation::Gue`].
+        /// Number of times that the packet will have been passed on, for the outer header; where
+        /// every host decides. A packet passed on twice is not passed on again. Only with
+        /// [`Encapsulation::Gue`].
         mark: Option<ForwardCount>,
     },
 }
@@ -197,31 +192,31 @@ pub enum Forwarding {
 pub struct ServerEntry {
     /// Names the server through restarts: a digest of service and server name.
     pub identity: u64,
-    /// Where its frames go. Of the punt slot, [`PUNTED`]: the source by which the host's own
-    /// stack tells what is for it.
+    /// Destination MAC of frames. The punt slot has [`PUNTED`] here: the source by which the host's
+    /// own stack recognises punted packets.
     pub mac: Mac,
     /// The interface it is reached by; 0 if it stands for nobody.
     pub ifindex: u32,
-    /// Its share; at least 1 while it takes new sessions, else 0.
+    /// Weight; at least 1 while the server takes new sessions, else 0.
     pub weight: u16,
-    /// Whether its health is good. Its open sessions stay with it either way; one that has only
-    /// begun is chosen anew. A draining server is up: it is in no ring, and that is all.
+    /// True if the server is healthy. Open sessions stay either way; an embryonic session selects
+    /// anew. A draining server is up, and only missing in the rings.
     pub up: bool,
-    /// Whether it is this host itself: packets go up the host's own stack.
+    /// True if the server is this host: packets go up the host's own stack.
     pub local: bool,
-    /// How packets get there.
+    /// Way of packets to the server.
     pub forwarding: Forwarding,
 }
 
 impl ServerEntry {
-    /// Whether it is the punt slot: that of the process on this host that reads what isn't decided
-    /// in the data plane.
+    /// True for the punt slot: the process on this host that reads what the data plane doesn't
+    /// decide.
     pub fn is_punt(&self) -> bool {
         self.local && self.mac == PUNTED
     }
 
-    /// Whether it stands for nobody: what its connections say is kept back until they have another
-    /// server.
+    /// True if the slot has no server: packets of its connections are dropped until they have
+    /// another server.
     pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
@@ -230,9 +225,7 @@ impl ServerEntry {
 /// The origin of a packet from a server: a VIP, and which of its servers this endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyOrigin {
-    /// [`Vip::id`].
     pub vip: u16,
-    /// The server's slot.
     pub server: u16,
 }
 
@@ -241,9 +234,9 @@ pub struct ReplyOrigin {
 pub struct Tables {
     /// By address, port and protocol.
     pub vips: BTreeMap<VipKey, Vip>,
-    /// By service number.
+    /// Rings by service number.
     pub rings: BTreeMap<u16, Arc<Ring>>,
-    /// By server slot.
+    /// Servers, by their slots.
     pub servers: BTreeMap<u16, ServerEntry>,
     /// The interfaces that packets are taken from, with their own MAC.
     pub interfaces: BTreeMap<u32, Mac>,
@@ -261,25 +254,24 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Whether any service has this address; for packets too odd to name a port.
+    /// True if any service has this address; for packets too odd to have a port.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.vip_of_address(address).is_some()
     }
 
-    /// Whether the director answers ARP for this address: some service with it says so.
+    /// True if the director answers ARP for this address: a service with the address wants it.
     pub fn announces(&self, address: IpAddr) -> bool {
         self.vips_of_address(address).any(|vip| vip.announce)
     }
 
-    /// Whether a server that answers through the director has this address.
+    /// True if a server whose replies pass the director has this address.
     pub fn has_endpoint(&self, address: IpAddr) -> bool {
         let from = VipKey { address, port: 0, protocol: Protocol::Tcp };
         let to = VipKey { address, port: u16::MAX, protocol: Protocol::Udp };
         self.endpoints.range(from..=to).next().is_some()
     }
 
-    /// Whether a server answers the requests that a ring is for, of a service whose later requests
-    /// are looked at.
+    /// True if a server serves the requests of a ring, in a service whose later requests are read.
     pub fn answers(&self, server: u16, ring: u16) -> bool {
         let rings = self.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
@@ -356,7 +348,7 @@ impl Delta {
         }
     }
 
-    /// Whether there is nothing to carry out.
+    /// True if there is nothing to apply.
     pub fn is_empty(&self) -> bool {
         *self == Delta::default()
     }

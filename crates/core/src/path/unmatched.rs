@@ -26,10 +26,10 @@ pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
 impl Unmatched<'_> {
-    /// Whether a segment that acknowledges the same was met before on this flow, long enough ago;
-    /// it is forgotten then. Flows that share a place may make each other wait. Ticks wrap after 52
-    /// days: what was met then is taken for met just now, so it is answered, if at all, a little
-    /// later or sooner than it should be.
+    /// True if a segment with the same acknowledgment was seen on this flow, long enough ago; the
+    /// record is then removed. Flows that share a place may delay each other. Ticks wrap after 52
+    /// days: an older record counts as new, so that the segment is answered a little later or
+    /// sooner than it should be.
     pub fn is_retransmission(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));

@@ -1,23 +1,21 @@
-//! Changes of one server, as its pool gives them to its owner.
+//! Changes of one server, as returned by its pool.
 
 use alloc::vec::Vec;
 
 use super::health::Transition;
 use super::report::BadReport;
 
-/// The change of a server by a fact, by its operator, or by time alone.
+/// Change of a server caused by a probe or report, by the operator, or by time alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
-    /// The values that have to be computed anew.
     pub effect: Effect,
-    /// The events to publish, in order.
+    /// Events to publish, in order.
     pub events: Vec<ServerEvent>,
 }
 
-/// The values that a change of a server makes stale. Each includes the ones before it.
+/// Values that a change of a server makes stale. Each variant includes the ones before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// None.
     #[default]
     None,
     /// Scores and shares by load.
@@ -26,17 +24,17 @@ pub enum Effect {
     Weight,
 }
 
-/// An event of one server, whoever has it.
+/// Event of one server, independent of its owner (service, group or name).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// Probes found the server in another state.
+    /// Probes changed the server's state.
     Health(Transition),
-    /// By its own report the server takes no new sessions (`true`), or takes them again.
+    /// The server's report refuses new sessions (`true`), or accepts them again.
     Refuses(bool),
     /// Reports fail with this error, or are valid again (`None`).
     Reports(Option<BadReport>),
-    /// The operator drains the server, or no longer does.
+    /// The operator drains the server (`true`), or ends the drain.
     Drained(bool),
-    /// The operator suspends probes and reports, or no longer does.
+    /// The operator suspends probes and reports (`true`), or resumes them.
     Suspended(bool),
 }

@@ -1,33 +1,33 @@
-//! The last results of a server's probes: a bit for each, without allocation.
+//! Last results of a server's probes: one bit per result, without allocation.
 
 use core::fmt;
 
-/// The results that are kept.
+/// Number of results kept.
 pub const CHECKS_MAX: u32 = u32::BITS;
 
-/// The last [`CHECKS_MAX`] results. Written as text it has a letter for each, the oldest first: `.`
-/// for a good one, `x` for one that failed.
+/// The last [`CHECKS_MAX`] results. Displayed as one letter per result, oldest first: `.` for
+/// success, `x` for failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckHistory {
-    /// A bit that is set for each that failed; the lowest is the latest.
+    /// Bit per result, set for a failure; the lowest bit is the latest result.
     failed: u32,
-    /// How many there are.
+    /// Number of results recorded.
     count: u32,
 }
 
 impl CheckHistory {
-    /// Adds a result; the oldest goes where there are too many.
+    /// Adds a result; the oldest one is dropped at [`CHECKS_MAX`].
     pub fn push(&mut self, is_good: bool) {
         self.failed = self.failed << 1 | u32::from(!is_good);
         self.count = (self.count + 1).min(CHECKS_MAX);
     }
 
-    /// As a number, for an atomic that others read.
+    /// Packs the history into a number, for an atomic that other threads read.
     pub fn to_bits(self) -> u64 {
         u64::from(self.count) << 32 | u64::from(self.failed)
     }
 
-    /// Of [`CheckHistory::to_bits`].
+    /// Unpacks a number made by [`CheckHistory::to_bits`].
     pub fn from_bits(bits: u64) -> CheckHistory {
         CheckHistory { failed: bits as u32, count: ((bits >> 32) as u32).min(CHECKS_MAX) }
     }

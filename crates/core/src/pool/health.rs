@@ -1,5 +1,5 @@
-//! Whether a server works, from the answers to probes: a state machine per server that says when to
-//! probe next and what the answers amount to.
+//! Health of a server from its probes: a state machine per server that schedules the next probe and
+//! turns results into states.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -11,25 +11,24 @@ use super::{CheckHistory, HealthCheck, HealthKind};
 pub enum HealthState {
     /// No probe has been answered or failed yet.
     Unknown,
-    /// It takes sessions.
+    /// The server takes sessions.
     Up,
-    /// It failed `fall` probes in a row.
+    /// The last `fall` probes failed.
     Down,
 }
 
-/// A state and its history, as much of it as a plan needs.
+/// Health state with the history that a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthStatus {
-    /// The state now.
     pub state: HealthState,
-    /// When it became so, in milliseconds; 0 for a server that began so.
+    /// Time of the last change of state, in milliseconds; 0 if the state never changed.
     pub since_ms: u64,
-    /// Whether the server was ever up.
+    /// True if the server was up at any time.
     pub was_up: bool,
 }
 
 impl HealthStatus {
-    /// Of a server that nothing is known of.
+    /// Status of a server without any probe result.
     pub const UNKNOWN: HealthStatus =
         HealthStatus { state: HealthState::Unknown, since_ms: 0, was_up: false };
 }
@@ -37,18 +36,16 @@ impl HealthStatus {
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// Before.
     pub from: HealthState,
-    /// After.
     pub to: HealthState,
-    /// The failure of the last probe, where the server went down.
+    /// Failure of the last probe, if the server went down.
     pub reason: Option<Failure>,
 }
 
-/// Why a probe failed.
+/// Reason why a probe failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing came back in time.
+    /// No answer within the timeout.
     #[error("no answer in time")]
     Timeout,
     /// The server's stack refused the connection.
@@ -60,42 +57,43 @@ pub enum Failure {
     /// The server's MAC address is not known.
     #[error("no ARP answer")]
     NoArp,
-    /// The server answers no neighbour solicitation, ARP's counterpart over IPv6.
+    /// The server does not answer neighbour solicitations (IPv6's counterpart of ARP).
     #[error("no neighbour advertisement")]
     NoNeighbour,
-    /// The server is not on a link of the director's, and the way to it isn't known.
+    /// The server is on no link of the director, and no next hop is known.
     #[error("no route to the server, or its next hop does not answer")]
     NoWay,
     /// The connection ended in the middle of the reply.
     #[error("closed before the reply was complete")]
     Closed,
-    /// The bytes that came are not an HTTP/1 reply.
+    /// The bytes received are not an HTTP/1 reply.
     #[error("the reply is not HTTP/1")]
     NotHttp,
-    /// A status that the service does not accept.
+    /// The service does not accept this status code.
     #[error("status {0}")]
     Status(u16),
-    /// The body ended, or [`REPLY_MAX`] was reached, without the text asked for.
+    /// The body ended, or [`REPLY_MAX`] was reached, without the expected text.
     #[error("the body lacks the text asked for")]
     Body,
-    /// Anything else, in the prober's words.
+    /// Any other failure, described by the prober.
     #[error("{0}")]
     Other(String),
-    /// It was not even asked: no connection may be opened to where it is, in the prober's words.
+    /// Not probed: connections to this address are forbidden. Described by the prober.
     #[error("{0}")]
     Forbidden(String),
-    /// This host lacks what a probe takes, in the prober's words. It says nothing of the server.
+    /// Not probed: this host lacks a resource, described by the prober. The result does not count
+    /// against the server.
     #[error("{0}")]
     NotProbed(String),
 }
 
-/// The health of one server.
+/// Health of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Mostly the same for many servers.
+    /// Shared by the servers of a service.
     settings: Arc<HealthCheck>,
     status: HealthStatus,
-    /// Answers in a row that speak against `state`.
+    /// Results in a row that contradict `state`.
     against: u32,
     seed: u64,
     next_ms: u64,
@@ -106,21 +104,21 @@ pub struct Health {
     failures: u64,
     changes: u64,
     checks: CheckHistory,
-    /// How often in a row it was taken out of service by its clients' connections, and until when
-    /// probes don't bring it back, in milliseconds.
+    /// Number of ejections in a row, and the time until which successful probes do not bring the
+    /// server back, in milliseconds.
     ejections: u32,
     ejected_until_ms: u64,
 }
 
-/// How long a server is out of service the first time that its clients' connections speak against
-/// it; so much longer each further time (Envoy's outlier detection).
+/// Duration of the first ejection for failed client connections, in milliseconds. The n-th ejection
+/// in a row lasts n times as long (Envoy's outlier detection).
 pub const EJECTION_MS: u64 = 30_000;
-/// The longest such time. A server that was up for as long since begins anew.
+/// Longest ejection, in milliseconds. After this much time without ejection the count restarts.
 pub const EJECTION_MAX_MS: u64 = 300_000;
 
 impl Health {
-    /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of
-    /// servers.
+    /// Returns the health of a server that was not probed yet; its first probe is due at once.
+    /// `seed` differs between servers and spreads their probes.
     pub fn new(settings: &Arc<HealthCheck>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
         let state = if up { HealthState::Up } else { HealthState::Unknown };
@@ -142,8 +140,8 @@ impl Health {
         }
     }
 
-    /// Its clients' connections say that it doesn't work, whatever probes say: it is down for a
-    /// time, and then until `rise` probes in a row succeed.
+    /// Ejects the server because its clients' connections fail, whatever its probes report. The
+    /// server is down for the ejection time, and then until `rise` probes in a row succeed.
     pub fn eject(&mut self, now_ms: u64, reason: Failure) -> Transition {
         let is_long_ago = self.ejected_until_ms.saturating_add(EJECTION_MAX_MS) <= now_ms;
         self.ejections = if is_long_ago { 1 } else { self.ejections.saturating_add(1) };
@@ -153,17 +151,18 @@ impl Health {
         self.become_state(now_ms, HealthState::Down, Some(reason))
     }
 
-    /// Whether probes don't bring it back yet.
+    /// True while successful probes do not bring the server back.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         now_ms < self.ejected_until_ms
     }
 
-    /// It took sessions when the control plane stopped: it is up until probes say otherwise.
+    /// Marks the server up until probes fail, because it took sessions before the control plane
+    /// restarted.
     pub fn resume(&mut self) {
         self.status = HealthStatus { state: HealthState::Up, since_ms: 0, was_up: true };
     }
 
-    /// Goes on as if it had never been probed; whether it was ever up stays known.
+    /// Discards all probe results, except the fact that the server was up.
     pub fn restart(&mut self, now_ms: u64) {
         let state =
             if self.settings.kind == HealthKind::None { HealthState::Up } else { HealthState::Unknown };
@@ -173,7 +172,7 @@ impl Health {
         self.last_failure = None;
     }
 
-    /// Goes on with other settings after a reload; what is known stays known.
+    /// Applies other settings after a reload. Probe results are kept.
     pub fn reconfigure(&mut self, now_ms: u64, settings: &Arc<HealthCheck>) -> Option<Transition> {
         let before = core::mem::replace(&mut self.settings, Arc::clone(settings));
         if before == *settings {
@@ -185,33 +184,34 @@ impl Health {
         unasked.then(|| self.become_state(now_ms, HealthState::Up, None))
     }
 
-    /// Says whether a probe can be sent to it.
+    /// Records if probes can be sent to the server.
     pub fn set_reachable(&mut self, is_reachable: bool) {
         self.is_reachable = is_reachable;
     }
 
-    /// Whether a probe can be sent to it.
+    /// True if probes can be sent to the server.
     pub fn is_reachable(&self) -> bool {
         self.is_reachable
     }
 
-    /// When the next probe is due, in milliseconds: never while one is under way or none can be
-    /// sent, or if servers of this service are not probed.
+    /// Returns the time of the next probe, in milliseconds. `u64::MAX` while a probe is in flight,
+    /// while the server is unreachable, or if the service has no probes.
     pub fn next_probe_at(&self) -> u64 {
         let never = self.in_flight || !self.is_reachable || self.settings.kind == HealthKind::None;
         if never { u64::MAX } else { self.next_ms }
     }
 
-    /// A probe began. Intervals run from the start of one probe to the start of the next.
+    /// Records the start of a probe. Intervals run from the start of one probe to the start of the
+    /// next.
     pub fn started(&mut self, now_ms: u64) {
         self.in_flight = true;
         self.next_ms = now_ms.saturating_add(self.interval_ms());
     }
 
-    /// A probe ended: how long it took in microseconds, or why it failed.
+    /// Records the result of a probe: its duration in microseconds, or the failure.
     ///
-    /// The first answer counts at once, so that a farm starts fast; later ones need `rise` or
-    /// `fall` of them in a row.
+    /// The first result counts at once, so that a farm starts fast. Later changes of state need
+    /// `rise` or `fall` results in a row.
     pub fn result(&mut self, now_ms: u64, result: Result<u64, Failure>) -> Option<Transition> {
         if self.in_flight {
             self.in_flight = false;
@@ -252,32 +252,32 @@ impl Health {
         None
     }
 
-    /// The state, and what a plan needs of its history.
+    /// Returns the state and the history that a plan needs.
     pub fn status(&self) -> HealthStatus {
         self.status
     }
 
-    /// How long the last successful probe took, in microseconds.
+    /// Duration of the last successful probe, in microseconds.
     pub fn latency_us(&self) -> Option<u64> {
         self.latency_us
     }
 
-    /// When the last failed probe ended, in milliseconds, and why it failed.
+    /// End of the last failed probe, in milliseconds, and its failure.
     pub fn last_failure(&self) -> Option<&(u64, Failure)> {
         self.last_failure.as_ref()
     }
 
-    /// How many probes have failed.
+    /// Number of failed probes.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// The last results of probes that say something of the server.
+    /// Last results, without those of [`Failure::NotProbed`].
     pub fn checks(&self) -> CheckHistory {
         self.checks
     }
 
-    /// How often the state has changed.
+    /// Number of changes of state.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -291,8 +291,8 @@ impl Health {
         Transition { from, to, reason }
     }
 
-    /// The interval, a little shorter or longer each time, so that the probes of many servers by
-    /// many directors do not fall together.
+    /// Returns the interval with jitter, so that probes of many servers by many directors do not
+    /// coincide.
     fn interval_ms(&mut self) -> u64 {
         let interval = self.settings.interval_ms;
         let spread = interval.saturating_mul(u64::from(self.settings.jitter_percent.min(100))) / 100;

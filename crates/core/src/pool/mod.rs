@@ -1,8 +1,9 @@
-//! Servers and what is known of them: one machine for packets, HTTP and names.
+//! Servers and their state. Packet forwarding, HTTP dispatch and DNS use the same state machine.
 //!
-//! A [`Pool`] has servers, each of them one machine ([`PoolServer`]) of its [`health`], its
-//! [`reports`] and a slow start, by the pool's [`PoolSettings`]. [`signals`] are what is known of
-//! their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
+//! A [`Pool`] holds servers. The state of a [`PoolServer`] depends on its probes ([`health`]), its
+//! load [`reports`] and a slow start, with the pool's [`PoolSettings`]. [`signals`] are
+//! measurements of the load, a [`policy`] selects a server, and [`shares`] computes each server's
+//! share of new clients from the load.
 
 mod change;
 mod check_history;
@@ -27,26 +28,25 @@ pub use server::{DueChecks, Fact, PoolServer, PoolSettings};
 pub use servers::{Pool, PoolEntry};
 pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 
-/// The TCP port at which agents say servers' load, and the UDP port at which they measure paths,
-/// where nobody says another.
+/// Default TCP port of agents' load reports, and default UDP port of their path measurements.
 pub const LOAD_PORT: u16 = 9183;
-/// The whole of a server's weight, in tenths.
+/// Part of its configured weight that a server has without any reduction, in tenths.
 pub const FULL_WEIGHT: u16 = 10;
 
-/// The operator's word on a server.
+/// State of a server as set by the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OperatorState {
-    /// It is chosen as its weight and its probes have it.
+    /// The server is selected by its weight, probes and reports.
     #[default]
     Ready,
-    /// It gets no new sessions.
+    /// The server receives no new sessions.
     Drain,
-    /// The same, and it is neither probed nor asked for its load.
+    /// The server receives neither new sessions nor probes nor report queries.
     Maintenance,
 }
 
 impl OperatorState {
-    /// Its name in requests and records.
+    /// Name in requests to the daemon and in stored records.
     pub const fn name(self) -> &'static str {
         match self {
             OperatorState::Ready => "ready",
@@ -55,41 +55,42 @@ impl OperatorState {
         }
     }
 
-    /// Whether the server is to take no new sessions.
+    /// True if the server must receive no new sessions.
     pub const fn is_drained(self) -> bool {
         !matches!(self, OperatorState::Ready)
     }
 
-    /// Whether the server is neither probed nor asked for its load.
+    /// True if probes and report queries are suspended.
     pub const fn is_suspended(self) -> bool {
         matches!(self, OperatorState::Maintenance)
     }
 
-    /// The one of this name.
+    /// Returns the state with this name.
     pub fn of(name: &str) -> Option<OperatorState> {
         let all = [OperatorState::Ready, OperatorState::Drain, OperatorState::Maintenance];
         all.into_iter().find(|state| state.name() == name)
     }
 }
 
-/// How a server is, for whoever chooses, and for whoever looks.
+/// State of a server by operator, probes, weight and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It takes new sessions.
+    /// The server receives new sessions.
     Up,
-    /// It can't: it fails its probes, or was never probed.
+    /// The server fails its probes, or has no probe result yet.
     Down,
-    /// It is to take none, and keeps those it has: by its operator, by its weight, or by itself.
+    /// The server keeps its sessions and receives no new ones: drained by the operator, by weight 0
+    /// or by its own report.
     Draining,
-    /// The same by its operator, and it is neither probed nor asked for its load.
+    /// The operator has drained the server and suspended probes and report queries.
     Maintenance,
-    /// It works, and has not reported for so long that it was asked to.
+    /// The server is up but has sent no report for too long, and reports are configured.
     Silent,
 }
 
 impl ServerState {
-    /// The state to show: what a server can't do counts before what it is to do, and both behind
-    /// maintenance, in which nobody asks.
+    /// Returns the state for views. Maintenance has precedence, since probes are suspended then.
+    /// Failed probes have precedence over a drain.
     pub const fn shown(is_in_maintenance: bool, health: HealthState, is_drained: bool) -> ServerState {
         match (health, is_drained) {
             _ if is_in_maintenance => ServerState::Maintenance,
@@ -100,7 +101,6 @@ impl ServerState {
         }
     }
 
-    /// Its name in views.
     pub const fn name(self) -> &'static str {
         match self {
             ServerState::Up => "up",

@@ -1,4 +1,4 @@
-//! Requests of probes by HTTP, and what replies amount to.
+//! Requests of HTTP probes, and the verdict on their replies.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -8,26 +8,25 @@ use core::net::SocketAddr;
 use super::HealthKind;
 use super::health::Failure;
 
-/// The most of a reply that is read for a probe, head and body, in bytes.
+/// Most bytes of a reply that a probe reads, head and body.
 pub const REPLY_MAX: usize = 64 * 1024;
 
-/// The only one of its class that is the final reply (RFC 9110, section 15.2.2).
+/// The only 1xx status that is a final reply (RFC 9110, section 15.2.2).
 const SWITCHING_PROTOCOLS: u16 = 101;
 
 /// The verdict on a reply read so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyVerdict {
-    /// Read on.
+    /// More bytes are needed.
     More,
     /// The probe succeeded; the connection can be closed.
     Ok,
-    /// The probe failed.
     Failed(Failure),
 }
 
-/// The request of an HTTP probe to a service address; `None` for other kinds.
+/// Returns the request of an HTTP probe to a service address; `None` for other kinds.
 ///
-/// The server need not keep the connection (RFC 9112, section 9.6).
+/// The request allows the server to close the connection (RFC 9112, section 9.6).
 pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let HealthKind::Http { path, host, tls, .. } = kind else {
         return None;
@@ -36,7 +35,7 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let named = || tls.as_ref()?.name.clone();
     let host = host.clone().or_else(named).unwrap_or_else(|| match address {
         SocketAddr::V4(address) if address.port() == default_port => format!("{}", address.ip()),
-        // In brackets, as with a port (RFC 3986, section 3.2.2).
+        // In brackets, as in a host with port (RFC 3986, section 3.2.2).
         SocketAddr::V6(address) if address.port() == default_port => format!("[{}]", address.ip()),
         _ => format!("{address}"),
     });
@@ -46,9 +45,9 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     Some(request.into_bytes())
 }
 
-/// Judges the reply to a probe from its bytes so far; `eof`: no more will come.
+/// Judges the reply to a probe from the bytes received so far; `eof` is true after the last byte.
 ///
-/// Bytes behind the first [`REPLY_MAX`] are not looked at. A probe that only opens a connection
+/// Bytes after the first [`REPLY_MAX`] are ignored. A probe that only opens a connection
 /// needs no reply and is always [`ReplyVerdict::Ok`].
 pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     let HealthKind::Http { status: accepted, body: wanted, .. } = kind else {
@@ -87,8 +86,8 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     }
 }
 
-/// The status of the reply behind interim ones (RFC 9110, section 15.2), and where it begins, once
-/// it is there.
+/// Returns the status of the final reply, after interim ones (RFC 9110, section 15.2), and the
+/// bytes from its start, once received.
 fn final_reply(mut reply: &[u8]) -> Result<Option<(u16, &[u8])>, Failure> {
     loop {
         match status_of(reply)? {
@@ -101,7 +100,7 @@ fn final_reply(mut reply: &[u8]) -> Result<Option<(u16, &[u8])>, Failure> {
     }
 }
 
-/// Whether the body comes in chunks (RFC 9112, section 7.1).
+/// True if the body uses chunked transfer coding (RFC 9112, section 7.1).
 fn is_chunked(head: &[u8]) -> bool {
     head.split(|byte| *byte == b'\n').any(|line| {
         let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':').unwrap_or(line.len()));
@@ -110,8 +109,8 @@ fn is_chunked(head: &[u8]) -> bool {
     })
 }
 
-/// The data of a body in chunks (RFC 9112, section 7.1), as far as it is there and no size is
-/// malformed; and whether nothing more can come.
+/// Returns the data of a chunked body (RFC 9112, section 7.1), up to the last byte received or the
+/// first malformed size; and true if the body is complete or malformed.
 fn data_of_chunks(mut body: &[u8]) -> (Vec<u8>, bool) {
     let mut data = Vec::new();
     while let Some(end) = body.iter().position(|byte| *byte == b'\n') {
@@ -120,20 +119,20 @@ fn data_of_chunks(mut body: &[u8]) -> (Vec<u8>, bool) {
         let size = core::str::from_utf8(size).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
         let Some(size) = size.filter(|size| *size > 0) else { return (data, true) };
         data.extend_from_slice(rest.get(..size).unwrap_or(rest));
-        // Behind the data there is a line's end.
+        // Each chunk's data ends with CRLF.
         let Some(next) = rest.get(size.saturating_add(2)..) else { break };
         body = next;
     }
     (data, false)
 }
 
-/// The status code of a status line (RFC 9112, section 4), once it is there.
+/// Returns the status code of a status line (RFC 9112, section 4), once received.
 fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
     const SHAPE: &[u8; 13] = b"HTTP/1.d ddd ";
     for (&byte, &shape) in reply.iter().zip(SHAPE) {
         let fits = match shape {
             b'd' => byte.is_ascii_digit(),
-            // The reason and the space before it are left out by some.
+            // Some servers omit the reason and the space before it.
             b' ' => matches!(byte, b' ' | b'\r' | b'\n'),
             _ => byte == shape,
         };
@@ -145,7 +144,7 @@ fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
     Ok(reply.get(..SHAPE.len()).and_then(|line| line.get(9..12)).map(code))
 }
 
-/// The body behind the empty line, lone line feeds accepted (RFC 9112, section 2.2).
+/// Returns the body after the empty line; lone line feeds are accepted (RFC 9112, section 2.2).
 fn body_of(reply: &[u8]) -> Option<&[u8]> {
     let mut at_line_start = false;
     let mut bytes = reply.iter();

@@ -1,58 +1,58 @@
-//! Servers' reports of their own load. A report is a claim: it is read with care, it grows old, and
-//! it never makes a server up that fails its probes.
+//! Servers' reports of their own load. A report is unverified: numbers are checked, reports expire,
+//! and no report brings up a server that fails its probes.
 
-/// A server's report. Fields that it lacks are unknown.
+/// A server's report. Missing fields are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How much of what it can do it does, in thousandths: by its application if that knows, else
-    /// of its processors.
+    /// Utilisation in thousandths: measured by the application if it reports any, otherwise by the
+    /// processors.
     pub utilisation_permille: Option<u64>,
-    /// The papers' load, 10 (r + m) of r requests in a second and a run queue of m, in thousandths.
+    /// The papers' load, 10 (r + m) for r requests per second and a run queue of m, in thousandths.
     pub load_milli: Option<u64>,
-    /// Requests in a second, in thousandths.
+    /// Requests per second, in thousandths.
     pub requests_milli: Option<u64>,
-    /// Of them, those that failed.
+    /// Failed requests per second, in thousandths.
     pub errors_milli: Option<u64>,
-    /// The bytes that it has still to send.
+    /// Bytes queued for sending.
     pub bytes_to_send: Option<u64>,
-    /// How long that will take, in microseconds.
+    /// Time to send the queued bytes, in microseconds.
     pub delay_us: Option<u64>,
-    /// The bandwidth to one of its clients at a time, in bits a second: the middle of them.
+    /// Median available bandwidth to one client, in bits per second.
     pub available_bps: Option<u64>,
-    /// The bandwidth to one where nothing else is in the way, in bits a second.
+    /// Median bottleneck bandwidth of the path to one client, without other traffic, in bits per
+    /// second.
     pub bottleneck_bps: Option<u64>,
-    /// How much of its weight it wants, in percent; at most 100.
+    /// Part of its weight that the server requests, in percent, at most 100.
     pub percent: Option<u16>,
-    /// Whether it wants new sessions at all.
+    /// State that the server requests.
     pub claim: Option<AdminState>,
 }
 
-/// The state that a server wants.
+/// State that a server requests for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
-    /// New sessions, as far as its probes succeed.
+    /// New sessions, if probes succeed.
     Ready,
-    /// None.
+    /// The server takes no new sessions.
     Drain,
 }
 
-/// Why a report wasn't believed.
+/// Reason why a report was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BadReport {
-    /// Nobody answered, or too late.
+    /// No answer within the timeout.
     Silent,
-    /// It can't be read.
+    /// The report is malformed.
     Unreadable,
-    /// A number is none, is infinite or negative.
+    /// A number is malformed, infinite or negative.
     NotANumber,
-    /// A number is larger than any server's.
+    /// A number exceeds its limit.
     Absurd,
-    /// It says less than its host's kernel has counted.
+    /// The report has fewer queued bytes than the server's kernel has counted.
     Odd,
 }
 
 impl BadReport {
-    /// In a word, for metrics.
     pub fn name(self) -> &'static str {
         match self {
             BadReport::Silent => "silent",
@@ -63,7 +63,7 @@ impl BadReport {
         }
     }
 
-    /// In words.
+    /// Sentence for views and logs.
     pub fn sentence(self) -> &'static str {
         match self {
             BadReport::Silent => "no report came",
@@ -75,48 +75,47 @@ impl BadReport {
     }
 }
 
-/// A hundred times what a server can do, in thousandths.
+/// Limit of utilisation: a hundred times full, in thousandths.
 pub const UTILISATION_MAX: u64 = 100_000;
-/// A hundred million of the papers' unit, in thousandths; requests likewise.
+/// Limit of load and of requests per second: a hundred million, in thousandths.
 pub const LOAD_MAX: u64 = 100_000_000_000;
-/// A day, in microseconds.
+/// Limit of a delay: one day, in microseconds.
 pub const DELAY_MAX: u64 = 86_400_000_000;
-/// Ten terabits a second.
+/// Limit of a bandwidth: ten terabits per second.
 pub const BANDWIDTH_MAX: u64 = 10_000_000_000_000;
-/// More workers than any Apache has.
+/// Limit of Apache workers.
 const WORKERS_MAX: u64 = 10_000_000;
-/// A pebibyte.
+/// Limit of queued bytes: one pebibyte.
 pub const BYTES_MAX: u64 = 1 << 50;
 
-/// A number of a report in so many parts of its unit.
+/// Converts a number of a report to an integer in `1 / parts` of its unit.
 ///
 /// # Errors
-/// It is none, negative, or more than `max`.
+/// The number is not finite, negative, or more than `max`.
 pub fn number(value: f64, parts: u32, max: u64) -> Result<u64, BadReport> {
     if !value.is_finite() || value < 0.0 {
         return Err(BadReport::NotANumber);
     }
-    // Saturating, and a day has far fewer microseconds than the whole numbers that a double tells
-    // apart.
+    // The conversion saturates. Doubles are exact up to 2^53, far above a day in microseconds.
     let parts = (value * f64::from(parts) + 0.5) as u64;
     if parts > max { Err(BadReport::Absurd) } else { Ok(parts) }
 }
 
-/// The first line that says anything, once it has its end.
+/// Returns the first line that is not blank, once its end was received.
 pub fn agent_line(bytes: &[u8]) -> Option<&[u8]> {
     let start = bytes.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let line = bytes.get(start..)?;
     line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).and_then(|end| line.get(..end))
 }
 
-/// Reads the line of HAProxy's agent-check: words with blanks, tabs or commas between them, `75%`
-/// among them, up to its end or the end of all. Blank lines before it are passed over.
+/// Reads a line of HAProxy's agent-check: words separated by blanks, tabs or commas, such as `75%`,
+/// up to the end of the line or of the bytes. Leading blank lines are skipped.
 ///
-/// Each line says all: what an earlier one said doesn't last. More than 100 % is 100 %; `maxconn`
-/// is left to others.
+/// Each line is a complete report: earlier lines have no effect. More than 100 % counts as 100 %;
+/// `maxconn` is ignored.
 ///
 /// # Errors
-/// It says nothing, or something else.
+/// The line is empty, or has an unknown word.
 pub fn agent_check(bytes: &[u8]) -> Result<Report, BadReport> {
     let line = agent_line(bytes).unwrap_or(bytes.trim_ascii());
     let line = core::str::from_utf8(line).map_err(|_| BadReport::Unreadable)?;
@@ -128,7 +127,7 @@ pub fn agent_check(bytes: &[u8]) -> Result<Report, BadReport> {
         if let Some(percent) = word.strip_suffix('%') {
             report.percent = Some(percents(percent)?);
         } else if let Some(claim) = claim(word) {
-            // A report with both means drain.
+            // A report with both `ready` and a drain state drains.
             let refuses = report.claim == Some(AdminState::Drain);
             report.claim = Some(if refuses { AdminState::Drain } else { claim });
         } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
@@ -138,12 +137,12 @@ pub fn agent_check(bytes: &[u8]) -> Result<Report, BadReport> {
     if is_empty { Err(BadReport::Unreadable) } else { Ok(report) }
 }
 
-/// Reads the page that Apache's mod_status has for programs (`?auto`): workers that are busy are
-/// processes that run for requests, and what they are of all is how much of what it can do it does.
-/// How many requests there were in a second it doesn't say: its `ReqPerSec` is since the start.
+/// Reads the page of Apache's mod_status for programs (`?auto`). Busy workers count as running
+/// processes, and their share of all workers is the utilisation. The request rate stays unknown:
+/// `ReqPerSec` is an average since the start.
 ///
 /// # Errors
-/// It is another page, or its numbers are none.
+/// The page has another format, or its numbers are malformed.
 pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
     let page = core::str::from_utf8(page).map_err(|_| BadReport::Unreadable)?;
     let workers = |name: &str| -> Result<u64, BadReport> {
@@ -153,15 +152,15 @@ pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
     };
     let (busy, idle) = (workers("BusyWorkers")?, workers("IdleWorkers")?);
     Ok(Report {
-        // A server without any worker answers no client, and didn't answer this either.
+        // A server without any worker cannot have sent this page.
         utilisation_permille: (busy * 1_000).checked_div(busy + idle),
-        // The one that answers the question is none of the clients'.
+        // The worker that serves this query does not count.
         load_milli: Some(busy.saturating_sub(1) * 10_000),
         ..Report::default()
     })
 }
 
-/// Parts of a percent are rounded.
+/// Parses a percentage; fractions are rounded.
 fn percents(digits: &str) -> Result<u16, BadReport> {
     if let Some((whole, parts)) = digits.split_once('.') {
         let is_up = matches!(parts.bytes().next(), Some(b'5'..=b'9'));

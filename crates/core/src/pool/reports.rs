@@ -1,4 +1,4 @@
-//! One server's reports of its load: asked for in turn, believed for a while.
+//! Reports of one server: queried at an interval, expired when stale.
 
 use alloc::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::change::{Effect, ServerChange, ServerEvent};
 use super::report::{AdminState, BadReport, Report};
 use super::{FULL_WEIGHT, Reporting};
 
-/// After so many questions without a good answer a report is too old, and after this time at least,
-/// in milliseconds.
+/// A report expires after this many intervals without a valid one, and not before this many
+/// milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;
 const EXPIRES_MS: u64 = 10_000;
 
@@ -20,7 +20,7 @@ pub struct Reports {
     seen: ReportsSnapshot,
 }
 
-/// How much of its weight a server wants.
+/// Part of its weight that a server requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestedWeight {
     tenths: u16,
@@ -34,8 +34,7 @@ impl Default for RequestedWeight {
 }
 
 impl RequestedWeight {
-    /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere,
-    /// that drains.
+    /// Rounds to tenths, but to at least one tenth. Only 0 % drains, as in HAProxy's agent-check.
     fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
         RequestedWeight {
@@ -48,15 +47,15 @@ impl RequestedWeight {
 /// The state of a server's reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportsSnapshot {
-    /// How many were not believed, by reason.
+    /// Number of rejected reports by reason.
     pub bad: BTreeMap<BadReport, u64>,
-    /// Why the last one wasn't, if it was not.
+    /// Reason of the last rejection, if the last report was rejected.
     pub error: Option<BadReport>,
 }
 
 impl Reports {
-    /// Nothing yet. The first questions to servers are spread over an interval, so that not all
-    /// answers come at once; `spread` is any number that differs among servers. Times are in
+    /// Returns an empty state. First queries are spread over an interval, so that answers do not
+    /// arrive all at once; `spread` is any number that differs among servers. Times are in
     /// milliseconds.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
         let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
@@ -68,13 +67,13 @@ impl Reports {
         }
     }
 
-    /// When the next question is due.
+    /// Time of the next query, in milliseconds.
     pub fn query_at_ms(&self) -> u64 {
         self.query_at_ms
     }
 
-    /// The server is asked now. A report that is too old means nothing any more, and what it wished
-    /// neither.
+    /// Records a query that is sent now. An expired report is discarded together with the weight
+    /// that it requested.
     pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ServerChange {
         self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
@@ -85,7 +84,7 @@ impl Reports {
         self.request(RequestedWeight::default())
     }
 
-    /// Takes in an answer, or that there was none.
+    /// Applies an answer, or the failure to get one.
     pub fn apply_result(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ServerChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
@@ -113,23 +112,23 @@ impl Reports {
         }
     }
 
-    /// The last report, and how old it is.
+    /// Returns the last report and its age in milliseconds.
     pub fn latest(&self, now_ms: u64) -> Option<(Report, u64)> {
         let (report, at_ms) = self.last?;
         Some((report, now_ms.saturating_sub(at_ms)))
     }
 
-    /// Of its weight, how many tenths it wants.
+    /// Part of its weight that the server requests, in tenths.
     pub fn tenths(&self) -> u16 {
         self.requested.tenths
     }
 
-    /// Whether it wants no new sessions.
+    /// True if the server refuses new sessions.
     pub fn refuses(&self) -> bool {
         self.requested.refuses
     }
 
-    /// The state of its reports.
+    /// Returns the state for views.
     pub fn snapshot(&self) -> ReportsSnapshot {
         self.seen.clone()
     }

@@ -1,5 +1,4 @@
-//! One server of a pool: whether it works, what it reports of its load, and how much of its weight
-//! it has by now.
+//! A server of a pool: its health, its reports, and its slow start.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,49 +11,48 @@ use super::signals::Signals;
 use super::slow_start::SlowStart;
 use super::{FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
 
-/// How the servers of a pool are looked after. Many pools may share it.
+/// Settings of the servers of a pool. Many pools may share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolSettings {
-    /// How they are probed.
     pub check: Arc<HealthCheck>,
-    /// How they are asked for their load, if they are.
+    /// Settings of report queries, if reports are configured.
     pub report: Option<Arc<Reporting>>,
-    /// How long one takes to its whole weight once it works, in milliseconds; 0 for at once.
+    /// Duration of the slow start, in milliseconds; 0 for none.
     pub slow_start_ms: u64,
 }
 
 impl PoolSettings {
-    /// As a file describes them.
+    /// Copies the settings of a file.
     pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> PoolSettings {
         let report = report.map(|report| Arc::new(report.clone()));
         PoolSettings { check: Arc::new(check.clone()), report, slow_start_ms }
     }
 }
 
-/// The answer to a question to a server, or the want of one.
+/// Result of a probe or of a report query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// How long a probe took in microseconds, or why it failed.
+    /// Duration of a probe in microseconds, or its failure.
     Probed(Result<u64, Failure>),
-    /// The load that the server reports, or why that isn't believed.
+    /// Reported load, or the reason of the rejection.
     Reported(Result<Report, BadReport>),
 }
 
-/// The questions due for a server.
+/// Checks due for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueChecks {
-    /// It is to be probed now.
+    /// A probe is due.
     pub probe: bool,
-    /// It is to be asked for its load now.
+    /// A report query is due.
     pub query: bool,
-    /// The change that time alone made.
+    /// Change caused by time alone.
     pub change: ServerChange,
 }
 
-/// The state of one server.
+/// State of one server.
 #[derive(Clone, Debug)]
 pub struct PoolServer {
-    /// Mostly the same for many servers.
+    /// Shared by the servers of a pool.
     settings: Arc<PoolSettings>,
     health: Health,
     reports: Option<Box<Reports>>,
@@ -63,8 +61,8 @@ pub struct PoolServer {
 }
 
 impl PoolServer {
-    /// Of a server that nothing is known of. `seed` is another number for each: it spreads probes
-    /// and questions. One that `is_new` came to a pool that was at work already.
+    /// Returns a server without any results. `seed` differs between servers and spreads their
+    /// probes and queries. `is_new` is true for a server added to a running pool.
     pub fn new(settings: &Arc<PoolSettings>, seed: u64, now_ms: u64, is_new: bool) -> PoolServer {
         let reports = |settings: &Arc<Reporting>| Box::new(Reports::new(settings, seed, now_ms));
         PoolServer {
@@ -76,13 +74,14 @@ impl PoolServer {
         }
     }
 
-    /// It took sessions when the control plane stopped: it is up until probes say otherwise.
+    /// Marks the server up until probes fail, because it took sessions before the control plane
+    /// restarted.
     pub fn resume(&mut self) {
         self.health.resume();
         self.slow_start = SlowStart::whole(false);
     }
 
-    /// Goes on with other settings; what is known stays known.
+    /// Applies other settings. Results are kept.
     pub fn reconfigure(&mut self, settings: &Arc<PoolSettings>, seed: u64, now_ms: u64) -> ServerChange {
         self.settings = Arc::clone(settings);
         let transition = self.health.reconfigure(now_ms, &settings.check);
@@ -92,12 +91,12 @@ impl PoolServer {
         self.follow(transition, now_ms)
     }
 
-    /// Says whether a probe can be sent to it.
+    /// Records if probes can be sent to the server.
     pub fn set_reachable(&mut self, is_reachable: bool) {
         self.health.set_reachable(is_reachable);
     }
 
-    /// When [`PoolServer::poll`] has something to do, in milliseconds.
+    /// Returns the time of the next work for [`PoolServer::poll`], in milliseconds.
     pub fn next_at(&self) -> u64 {
         if self.operator.is_suspended() {
             return u64::MAX;
@@ -107,7 +106,7 @@ impl PoolServer {
         query_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
     }
 
-    /// The questions due now. Each counts as begun.
+    /// Returns the checks due now, and counts them as started.
     pub fn poll(&mut self, now_ms: u64) -> DueChecks {
         let mut due = DueChecks::default();
         if self.operator.is_suspended() {
@@ -129,7 +128,7 @@ impl PoolServer {
         due
     }
 
-    /// Takes in what came of a question.
+    /// Applies the result of a check.
     pub fn apply_fact(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
         if self.operator.is_suspended() {
             return ServerChange::default();
@@ -139,8 +138,7 @@ impl PoolServer {
                 let transition = self.health.result(now_ms, result);
                 self.follow(transition, now_ms)
             }
-            // One that comes late, when the file says no more that servers are asked, changes
-            // nothing.
+            // A late report is ignored once reports are no longer configured.
             Fact::Reported(result) => {
                 let change = self.reports.as_mut().map(|reports| reports.apply_result(result, now_ms));
                 change.unwrap_or_default()
@@ -148,7 +146,7 @@ impl PoolServer {
         }
     }
 
-    /// Its clients' connections say that it doesn't work. Nothing where it is left alone.
+    /// Ejects the server because its clients' connections fail. `None` for a server in maintenance.
     pub fn eject(&mut self, reason: Failure, now_ms: u64) -> Option<ServerChange> {
         if self.operator.is_suspended() {
             return None;
@@ -182,12 +180,11 @@ impl PoolServer {
         }
     }
 
-    /// Its operator's word.
     pub fn operator_state(&self) -> OperatorState {
         self.operator
     }
 
-    /// Why its operator wants no new sessions to go there, in words; `None` where that isn't so.
+    /// Returns the operator's reason against new sessions, in words; `None` if there is none.
     pub fn operator_reason(&self) -> Option<&'static str> {
         match self.operator {
             OperatorState::Ready => None,
@@ -196,50 +193,50 @@ impl PoolServer {
         }
     }
 
-    /// Its health, by probes.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Whether it works, by its probes.
+    /// True if the server is up by its probes.
     pub fn is_up(&self) -> bool {
         self.health.status().state == health::HealthState::Up
     }
 
-    /// Whether nothing is known of it yet.
+    /// True if the server has no probe result yet and is not in maintenance.
     pub fn is_unknown(&self) -> bool {
         let is_unknown = self.health.status().state == health::HealthState::Unknown;
         is_unknown && !self.operator.is_suspended() && self.health.last_failure().is_none()
     }
 
-    /// Whether it wants no new sessions by its own report.
+    /// True if the server's report refuses new sessions.
     pub fn refuses(&self) -> bool {
         self.reports.as_ref().is_some_and(|reports| reports.refuses())
     }
 
-    /// How it is, where its weight is this. That it `refuses` counts only where others don't.
+    /// Returns the state for this weight. `refuses` is false where the refusal is overridden
+    /// because no other server serves.
     pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         let health = self.health.status().state;
         let is_drained = self.operator.is_drained() || weight == 0 || refuses;
         ServerState::shown(self.operator.is_suspended(), health, is_drained)
     }
 
-    /// Of its weight, how many tenths it has by now, and wants.
+    /// Part of its weight that the server has now, in tenths: the lesser of slow start and report.
     pub fn tenths(&self) -> u16 {
         self.slow_start.tenths().min(self.wanted_tenths())
     }
 
-    /// Of its weight, how many tenths it wants by its own report.
+    /// Part of its weight that the server's report requests, in tenths.
     pub fn wanted_tenths(&self) -> u16 {
         self.reports.as_ref().map_or(FULL_WEIGHT, |reports| reports.tenths())
     }
 
-    /// How much of its weight it has while it starts slowly, in percent.
+    /// Part of its weight by slow start, in percent.
     pub fn slow_start_percent(&self, now_ms: u64) -> u64 {
         self.slow_start.percent(now_ms, self.settings.slow_start_ms)
     }
 
-    /// Its load, by reports and probes.
+    /// Returns the load signals from reports and probes.
     pub fn signals(&self, now_ms: u64) -> Signals {
         let latest = self.reports.as_ref().and_then(|reports| reports.latest(now_ms));
         Signals {
@@ -250,7 +247,7 @@ impl PoolServer {
         }
     }
 
-    /// The state of its reports, if it is asked for them.
+    /// Returns the state of its reports, if reports are configured.
     pub fn reports(&self) -> Option<ReportsSnapshot> {
         self.reports.as_ref().map(|reports| reports.snapshot())
     }

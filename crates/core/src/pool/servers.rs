@@ -1,19 +1,17 @@
-//! The servers of one pool: what is due for any of them, and what came of it.
+//! Servers of one pool: schedule of their checks and application of results.
 
 use alloc::vec::Vec;
 
 use super::change::ServerChange;
 use super::server::{DueChecks, Fact, PoolServer};
 
-/// An entry of a pool: a server with all that its owner keeps beside it.
+/// Entry of a pool: a server with its owner's data.
 pub trait PoolEntry {
-    /// The server.
     fn server(&self) -> &PoolServer;
 
-    /// The server, to be changed.
     fn server_mut(&mut self) -> &mut PoolServer;
 
-    /// True if the server is probed and asked for reports at all.
+    /// True if the server is probed and queried for reports.
     fn is_polled(&self) -> bool {
         true
     }
@@ -29,14 +27,14 @@ impl PoolEntry for PoolServer {
     }
 }
 
-/// Servers of one service, group or name, each by a key of its owner. There may be hundreds of
-/// thousands of pools, and most have few servers.
+/// Servers of one service, group or name, keyed by their owner. There may be hundreds of thousands
+/// of pools, most of them with few servers.
 #[derive(Clone, Debug)]
 pub struct Pool<K, E = PoolServer> {
-    /// In the order of their keys.
+    /// Servers in the order of their keys.
     servers: Vec<(K, E)>,
-    /// The time of the first thing that is due, in milliseconds; `None` if servers have changed
-    /// since that was known.
+    /// Time of the next check in milliseconds; `None` if servers have changed since it was
+    /// computed.
     next_ms: Option<u64>,
 }
 
@@ -56,7 +54,7 @@ impl<K: Ord, E> FromIterator<(K, E)> for Pool<K, E> {
 }
 
 impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
-    /// Has the servers of these keys, which come in order: known ones stay, others are made by
+    /// Replaces the set of keys, which must be sorted: known servers stay, others are made by
     /// `new`.
     pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> E) {
         let mut known = core::mem::take(&mut self.servers).into_iter().peekable();
@@ -73,7 +71,7 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.next_ms = None;
     }
 
-    /// Adds a server, in place of one with the same key.
+    /// Adds a server, replacing one with the same key.
     pub fn insert(&mut self, key: K, server: E) {
         self.remove(&key);
         self.next_ms = None;
@@ -81,18 +79,18 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.insert(at, (key, server));
     }
 
-    /// Removes a server.
+    /// Removes a server and returns it.
     pub fn remove(&mut self, key: &K) -> Option<E> {
         let at = self.position(key).ok()?;
         Some(self.servers.remove(at).1)
     }
 
-    /// Removes all servers but these.
+    /// Removes the servers for which `stays` is false.
     pub fn retain(&mut self, mut stays: impl FnMut(&E) -> bool) {
         self.servers.retain(|(_, server)| stays(server));
     }
 
-    /// The entries, in the order of their keys, for another pool.
+    /// Returns the entries in key order, for another pool.
     pub fn into_values(self) -> impl DoubleEndedIterator<Item = E> + ExactSizeIterator {
         self.servers.into_iter().map(|(_, server)| server)
     }
@@ -101,19 +99,18 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.binary_search_by(|(known, _)| known.cmp(key))
     }
 
-    /// A server.
     pub fn get(&self, key: &K) -> Option<&E> {
         self.servers.get(self.position(key).ok()?).map(|(_, server)| server)
     }
 
-    /// A server, to be changed.
+    /// Returns a server for changes, and forgets the time of the next check.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut E> {
         let at = self.position(key).ok()?;
         self.next_ms = None;
         self.servers.get_mut(at).map(|(_, server)| server)
     }
 
-    /// Changes a server. The time of what is due next stays known.
+    /// Changes a server and updates the time of the next check.
     pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {
         let at = self.position(key).ok()?;
         let (_, entry) = self.servers.get_mut(at)?;
@@ -123,38 +120,38 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         Some(changed)
     }
 
-    /// All servers, with their keys, in the order of these.
+    /// Returns all keys and servers, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &E)> {
         self.servers.iter().map(|(key, server)| (key, server))
     }
 
-    /// All servers with their keys, to be changed.
+    /// Returns all keys and servers for changes, in key order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut E)> {
         self.next_ms = None;
         self.servers.iter_mut().map(|(key, server)| (&*key, server))
     }
 
-    /// All servers, in the order of their keys.
+    /// Returns all servers, in key order.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &E> {
         self.servers.iter().map(|(_, server)| server)
     }
 
-    /// All servers, to be changed.
+    /// Returns all servers for changes, in key order.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut E> {
         self.iter_mut().map(|(_, server)| server)
     }
 
-    /// Applies the result of a probe or a question to a server, if it is still here.
+    /// Applies the result of a check, if the server still exists.
     pub fn apply_fact(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.change(key, |server| server.apply_fact(fact, now_ms))
     }
 
-    /// Returns the time, in milliseconds, at which [`Pool::poll`] has something to do.
+    /// Returns the time of the next work for [`Pool::poll`], in milliseconds.
     pub fn next_at(&self) -> u64 {
         self.next_ms.unwrap_or_else(|| self.values().map(due_ms).min().unwrap_or(u64::MAX))
     }
 
-    /// Returns the probes and questions due now.
+    /// Returns the checks due now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
         let mut due = Vec::new();
         if self.next_at() <= now_ms {

@@ -1,22 +1,21 @@
-//! Which servers serve: one rule for packets, groups and names.
+//! Decides which servers serve: one rule for packets, groups and names.
 //!
-//! Health is believed as long as what it says is likely. First the servers without `backup` are
-//! looked at, then the others, and the first of the two that has a working server serves.
+//! Health is trusted as long as it is plausible. Servers without `backup` are considered first,
+//! then backups; the first of these two sets with a working server serves.
 
 use alloc::vec::Vec;
 
-/// Why a backup that works serves nobody, in words.
+/// Reason why a working backup does not serve.
 pub const STANDS_BY: &str = "backup: the others can serve";
 
-/// Why a server that fails its probes serves, in words.
+/// Reason why a server that fails its probes serves.
 pub const DISBELIEVED: &str = "too few servers work for probes to be believed";
 
-/// A server as the rule sees it.
+/// A server as input of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Whether it serves only while no server without this can.
+    /// True if the server serves only while no other server can.
     pub backup: bool,
-    /// How it is.
     pub condition: Condition,
 }
 
@@ -26,39 +25,38 @@ impl Candidate {
     }
 }
 
-/// How a server is, for the rule.
+/// Condition of a server, as input of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Its operator, or its weight, drains it: it never serves.
+    /// Drained by the operator or by weight 0: never serves.
     Unwanted,
-    /// Nobody knows yet whether it works.
+    /// No probe result yet.
     Unknown,
-    /// It doesn't work.
     Failed {
-        /// Since when, in milliseconds, if it ever worked.
+        /// Time of the failure in milliseconds, if the server was ever up.
         since_ms: Option<u64>,
     },
-    /// It works, and by its own report wants nothing new.
+    /// Probes succeed, but the server's report refuses new sessions.
     Refusing,
-    /// It works.
     Working,
 }
 
-/// When servers serve that don't work, or don't want to.
+/// Conditions under which failed or refusing servers serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServingRule {
-    /// Where a smaller share of the wanted servers works, in percent, probes aren't believed, and
-    /// those that failed serve too (Envoy's panic threshold). 0: they always are.
+    /// If less than this percentage of the wanted servers works, probes are not trusted and failed
+    /// servers serve too (Envoy's panic threshold). 0 means that probes are always trusted.
     pub panic_percent: u8,
-    /// Where none works, those that refuse serve: reports alone leave nothing empty.
+    /// If no server works without refusing, refusing servers serve: reports alone never empty a
+    /// service.
     pub keeps_refusing: bool,
-    /// Where all have failed, the last that worked serve: those that failed within so many
-    /// milliseconds of the last one. None: nobody.
+    /// If all servers have failed, those that failed within this many milliseconds of the last one
+    /// serve. `None` means that no server serves.
     pub keeps_last_ms: Option<u64>,
 }
 
 impl ServingRule {
-    /// Whether too few of these servers work for probes to be believed.
+    /// True if too few of these servers work for probes to be trusted.
     fn panics<'c>(self, candidates: impl Iterator<Item = &'c Candidate>) -> bool {
         let (mut working, mut known) = (0, 0);
         for one in candidates {
@@ -70,23 +68,23 @@ impl ServingRule {
     }
 }
 
-/// The servers that serve.
+/// Result of the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
-    /// By place among the candidates, whether each serves.
+    /// For each candidate, true if it serves.
     pub serves: Vec<bool>,
-    /// Whether they do against their health, or their reports.
+    /// True if servers serve despite failed probes or a refusal.
     pub degraded: bool,
 }
 
-/// The servers that serve, of these.
+/// Returns which of these servers serve.
 pub fn serving(rule: ServingRule, candidates: &[Candidate]) -> Serving {
     let found = first(rule, candidates, |one| one.condition == Condition::Working);
     if let Some((serves, panics)) = found {
         return Serving { serves, degraded: panics };
     }
     let refusing = || first(rule, candidates, |one| one.condition == Condition::Refusing);
-    // A server that works and refuses is better than one that has failed.
+    // A refusing server that works is better than a failed one.
     let kept = rule.keeps_refusing.then(refusing).flatten();
     let failed = || first(rule, candidates, Candidate::has_failed).filter(|(_, panics)| *panics);
     let kept = kept.or_else(failed).map(|(serves, _)| serves);
@@ -95,8 +93,8 @@ pub fn serving(rule: ServingRule, candidates: &[Candidate]) -> Serving {
     Serving { serves: kept.unwrap_or_else(|| of(candidates, |_| false)), degraded }
 }
 
-/// The servers that are so, backups only where no other is, and whether those that failed serve
-/// with them.
+/// Returns the servers that satisfy `is_one` (backups only if no other server does), and true if
+/// failed servers serve with them.
 fn first(
     rule: ServingRule,
     candidates: &[Candidate],
@@ -108,8 +106,8 @@ fn first(
     Some((of(candidates, serves), panics))
 }
 
-/// The last that worked. No two servers are seen to fail in the same instant: those that failed
-/// within the time it takes to notice, counted back from the last, failed at once with it.
+/// Returns the servers that failed last. A simultaneous failure is noticed over some time, so all
+/// servers that failed within `within_ms` before the last one count as failed together.
 fn last(candidates: &[Candidate], within_ms: u64) -> Option<Vec<bool>> {
     let since = |one: &Candidate| match one.condition {
         Condition::Failed { since_ms } => since_ms,

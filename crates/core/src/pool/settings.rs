@@ -1,32 +1,30 @@
-//! How servers of a pool are looked after, as its operator wants it.
+//! Settings of the servers of a pool.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How servers are probed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
-    /// The kind of probe.
     pub kind: HealthKind,
     /// Time between two probes of one server, in milliseconds.
     pub interval_ms: u64,
-    /// The same after a result that speaks against the state of the server, in milliseconds; at
-    /// most the interval.
+    /// Interval after a result that contradicts the state of the server, in milliseconds; at most
+    /// `interval_ms`.
     pub fast_interval_ms: u64,
-    /// A probe unanswered for this long has failed, in milliseconds.
+    /// Timeout of a probe, in milliseconds.
     pub timeout_ms: u64,
-    /// Successes in a row that make a server up.
+    /// Number of successes in a row that bring a server up.
     pub rise: u32,
-    /// Failures in a row that make a server down.
+    /// Number of failures in a row that take a server down.
     pub fall: u32,
-    /// The interval varies by up to this share of itself, in percent.
+    /// Random variation of the interval, in percent of it.
     pub jitter_percent: u32,
-    /// Port probed; `None` is the service's own.
+    /// Port to probe; `None` for the service's own port.
     pub port: Option<u16>,
 }
 
 impl Default for HealthCheck {
-    /// The check of a file that says nothing of it, by TCP.
+    /// Default check of a file without any settings: TCP.
     fn default() -> HealthCheck {
         HealthCheck {
             kind: HealthKind::Tcp,
@@ -41,67 +39,64 @@ impl Default for HealthCheck {
     }
 }
 
-/// The kinds of probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HealthKind {
     /// A TCP connection opens.
     Tcp,
-    /// A GET is answered as asked.
+    /// A GET request gets an accepted reply.
     Http {
         /// Request target, beginning with `/`.
         path: String,
         /// Host header; `None` sends the service address.
         host: Option<String>,
-        /// Accepted status codes, inclusive ranges.
+        /// Accepted status codes, as inclusive ranges.
         status: Vec<(u16, u16)>,
         /// Text that the body must contain.
         body: Option<String>,
-        /// TLS below it; `None` asks in the clear.
+        /// TLS settings; `None` for plain text.
         tls: Option<ProbeTls>,
     },
     /// The server answers ARP.
     Arp,
-    /// Servers are always taken to be up.
+    /// No probe: the server is always up.
     None,
 }
 
-/// TLS of a probe.
+/// TLS settings of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeTls {
-    /// The server's name in SNI and in its certificate; `None`: its address.
+    /// Server name for SNI and certificate; `None` for its address.
     pub name: Option<String>,
-    /// A file with the authorities that may have signed the certificate; `None`: the system's.
+    /// File with the trusted certificate authorities; `None` for the system's.
     pub ca: Option<String>,
-    /// Whether the certificate is verified at all.
+    /// True if the certificate is verified.
     pub verify: bool,
 }
 
-/// How servers are asked for their load, each at its own address.
+/// Settings of report queries, which go to each server's own address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reporting {
-    /// How they say it.
     pub kind: ReportKind,
-    /// The TCP port that answers.
+    /// TCP port to query.
     pub port: u16,
-    /// Time between two questions to one server, in milliseconds.
+    /// Interval between two queries to one server, in milliseconds.
     pub interval_ms: u64,
-    /// An answer that is later than this is none, in milliseconds; less than the interval.
+    /// Timeout of a query in milliseconds, less than the interval.
     pub timeout_ms: u64,
 }
 
-/// How servers say their load.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
-    /// A line as HAProxy's agent-check has it; see [`super::report::agent_check`].
+    /// A line of HAProxy's agent-check; see [`super::report::agent_check`].
     AgentCheck,
-    /// JSON, for this request target.
+    /// JSON from this request target.
     Http(String),
-    /// Apache's own page with `?auto`, for this request target; see [`super::report::mod_status`].
+    /// Apache's `?auto` page from this request target; see [`super::report::mod_status`].
     ModStatus(String),
 }
 
 impl ReportKind {
-    /// Whether it tells how loaded a server is, and not only how much of its weight it wants.
+    /// True if reports contain load, and not only a requested weight.
     pub fn reports_load(&self) -> bool {
         matches!(self, ReportKind::Http(_) | ReportKind::ModStatus(_))
     }

@@ -1,47 +1,45 @@
-//! The part of the clients of a name, or of a server group, that each server is given, by its load.
+//! Share of clients of a name or a server group that each server gets, by load.
 //!
 //! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers
-//! with the one server that ranks best, and until the next report all clients go there. Here the
-//! part of a server falls as its load rises, so that none is flooded between two reports.
+//! with the best server only, which gets all clients until the next report. Here the share of a
+//! server falls as its load rises, so that no server is flooded between two reports.
 
 use alloc::vec::Vec;
 
 use super::policy::Weighing;
 use super::signals::{Signal, Signals};
 
-/// The least part of its weight that a server has which lives, in thousandths: whatever it says, it
-/// isn't forgotten.
+/// Least part of its weight that a working server has, in thousandths: no report removes a server
+/// altogether.
 pub const LEAST_PERMILLE: u64 = 30;
-/// All of its weight.
+/// Full weight, in thousandths.
 pub(crate) const PERMILLE: u64 = 1_000;
 
-/// A server as it is known.
+/// Input for the share of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMember {
-    /// Its weight relative to others.
+    /// Weight relative to others.
     pub weight: u16,
-    /// How much of it it has by now, in tenths.
+    /// Part of the weight after slow start and report, in tenths.
     pub tenths: u16,
-    /// Its load.
     pub signals: Signals,
 }
 
-/// Its share.
+/// Share of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberShare {
-    /// Relative to others.
+    /// Share relative to others.
     pub share: u16,
-    /// Its part of its weight, in thousandths.
+    /// Part of its weight, in thousandths.
     pub permille: u64,
-    /// Whether it has said something that counts; else it is taken for one of middling load.
+    /// True if the server's load is known; otherwise the median counts.
     pub is_known: bool,
-    /// The load that it is taken to have, where there is a way of weighing it.
+    /// Load that the share is computed from, if a `Weighing` is configured.
     pub load: Option<u64>,
 }
 
-/// The shares of servers, in their order: their weights, or by load if there is a way of weighing
-/// it. By what they report nobody is given more than `gain_percent` of what weights alone would
-/// give.
+/// Returns the shares of servers, in their order: their weights, reduced by load if `weighing` is
+/// given. Reports raise no server's share above `gain_percent` of its share by weight alone.
 pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<MemberShare> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
@@ -52,8 +50,8 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
     known.sort_unstable();
     let (least, median) = (known.first().copied().unwrap_or(1).max(1), known.get(known.len() / 2).copied());
     let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
-    // Of weights alone what the file says; with more a finer measure, of which the heaviest has a
-    // thousand at most.
+    // Without load and slow start, shares are the weights of the file. Otherwise they are scaled so
+    // that the heaviest server has at most a thousand.
     let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
     let share_of = |server: &PoolMember, permille: u64| match u64::from(server.weight) {
         weight if is_plain => weight,
@@ -78,8 +76,9 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
         .collect()
 }
 
-/// The most of its weight that a server has, in thousandths, lest it gains more than so many
-/// percent of its fair share. Those that are cut make the whole less, so it is found step by step.
+/// Returns the largest part of its weight that a server may have, in thousandths, so that none
+/// gains more than `gain_percent` of its fair share. Cutting one server reduces the total, so the
+/// limit is found by iteration.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
     let mut most = PERMILLE;
@@ -96,7 +95,7 @@ pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     }
 }
 
-/// The ratio of the least load to a load. Loads may be any numbers.
+/// Ratio of the least load to a load, in thousandths. Loads may be any numbers.
 fn permille_of(least: u64, load: u64) -> u64 {
     let part = u128::from(PERMILLE) * u128::from(least) / u128::from(load.max(least));
     u64::try_from(part).unwrap_or(PERMILLE)

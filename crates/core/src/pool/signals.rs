@@ -1,39 +1,34 @@
-//! The signals of a server's load: the same for every placement, and from any source.
+//! Signals of a server's load, the same for every placement and source.
 
 use core::fmt;
 
 use super::report::Report;
 
-/// The signals of one server at a moment. Signals that are not measured, or not reported, are
-/// unknown.
+/// Signals of one server at one time. Signals not measured or not reported are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// Its sessions that count as active on this host.
+    /// Sessions that are active on this host.
     pub active: Option<u64>,
-    /// Requests that it was given and hasn't answered.
+    /// Requests without a reply.
     pub in_flight: Option<u64>,
-    /// Sessions that it serves, by its own report.
+    /// Sessions that the server reports.
     pub reported: Option<u64>,
-    /// How long the last good probe took, in microseconds.
+    /// Duration of the last successful probe, in microseconds.
     pub latency_us: Option<u64>,
-    /// Its report of its load, if it was asked and its answer isn't too old.
+    /// Last report of the server, empty if reports are not configured or the last one has expired.
     pub report: Report,
-    /// How old its report is, in milliseconds.
+    /// Age of the report, in milliseconds.
     pub age_ms: Option<u64>,
 }
 
-/// One of them. [`Consumer`](super::policy::Consumer) says who can know it.
+/// Kind of signal. [`Consumer`](super::policy::Consumer) lists which ones each consumer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// [`Signals::active`].
     Active,
-    /// [`Signals::in_flight`].
     InFlight,
-    /// [`Signals::reported`], with its age.
+    /// [`Signals::reported`], with the age of the report.
     Reported,
-    /// [`Signals::latency_us`].
     Latency,
-    /// [`Signals::report`].
     Load,
 }
 
@@ -49,13 +44,12 @@ impl fmt::Display for Signal {
     }
 }
 
-/// A server among those that new sessions are shared out to.
+/// A server that new sessions are shared out to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Whether it is this host itself.
+    /// True for this host itself.
     pub own: bool,
-    /// Its weight relative to others; 0 takes nothing.
+    /// Weight relative to others; a server with 0 gets no sessions.
     pub weight: u16,
-    /// The signals of its load.
     pub signals: Signals,
 }

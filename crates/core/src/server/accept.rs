@@ -1,7 +1,7 @@
-//! Which of a client's segments becomes a connection of this host: the first with data, that a
-//! director hands off. The handshake was the director's, without any memory of it, and all that was
-//! agreed on is in the numbers of this segment. `bpf/server/accept.h` is its copy in C; what the
-//! host's stack has, which decides too, is asked for by [`Host`].
+//! Selects the client's segment that becomes a connection of this host: the first with data, handed
+//! off by a director. The director made the handshake without keeping state; the agreed terms are
+//! in the numbers of this segment. `bpf/server/accept.h` is the copy in C; [`Host`] gives access to
+//! the sockets of the host's stack.
 
 use core::net::SocketAddr;
 
@@ -18,39 +18,36 @@ use crate::path::tables::VipKey;
 
 /// The host's state besides the tables.
 pub trait Host {
-    /// The socket that a segment from a client to an address of this host would reach: the
+    /// Returns the socket that a segment from a client to an address of this host would reach: the
     /// connection's, else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
-    /// An announcement of a connection that is still to be believed.
+    /// Returns the announced expectation for a connection, if there is one.
     fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
-    /// The segment that a socket was made of last between two ends.
+    /// Returns the last segment that a socket was made of for these addresses and ports.
     fn made(&self, ends: &FourTuple) -> Option<Made>;
 }
 
-/// The socket between two ends.
+/// Socket for given addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// Nothing.
+    /// The stack has no socket.
     None,
-    /// One that accepts connections.
     Listener,
     /// A connection that the listener has not accepted yet, or one of which nothing is known.
     Opening,
     /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
     TimeWait(OldConnection),
-    /// Any other connection.
     Connection {
         /// Sequence number of the first byte to the client.
         first: u32,
-        /// That of the next byte that the process may write.
+        /// Sequence number of the next byte that the process may write.
         written: u32,
         /// The numbers that it expects and has seen last.
         old: OldConnection,
     },
 }
 
-/// The numbers of a connection that may be in the way of a new one between the same ends: expected,
-/// and seen last.
+/// Numbers of an old connection with the same addresses and ports: next expected, and last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldConnection {
     /// Sequence number of the next byte from the client.
@@ -59,30 +56,29 @@ pub struct OldConnection {
     pub timestamp: u32,
 }
 
-/// A segment that a socket was made of. The server may have answered and ended that, and what it
-/// was told runs once.
+/// A segment that a socket was made of. The server may have answered and closed that connection,
+/// and requests must run only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The segment's sequence number.
     pub sequence: u32,
-    /// Its acknowledgment.
+    /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
-    /// The port of the listener whose socket it is.
+    /// Port of the listener that accepted the socket.
     pub listener: u16,
 }
 
-/// A segment in the middle of a connection's life, for which no cookie vouches, and what was agreed
-/// on long before it.
+/// Expected segment in the middle of a connection, which no cookie validates, with the terms agreed
+/// on earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The segment's sequence number.
     pub sequence: u32,
-    /// Its acknowledgment.
+    /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
-    /// The agreed terms.
     pub terms: Terms,
-    /// Whether a socket was made of it: the server may have answered and ended that, and what it
-    /// was told runs once.
+    /// True if a socket was made of it. The server may have answered and closed that connection,
+    /// and requests must run only once.
     pub made: bool,
 }
 
@@ -91,50 +87,47 @@ pub struct Expectation {
 pub struct Terms {
     /// The largest segment that the client takes, in bytes.
     pub mss: u16,
-    /// Window scales of what the client announces and of what we do.
+    /// Window scales announced by the client and by the director.
     pub window_scales: Option<(u8, u8)>,
-    /// Selective acknowledgments.
+    /// True for selective acknowledgments.
     pub sack: bool,
-    /// Timestamps.
     pub timestamps: bool,
 }
 
 /// The outcome of a segment. But for [`Outcome::Clears`] the host's stack has it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A connection that is at work knows what to do.
+    /// The segment belongs to an existing connection.
     Known,
-    /// It is too late for one connection, or too early for the next.
+    /// The segment is late for an ended connection, or too early for the next one.
     Straggler,
     /// The listener at this port makes a connection of it, unless the kernel refuses.
     Connection(Terms, u16),
     /// No connection, and counted.
     Nothing(Reason),
-    /// It becomes a reset of the connection that is in its way, and comes in again behind that: a
-    /// server sees no SYN, by which its stack would know that a client's port is in use again.
-    /// Meanwhile the connection's other segments wait ([`Clearing`](super::Clearing)).
+    /// The segment is changed into a reset of the old connection, and a copy of it is received
+    /// again after that. The server's stack sees no SYN, by which it would accept a reused port.
+    /// Meanwhile other segments of the connection wait ([`Clearing`](super::Clearing)).
     Clears(Reason, OldConnection),
 }
 
-/// A client's segment with data, to a service whose connections are handed off.
+/// A client's segment with data, for a service that hands off connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
-    /// Between whom.
     pub ends: FourTuple,
-    /// Its payload.
     pub payload: Payload<'a>,
-    /// Its timestamps: the client's, and what it echoes.
+    /// Timestamps: the client's and the echoed one.
     pub timestamps: Option<(u32, u32)>,
-    /// The port of the socket that accepts what is handed off.
+    /// Port of the socket that accepts handed off connections.
     pub listener: u16,
-    /// Whether the turns of its connection are followed.
+    /// True if turns of request and response are tracked.
     pub turns: bool,
-    /// Where the TCP header begins in the frame, in bytes.
+    /// Offset of the TCP header in the frame, in bytes.
     l4: usize,
 }
 
 impl<'a> Arrived<'a> {
-    /// `None` of every other frame: the host's stack knows what to do.
+    /// Returns `None` for all other frames, which the host's stack handles.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
         let segment = TcpSegment::read(frame)?;
         let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
@@ -155,19 +148,19 @@ impl<'a> Arrived<'a> {
                 data,
             },
             timestamps: options.timestamp.zip(options.timestamp_echo),
-            // Where every host decides, this one may serve and read at once.
+            // With `every-host` this host may serve and read at the same time.
             listener: offer.punt_listener.filter(|_| segment.from == PUNTED).unwrap_or(listener),
             turns: offer.turns,
             l4: segment.l4,
         })
     }
 
-    /// Its outcome.
+    /// Decides what happens with the segment.
     pub fn outcome(&self, keys: &Keys, host: &dyn Host) -> Outcome {
         let FourTuple { client, service } = self.ends;
         let other = SocketAddr::new(service.ip(), self.listener);
         let found = match host.socket(client, service) {
-            // The connection has the service's port all the same.
+            // The connection has the service's port in either case.
             Socket::None | Socket::Listener if other != service => match host.socket(client, other) {
                 Socket::Listener => Socket::Listener,
                 _ => Socket::None,
@@ -196,8 +189,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says
-    /// nothing: they were agreed on if the segment has them (RFC 7323, section 3.2).
+    /// Returns the agreed terms, from the cookie or an announcement. A cookie does not contain
+    /// timestamps: they were agreed on if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
         let Payload { sequence, acknowledgment, .. } = self.payload;
@@ -208,7 +201,7 @@ impl<'a> Arrived<'a> {
         }
         let echo = self.timestamps.map(|(_, echo)| echo);
         let echoed = cookie::EchoedNumbers { sequence, acknowledgment, echo };
-        // A director may have read it, and say it in its client's place.
+        // A director may have read this segment, and replay it for its client.
         if let Some(cookie) = keys.check(&self.ends, &echoed, REPLAYED) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
@@ -233,14 +226,14 @@ impl<'a> Arrived<'a> {
         host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
     }
 
-    /// Another connection between the same ends is in the way.
+    /// Decides about a segment whose addresses and ports belong to an old connection.
     fn resolve_conflict(&self, keys: &Keys, host: &dyn Host, old: OldConnection, reason: Reason) -> Outcome {
         let may_begin = self.agreed(keys, host).is_some();
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
-    /// Whether it begins a connection that is newer than the old one, and is no straggler of it or
-    /// of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2).
+    /// True if the segment begins a connection newer than the old one, as for a SYN in TIME-WAIT
+    /// (RFC 6191, section 2).
     fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
         is_after(self.payload.sequence.wrapping_sub(1), old.next)
@@ -267,7 +260,7 @@ impl<'a> Arrived<'a> {
         let end = self.l4 + TCP_LEN;
         let Some(frame) = frame.get_mut(..end) else { return &[] };
         let (ip, tcp) = frame.split_at_mut(self.l4);
-        // The ports stay.
+        // The ports stay unchanged.
         tcp[4..8].copy_from_slice(&old.next.to_be_bytes());
         tcp[8..].fill(0);
         tcp[12] = (TCP_LEN as u8 / 4) << 4;

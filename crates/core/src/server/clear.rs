@@ -1,29 +1,29 @@
-//! A way that is being cleared: the first segment of a connection has become a reset of the old one
-//! between the same ends ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it comes in
-//! again behind that. Between the two the stack knows nothing of the connection: what else is said
-//! on it would meet the listener, which resets it (RFC 9293, section 3.10.7.2). So that goes
-//! through the same queue, behind the copy. Once the connection has its socket, that is over: the
-//! stack keeps in TIME-WAIT what it remembers of a connection that its server has closed first
-//! (FIN-WAIT-2 of Linux, tcp_time_wait), by which it couldn't be told from the old one.
-//! `bpf/server/clear.h` is its copy in C.
+//! Replacement of an old connection by a new one with the same addresses and ports. The new
+//! connection's first segment has become a reset of the old one
+//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it is received again after that. In
+//! between the stack knows no connection, and further segments would reach the listener, which
+//! resets them (RFC 9293, section 3.10.7.2). They go through the same queue, behind the copy. This
+//! ends once the connection has its socket: if the server closes first, the stack keeps the
+//! connection in TIME-WAIT (FIN-WAIT-2 of Linux, tcp_time_wait), where it looks the same as the old
+//! one. `bpf/server/clear.h` is the copy in C.
 
 use super::Socket;
 
-/// How long a copy may take to come in, in nanoseconds.
+/// Maximum time until the copy is received, in nanoseconds.
 pub const CLEARING_NS: u64 = 50_000_000;
 
-/// A connection whose way was cleared.
+/// A connection that replaces an old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClearedConnection {
     /// Nothing waits any longer then, by the monotonic clock, in nanoseconds.
     pub until_ns: u64,
-    /// Whether the copy has come in, and the listener makes a connection of it.
+    /// True if the copy was received, so that the listener makes a connection of it.
     pub is_in: bool,
 }
 
 impl ClearedConnection {
-    /// Whether another segment of the connection waits, where the host has this socket for its
-    /// ends. Where it doesn't, none does any more.
+    /// True if another segment of the connection has to wait, given the host's socket for it. Once
+    /// false, no further segment waits.
     pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
         if self.is_in && has_connection {

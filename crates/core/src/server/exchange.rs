@@ -1,40 +1,39 @@
-//! The turn on a connection that was handed off: whether the client waits for an answer or the
-//! server for the next request. `bpf/server/exchange.h` is its copy in C.
+//! The turn on a connection that was handed off: either the client waits for a response, or the
+//! server waits for the next request. `bpf/server/exchange.h` is the copy in C.
 //!
-//! Only in the latter case can the connection be taken from this host. Followed are plain turns
-//! alone, where one segment has one request, whole and without a body, and where the answer says
-//! how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays so:
-//! in doubt, the connection is taken for busy.
+//! A connection can be released to another host only while the server waits for a request. Only
+//! plain exchanges are tracked: one segment has one complete request without a body, and the
+//! response states its length or is chunked (RFC 9112, section 6.3). After any other exchange the
+//! connection counts as busy until it ends.
 
 use alloc::vec::Vec;
 
 use super::message::{Head, LENGTH_MAX, MessageParse};
 
-/// Bytes of a segment that are read as a head at most.
+/// Maximum length of a request, in bytes. A connection with a longer one counts as busy.
 const MESSAGE_MAX: usize = 4_096;
-/// The same of an answer's, whose head may come in several segments.
+/// Maximum length of a response head, in bytes. The head may be split over several segments.
 const ANSWER_HEAD_MAX: usize = 2_048;
-/// The version that answers begin with.
+/// Version that the responses must begin with.
 const VERSION: &[u8] = b"HTTP/1.1";
-/// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or
-/// head before.
+/// End of a chunked body without trailers (RFC 9112, section 7.1): the CRLF of the previous chunk
+/// or of the head, the last chunk, and the final CRLF.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
-/// The line end that some clients send behind a request or before one, and servers pass over (RFC
-/// 9112, section 2.2).
+/// Empty line that some clients send before or after a request, and that servers ignore (RFC 9112,
+/// section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
-/// Bytes that are kept of what was said last, in one word.
+/// Number of last bytes of a chunked response that are kept, in one word.
 const TAIL_LEN: usize = 8;
 
-/// A segment's data.
+/// Payload of a TCP segment, and fields of its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
-    /// Sequence number of its first byte.
+    /// Sequence number of the first byte of the payload.
     pub sequence: u32,
-    /// The number that it acknowledges.
+    /// Acknowledgment number.
     pub acknowledgment: u32,
-    /// Whether part of it is urgent.
+    /// True if the URG flag is set.
     pub urgent: bool,
-    /// The data.
     pub data: &'a [u8],
 }
 
@@ -43,7 +42,8 @@ impl Payload<'_> {
         self.sequence.wrapping_add(self.data.len() as u32)
     }
 
-    /// Whether this is one GET request, whole, perhaps behind an empty line, and nothing else.
+    /// True if the data is exactly one complete GET request without a body and without `Connection:
+    /// close`. An empty line before the request is allowed.
     fn is_request(&self) -> bool {
         let data = self.data.strip_prefix(EMPTY_LINE).unwrap_or(self.data);
         if self.urgent || data.len() > MESSAGE_MAX || !data.starts_with(b"GET ") {
@@ -53,53 +53,54 @@ impl Payload<'_> {
             .is_some_and(|head| head.len == data.len() && head.lengths + head.codings == 0 && !head.closes)
     }
 
-    /// Whether this is an empty line alone: no request, and nothing that is answered.
+    /// True if the data is an empty line only, which is not a request.
     fn is_empty_line(&self) -> bool {
         !self.urgent && self.data == EMPTY_LINE
     }
 }
 
-/// Two numbers that are written at once, since the other direction may be at work at the same time.
-/// Both directions name where the answer begins: by that the two belong together.
+/// Sequence numbers of a request or response. In C both are written as one word, since a program
+/// for the other direction may run on another CPU at the same time. A request and its response have
+/// the same `begin`, which links them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeSpan {
-    /// Sequence number of the answer's first byte.
+    /// Sequence number of the first byte of the response.
     pub begin: u32,
-    /// Where the request ends, or the answer.
+    /// Sequence number after the last byte of the request or response.
     pub end: u32,
 }
 
-/// The last request of a connection, and its answer.
+/// The last request of a connection, and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The request. Written by what comes in.
+    /// The request. Written by the receive path.
     pub request: ExchangeSpan,
-    /// The answer; it ends where it begins as long as its end isn't known. Written, as is what
-    /// follows, by what leaves.
+    /// The response; `end` equals `begin` while the end is unknown. This and the following fields
+    /// are written by the send path.
     pub answered: ExchangeSpan,
-    /// Of an answer in chunks, the last bytes; the very last one is lowest.
+    /// Last bytes of a chunked response; the last byte is the lowest one.
     pub tail: u64,
-    /// Of an answer in chunks, what is behind them.
+    /// Sequence number after the last byte sent so far of a chunked response.
     pub sent: u32,
-    /// Whether the answer is one in chunks.
+    /// True if the response is chunked.
     pub chunked: bool,
-    /// Whether there was never anything but whole requests and their answers, in turn.
+    /// True if all exchanges so far were plain. Once false, the value never changes back.
     pub plain: bool,
-    /// Where that answer begins of which something left before its first.
+    /// Start of a response whose later bytes were sent before the first ones.
     pub ahead: u32,
-    /// The beginning of the answer's head, while that isn't whole.
+    /// First bytes of the response head while the head is incomplete; empty otherwise.
     pub head: Vec<u8>,
 }
 
-/// Whether a sequence number stands at another one or before it (RFC 9293, section 3.4).
+/// True if a sequence number is at or before another one (RFC 9293, section 3.4).
 fn is_up_to(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) as i32 <= 0
 }
 
 impl Exchange {
-    /// From the first segment of a connection that is made here.
+    /// Starts with the client's first data segment, from which this host creates the connection.
     pub fn begin(first: &Payload<'_>) -> Exchange {
-        // The end of an answer that nobody has asked for.
+        // Belongs to no request: the first response begins one byte later.
         let before = first.acknowledgment.wrapping_sub(1);
         Exchange {
             request: ExchangeSpan { begin: first.acknowledgment, end: first.end() },
@@ -113,9 +114,9 @@ impl Exchange {
         }
     }
 
-    /// Follows the client's next bytes.
+    /// Updates the state with a segment from the client.
     pub fn follow_request(&mut self, payload: &Payload<'_>) {
-        // Something comes again.
+        // Retransmission.
         if !self.plain || is_up_to(payload.end(), self.request.end) {
             return;
         }
@@ -124,7 +125,7 @@ impl Exchange {
             return;
         }
         let ExchangeSpan { begin, end } = self.answered;
-        // It has the whole answer to what it has asked before, and says so: only now it asks again.
+        // The client has acknowledged the whole previous response before this request.
         let in_turn = payload.sequence == self.request.end
             && begin == self.request.begin
             && end != begin
@@ -136,18 +137,19 @@ impl Exchange {
         }
     }
 
-    /// Follows the server's bytes; with `last` they are the last.
+    /// Updates the state with a segment from the server. `last` is true for a FIN or RST.
     pub fn answer(&mut self, payload: &Payload<'_>, last: bool) {
         if self.plain {
             self.plain = !last && self.goes_on(payload);
         }
     }
 
+    /// True if the connection stays plain after a segment from the server.
     fn goes_on(&mut self, payload: &Payload<'_>) -> bool {
         let begin = self.request.begin;
         let ExchangeSpan { begin: known, end } = self.answered;
         if is_up_to(payload.end(), begin) {
-            return true; // of an answer before, that comes again
+            return true; // Retransmission of an earlier response.
         }
         if known != begin {
             return self.begins_or_overtakes(payload, begin);
@@ -156,7 +158,7 @@ impl Exchange {
             return is_up_to(payload.end(), end);
         }
         if is_up_to(payload.end(), self.sent) {
-            return true; // this, too
+            return true; // Retransmission of the current response.
         }
         if payload.sequence != self.sent || end != begin {
             return false;
@@ -165,22 +167,24 @@ impl Exchange {
         true
     }
 
-    /// Later bytes of an answer of which the first have not left. Segments that waited until a
-    /// neighbour was found are overtaken by those sent once it is: a host's queue for it is emptied
-    /// on one processor, while a process goes on on another.
+    /// Handles a segment while the response head is incomplete: the next bytes of the head, a
+    /// retransmission, or bytes that overtake the head. Segments can overtake others that wait for
+    /// neighbour resolution: the kernel empties that queue on one CPU, while the server's process
+    /// continues to send on another. False if the connection no longer is plain.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let next = begin.wrapping_add(self.head.len() as u32);
         if payload.sequence == next {
             return self.begin_answer(payload, begin);
         }
         if is_up_to(payload.end(), next) {
-            return true; // of its head, that comes again
+            return true; // Retransmission of the first bytes of the head.
         }
         self.ahead = begin;
         !is_up_to(payload.sequence, next)
     }
 
-    /// The first of an answer, or more of its head; false where its end is not to be known.
+    /// Handles the first bytes of a response, or further bytes of its head. False if the end of the
+    /// response can't be determined, or if the segment has bytes beyond that end.
     fn begin_answer(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let mut start = core::mem::take(&mut self.head);
         start.extend(payload.data.iter().take(ANSWER_HEAD_MAX - start.len()));
@@ -199,24 +203,25 @@ impl Exchange {
         let Some(status) = start.strip_prefix(VERSION).and_then(|rest| rest.first_chunk::<4>()) else {
             return false;
         };
-        // Provisional ones are not the answer.
+        // An interim response (1xx) does not end the turn.
         if !(b" 200"..=b" 599").contains(&status) {
             return false;
         }
         let mut end = begin.wrapping_add(head.len as u32);
         self.chunked = false;
-        // These have no body, whatever they say (RFC 9112, section 6.3).
+        // Responses with these statuses have no body in any case (RFC 9112, section 6.3).
         if !matches!(status, b" 204" | b" 304") {
             if head.lengths + head.codings != 1 {
                 return false;
             }
             if head.codings == 1 {
-                // Chunks are followed in order.
+                // Chunks can be tracked in order only, and later bytes were sent first.
                 if self.ahead == begin {
                     return false;
                 }
                 self.chunked = true;
-                // The head's last line ends in it, and may have begun with the segment before.
+                // The segment may begin with the LF of the CRLF that ends the head. Its CR, sent
+                // with the previous segment, is part of `LAST_CHUNK`.
                 self.tail = b'\r'.into();
                 self.answered = ExchangeSpan { begin, end: begin };
                 self.add_chunks(payload);
@@ -228,7 +233,7 @@ impl Exchange {
         is_up_to(payload.end(), end)
     }
 
-    /// More of an answer in chunks; it may be the end.
+    /// Handles the next bytes of a chunked response, and sets its end after the last chunk.
     fn add_chunks(&mut self, payload: &Payload<'_>) {
         let last = payload.data.len().saturating_sub(TAIL_LEN);
         let tail = payload.data.iter().skip(last).fold(self.tail, |tail, byte| tail << 8 | u64::from(*byte));
@@ -248,7 +253,8 @@ mod tests {
     const BEHIND_LINE: &[u8] = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-    /// The state of a connection on which client and server send these in turn: the client first.
+    /// Returns the state after client and server have sent these segments in turn, the client
+    /// first.
     fn after(payload: &[&[u8]]) -> Option<Exchange> {
         let (mut next, mut exchange) = ([7_u32, 9_u32], None::<Exchange>);
         for (at, data) in payload.iter().enumerate() {

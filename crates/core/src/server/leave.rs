@@ -23,18 +23,17 @@ use crate::path::tables::VipKey;
 /// A segment from one of this host's services.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'a> {
-    /// Between whom.
     pub ends: FourTuple,
-    /// Its payload.
     pub payload: Payload<'a>,
     flags: u8,
     offer: Offer,
-    /// Where the options begin in the frame, in bytes, and where they end.
+    /// Start and end of the TCP options in the frame, in bytes.
     options: (usize, usize),
 }
 
 impl<'a> Leaving<'a> {
-    /// `None` of every other frame, and of segments of no interest, as most are.
+    /// Returns `None` for all other frames, and for segments of no interest, which are the
+    /// majority.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Leaving<'a>> {
         let segment = TcpSegment::read(frame)?;
         let (address, port) = (segment.src.ip(), segment.src.port());
@@ -45,7 +44,7 @@ impl<'a> Leaving<'a> {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: segment.tcp.flags & TCP_URG != 0,
-                // Of segments that are yet to be cut IP doesn't say how long they are.
+                // The IP header of a GSO packet does not have its length.
                 data: frame.get(segment.l4_end..).unwrap_or_default(),
             },
             flags: segment.tcp.flags,
@@ -54,9 +53,9 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// Whether it is to be held until what it answers has come again: `is_strange` says whether
-    /// that has, and is asked of the stack's own resets alone. A reset that a director sends on, or
-    /// by itself, is none (`is_own`).
+    /// True if the segment has to be held until the segment it answers is received again.
+    /// `is_strange` returns true if that has happened; it is called for the stack's own resets only
+    /// (`is_own`), not for resets forwarded or sent by a director.
     pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
         is_reset && self.offer.listener.is_some() && is_own && !is_strange()
@@ -73,7 +72,7 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// Has the frame, this segment's, offer segments no longer than those that the service takes.
+    /// Lowers the MSS that the frame offers to the service's maximum.
     pub fn clamp(&self, frame: &mut [u8]) -> Option<Reason> {
         let most = self.offer.mss.filter(|_| self.flags & TCP_SYN != 0)?;
         let (begin, end) = self.options;
@@ -81,7 +80,7 @@ impl<'a> Leaving<'a> {
             (option::MSS, &[high, low]) => Some((begin + at, u16::from_be_bytes([high, low]))),
             _ => None,
         });
-        // Of two the last one counts.
+        // The last of repeated options counts.
         let (at, size) = offered.last()?;
         (size > most && self.lower(frame, at, most)).then_some(Reason::Clamped)
     }

@@ -1,5 +1,5 @@
-//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends.
-//! `bpf/server/message.h` is its copy in C.
+//! Head of an HTTP/1.1 message (RFC 9112), parsed to find the end of the message.
+//! `bpf/server/message.h` is the copy in C.
 
 /// The longest body that is counted on, in bytes: with its head less than half of all sequence
 /// numbers.
@@ -8,26 +8,25 @@ pub(super) const LENGTH_MAX: u64 = 0x7fff_0000;
 /// A head that is whole, and has nothing unusual in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Its length, in bytes, with the line that ends it.
+    /// Length in bytes, with the final empty line.
     pub len: usize,
-    /// How many fields say the body's length.
+    /// Number of Content-Length fields.
     pub lengths: u32,
-    /// How many fields say how the body is encoded, which is in chunks.
+    /// Number of Transfer-Encoding fields, which must be chunked.
     pub codings: u32,
-    /// The body's length as the last of those fields says it, in bytes.
+    /// Body length by the last Content-Length field, in bytes.
     pub length: u64,
-    /// Whether no other message follows.
+    /// True if no other message follows.
     pub closes: bool,
 }
 
-/// How far the bytes at hand tell of a head.
+/// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageParse {
-    /// It is whole.
     Whole(Head),
-    /// It goes on behind them; no line of it that is whole is unusual.
+    /// Incomplete head; all complete lines are plain.
     Cut,
-    /// One is.
+    /// A line that is not plain.
     Odd,
 }
 
@@ -41,14 +40,14 @@ impl Head {
         }
     }
 
-    /// The same where the body may be as long as this, in bytes.
+    /// Parses a head whose body has at most `length_max` bytes.
     pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> MessageParse {
         let (mut head, mut rest, mut is_first) = (Head::default(), bytes, true);
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, behind) = rest.split_at(end + 1);
             rest = behind;
-            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. Nor
-            // is it known what they make of other control characters (RFC 9110, section 5.5).
+            // RFC 9112, section 2.2: some parsers accept a line feed alone, and others don't. Other
+            // control characters are equally ambiguous (RFC 9110, section 5.5).
             let line = line.strip_suffix(b"\r\n");
             let Some(line) = line.filter(|line| line.iter().all(|byte| *byte >= b' ' || *byte == b'\t'))
             else {
@@ -67,7 +66,7 @@ impl Head {
     }
 
     fn add_field(&mut self, line: &[u8], length_max: u64) -> Option<()> {
-        // RFC 9112, section 5.2: the line before goes on.
+        // RFC 9112, section 5.2: obsolete line folding.
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return None;
         }

@@ -1,9 +1,9 @@
-//! The decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
+//! Decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
 //!
-//! Packets come out of tunnels ([`open`]); segments that a director hands off become connections
-//! ([`Arrived`]), whose requests and answers are followed ([`Exchange`]); what leaves is looked at
-//! ([`Leaving`]); and of any request it is known what is left to send ([`Pending`]).
-//! `crates/dataplane/tests/differential` holds the C against it.
+//! Packets are decapsulated ([`open`]); segments that a director hands off become connections
+//! ([`Arrived`]), whose requests and responses are tracked ([`Exchange`]); outgoing segments are
+//! checked ([`Leaving`]); and the bytes left to send are known for each request ([`Pending`]).
+//! `crates/dataplane/tests/differential` compares the C code with this.
 
 mod accept;
 mod clear;
@@ -33,15 +33,15 @@ use crate::path::tables::VipKey;
 /// The tables of a server's programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// This host's addresses that tunnels end at.
+    /// Addresses of this host that are tunnel endpoints.
     pub addresses: BTreeSet<IpAddr>,
-    /// From whom tunnels are accepted.
+    /// Addresses from which tunnels are accepted.
     pub directors: BTreeSet<IpAddr>,
     /// The services that may come out of tunnels, and may be handed off: this host's own.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Where this host decides too, and passes packets on, the key of marks
-    /// ([`crate::path::mark`]): the source of what comes out then says how often that was done
-    /// already ([`crate::path::arrival`]).
+    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets: the source MAC
+    /// address of decapsulated packets then shows how often they were forwarded
+    /// ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
 
@@ -50,18 +50,15 @@ pub struct Tables {
 pub struct Offer {
     /// The largest segment that the server may offer, in bytes, where it is not free to choose.
     pub mss: Option<u16>,
-    /// The port of the socket that accepts the connections that are handed off, where any are: the
-    /// service's own, or another one for who asks on its behalf. The connections have the service's
-    /// port all the same.
+    /// Port of the socket that accepts handed off connections, if enabled: the service's own port
+    /// or that of a proxy. Connections have the service's port in either case.
     pub listener: Option<u16>,
-    /// The same of the connections that are to be read here before it is known who serves them,
-    /// where this host may serve others itself: their frames' source says so
-    /// ([`crate::path::mark::PUNTED`]).
+    /// Port of the socket that accepts punted connections, which are read here before a server is
+    /// selected. The source MAC address of their frames is [`crate::path::mark::PUNTED`].
     pub punt_listener: Option<u16>,
-    /// Whether the turns of request and answer are followed, by which it is known when a connection
-    /// is at rest.
+    /// True if turns of request and response are tracked, to know when a connection is idle.
     pub turns: bool,
-    /// Whether it comes out of tunnels only with the mark of a host that has passed it on.
+    /// True if decapsulated packets need the mark of a host that forwarded them.
     pub is_marked: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473,
-//! RFC 4213, draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is its copy in C, check by check in
-//! the same order.
+//! Decapsulation of tunnel packets to this host: RFC 2003, RFC 2473, RFC 4213,
+//! draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is the copy in C, with the same checks in the
+//! same order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,9 +20,9 @@ use crate::path::tables::VipKey;
 
 const UDP_LEN: usize = 8;
 const GUE_LEN: usize = 4;
-/// Of a GUE header, beyond its first word: no field of it takes more.
+/// Maximum length of a GUE header after its first word, in words: no field needs more.
 const GUE_WORDS_MAX: usize = 8;
-/// RFC 2784.
+/// GRE (RFC 2784).
 const GRE: u8 = 47;
 
 /// The ECN field (RFC 3168, section 5).
@@ -32,12 +32,12 @@ const ECT_1: u8 = 1;
 const ECT_0: u8 = 2;
 const CONGESTED: u8 = 3;
 
-/// Takes a packet out of its tunnel. `None` where the frame is no tunnel packet to this host, and
-/// [`Reason::Decapsulated`] where it is now what was inside; any other reason means that the frame
+/// Decapsulates a packet. Returns `None` if the frame is no tunnel packet to this host, and
+/// [`Reason::Decapsulated`] if the frame now has the inner packet; for any other reason the frame
 /// must be dropped.
 ///
-/// The sources of what has come out of here don't come by a wire: frames with such a source are
-/// dropped, whatever is in them.
+/// Frames from the network with one of the source MAC addresses that mark decapsulated packets are
+/// dropped.
 pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
     let is_source = |mark: &Mac| packet.frame().get(6..12) == Some(mark.0.as_slice());
     if tables.marks.is_some() && [PASSED, PASSED_TWICE].iter().any(is_source) {
@@ -57,18 +57,18 @@ pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
 struct OuterHeader<'a> {
     from: IpAddr,
     to: IpAddr,
-    /// Of its IP and UDP headers, in bytes.
+    /// Length of the IP and UDP headers, in bytes.
     len: usize,
     protocol: u8,
     ecn: u8,
     is_fragment: bool,
     is_malformed: bool,
     is_gue: bool,
-    /// The inner packet behind those headers, as far as they name it.
+    /// Inner packet after those headers, up to its transport.
     rest: &'a [u8],
 }
 
-/// An outer IP header, and how the frame goes on behind it.
+/// An outer IP header, and what follows it in the frame.
 struct Encapsulated<'a> {
     outer: OuterHeader<'a>,
     is_later_fragment: bool,
@@ -86,7 +86,7 @@ impl<'a> OuterHeader<'a> {
         if outer.protocol != protocol::UDP {
             return carries(outer.protocol).then_some(outer);
         }
-        // The port is what tells, in whatever packet: what is malformed shows later.
+        // The port alone identifies the tunnel; malformed packets are found later.
         let (udp, _) = Udp::ref_from_prefix(bytes).ok()?;
         if is_later_fragment || udp.dst_port.get() != GUE_PORT {
             return None;
@@ -182,11 +182,11 @@ impl<'a> OuterHeader<'a> {
         Ok(inner)
     }
 
-    /// How often the packet in `rest` was passed on, as the header's mark says; nothing of that
-    /// packet is believed before.
+    /// Returns how often the packet in `rest` was forwarded, from the header's mark. The packet is
+    /// not trusted before this check.
     fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<ForwardCount>, Reason> {
         let Some(mark) = gue.mark else {
-            // That it is the last is worth no more than the mark.
+            // The flag for the last forwarding is not trusted without a mark.
             return if gue.flags & GUE_LAST == 0 { Ok(None) } else { Err(Reason::ForgedMark) };
         };
         let (mut rest, passed) = (rest, ForwardCount::of_flags(gue.flags));
@@ -203,7 +203,7 @@ impl<'a> OuterHeader<'a> {
     }
 }
 
-/// Whether the next header is another packet's.
+/// True if the next header is another packet's.
 const fn carries(protocol: u8) -> bool {
     protocol == protocol::IPV4 || protocol == protocol::IPV6
 }
@@ -224,7 +224,7 @@ where
     Ok(view)
 }
 
-/// A GUE header.
+/// Fields of a GUE header.
 struct Gue {
     protocol: u8,
     flags: u16,
@@ -233,13 +233,13 @@ struct Gue {
 }
 
 impl Gue {
-    /// Version in 2 bits, control flag, length of what follows in 5 bits; then the protocol, and
-    /// flags in 16.
+    /// Parses version (2 bits), control flag, length of the rest (5 bits), protocol, and flags (16
+    /// bits).
     fn read(rest: &mut &[u8]) -> Result<Gue, Reason> {
         let header = split_prefix(rest, GUE_LEN)?;
         let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
         let (words, flags) = (usize::from(first & 0x1f), u16::from_be_bytes([high, low]));
-        // Version 0 and no control message; flags announce fields that change what the rest means.
+        // Only version 0 without control flag; unknown flags may change the meaning of the rest.
         if first & 0xe0 != 0
             || flags & !(GUE_LAST | GUE_MARKED) != 0
             || words > GUE_WORDS_MAX
@@ -257,7 +257,7 @@ impl Gue {
     }
 }
 
-/// The ECN field of a packet that may come out, and what goes for its service.
+/// Returns the ECN field of a packet to decapsulate, and its service's settings.
 fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     let ip: &Ipv4 = view(&mut rest)?;
     let header_len = usize::from(ip.version_ihl & 15) * 4;
@@ -306,8 +306,8 @@ const fn nonsense(fault: Fault) -> Reason {
     }
 }
 
-/// The one of this host's services that what is inside is for: by the port where the packet has
-/// one, else by the address alone.
+/// Returns the service of the inner packet on this host: by port if the packet has one, else by
+/// address.
 fn find_service(
     tables: &Tables,
     address: IpAddr,
@@ -341,18 +341,18 @@ const fn merged_ecn(outer: u8, inner: u8) -> Option<u8> {
 
 /// A packet that may come out.
 struct Inner {
-    /// Where it begins in the frame.
+    /// Offset in the frame.
     at: usize,
     ethertype: u16,
-    /// Its ECN field from now on.
+    /// ECN field after decapsulation.
     ecn: u8,
-    /// How often it was passed on, if that is known.
+    /// Number of times that the packet was forwarded, if known.
     passed: Option<ForwardCount>,
 }
 
 impl Inner {
-    /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of
-    /// what has no mark nobody knows: it is kept here.
+    /// The frame keeps its MAC addresses, unless its source has to show how often the packet was
+    /// forwarded. A packet without mark is served by this host.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
         let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(fits, "what is in front of the packet was longer");

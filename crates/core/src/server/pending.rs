@@ -1,11 +1,11 @@
-//! The bytes that a server still has to send of the answer to a connection's request.
-//! `bpf/server/pending.h` is its copy in C.
+//! Bytes that a server still has to send of the response to a connection's request.
+//! `bpf/server/pending.h` is the copy in C.
 //!
-//! The load-balancing agent of Chow and Semwal reports the bytes that remain of each pending
-//! request (equation 2.2), for which they changed Apache. Here it follows from what leaves: the
-//! answer's head says how long it is (RFC 9112, section 6.3), and TCP what the client has
-//! acknowledged. Any method counts, and any server program that speaks HTTP/1 in clear. Where the
-//! end of an answer isn't known, what the kernel holds of it is a lower bound.
+//! The load-balancing agent of Chow and Semwal reports the remaining bytes of each pending request
+//! (equation 2.2), and needed changes to Apache for that. Here they are derived from the packets
+//! sent: the response's head has its length (RFC 9112, section 6.3), and TCP the client's
+//! acknowledgments. This works for all methods and all servers that use HTTP/1 without TLS. If the
+//! end of a response is unknown, the bytes in the kernel's queue are a lower bound.
 
 use alloc::vec::Vec;
 
@@ -19,24 +19,24 @@ const ANSWER_HEAD_MAX: usize = 4_096;
 /// Provisional answers (RFC 9110, section 15.2) of which one segment may have the end before the
 /// final one begins in it.
 const PROVISIONAL_MAX: usize = 2;
-/// The longest body that is believed, in bytes: positions are added to it.
+/// Maximum length of a body in bytes, so that sums of positions don't overflow.
 const LENGTH_MAX: u64 = 1 << 60;
-/// The longest body of a request whose end is known: less than half of all sequence numbers.
+/// Maximum length of a request body that is tracked: less than half of the sequence number space.
 const FOLLOWED_BODY_MAX: u64 = 1 << 30;
 /// Bytes of the version that an answer begins with.
 const VERSION_LEN: usize = 8;
 /// An empty line before a request, which servers pass over (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
-/// How far an answer is known.
+/// Knowledge about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseProgress {
-    /// It has not begun, or its head is not whole yet.
+    /// The response has not begun, or its head is incomplete.
     Waiting,
-    /// It has begun, and its end is known.
+    /// The response has begun, and its end is known.
     Known,
-    /// It has none that could be known: it says none, in a way that isn't followed, or not the
-    /// truth.
+    /// The end is unknown: the head has no length or an unsupported one, or the response exceeded
+    /// it.
     Unknown,
 }
 
@@ -47,22 +47,21 @@ pub enum Behind {
     Unknown,
     /// Nothing: its next request begins at this sequence number.
     Nothing(u32),
-    /// Another request (RFC 9112, section 9.3.2), of whose answer nothing is known.
+    /// Another request (RFC 9112, section 9.3.2), whose response is unknown.
     Request,
 }
 
-/// The last request of a connection, and the answer to it. Positions count the bytes that the
-/// server sends on the connection, as `bytes_acked` of TCP counts those that the client has
-/// acknowledged.
+/// Last request of a connection, with its response. Positions count the bytes sent by the server on
+/// the connection, as TCP's `bytes_acked` counts acknowledged ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The state of the answer.
     pub answer: ResponseProgress,
-    /// Whether it is one to HEAD, which has no body (RFC 9110, section 9.3.2).
+    /// True for a HEAD request, whose response has no body (RFC 9110, section 9.3.2).
     pub is_head: bool,
     /// Sequence number at which the answer begins.
     pub begin_sequence: u32,
-    /// The same of its end, once that is known.
+    /// Sequence number of the end, once known.
     pub end_sequence: u32,
     /// Position of the answer's first byte, once it has begun.
     pub begin: u64,
@@ -79,7 +78,6 @@ pub struct Received<'a> {
     pub sequence: u32,
     /// The sequence number that the segment acknowledges.
     pub acknowledgment: u32,
-    /// The data.
     pub data: &'a [u8],
 }
 
@@ -97,14 +95,13 @@ pub struct Sent<'a> {
     pub sequence: u32,
     /// Position of its first byte.
     pub position: u64,
-    /// The data.
     pub data: &'a [u8],
-    /// Whether nothing comes behind it (FIN).
+    /// True if the segment has FIN.
     pub is_last: bool,
 }
 
 impl Pending {
-    /// One of which nothing is known.
+    /// State of a connection without known request.
     pub fn unknown() -> Pending {
         Pending {
             answer: ResponseProgress::Unknown,
@@ -117,9 +114,9 @@ impl Pending {
         }
     }
 
-    /// Follows the client's next bytes: a request that begins there if they look like one, and if
-    /// the answer before is over. The answer will begin at the sequence number that the segment
-    /// acknowledges: clients that don't ask ahead have all of the answer before.
+    /// Applies the client's next bytes: a new request, if they look like one and the previous
+    /// response is complete. The response will begin at the sequence number that the segment
+    /// acknowledges, since clients without pipelining have received the whole previous response.
     #[must_use]
     pub fn request(before: Option<Pending>, received: &Received<'_>) -> Option<Pending> {
         if let Some(mut open) = before.filter(|before| before.is_open(received.acknowledgment)) {
@@ -145,7 +142,7 @@ impl Pending {
         })
     }
 
-    /// Whether the client's bytes that acknowledge this are no new request.
+    /// True if client's bytes with this acknowledgment are no new request.
     fn is_open(&self, acknowledgment: u32) -> bool {
         match self.answer {
             ResponseProgress::Waiting => true, // more of that request
@@ -154,8 +151,8 @@ impl Pending {
         }
     }
 
-    /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent
-    /// before, while it isn't whole.
+    /// Applies the server's next segment. `head` has the earlier bytes of an incomplete head of the
+    /// response.
     pub fn send(&mut self, sent: &Sent<'_>, head: &mut Vec<u8>) {
         match self.answer {
             ResponseProgress::Waiting => {
@@ -196,7 +193,7 @@ impl Pending {
 
     fn begin_answer(&mut self, sent: &Sent<'_>, kept: &mut Vec<u8>) {
         let mut position = sent.position - kept.len() as u64;
-        // Also of one whose end is unknown.
+        // Also for a response with unknown end.
         self.begin = position;
         kept.extend_from_slice(sent.data);
         let bytes = core::mem::take(kept);
@@ -240,7 +237,7 @@ impl Pending {
         self.answer = ResponseProgress::Unknown;
     }
 
-    /// How long the body is, where that can be known (RFC 9112, section 6.3).
+    /// Length of the body, if it can be known (RFC 9112, section 6.3).
     fn body(&self, head: &Head, status: u16) -> Option<u64> {
         if status == 101 {
             return None;
@@ -251,7 +248,7 @@ impl Pending {
         (head.lengths == 1 && head.codings == 0).then_some(head.length)
     }
 
-    /// Whether the client waits for another answer behind this one.
+    /// True if the client waits for another response after this one.
     pub fn has_another(&self) -> bool {
         self.behind == Behind::Request
     }
@@ -276,7 +273,7 @@ impl Behind {
         Behind::Nothing(begin.wrapping_add(head.len as u32).wrapping_add(head.length as u32))
     }
 
-    /// The same once the client has sent up to this sequence number.
+    /// Returns the state after the client has sent up to this sequence number.
     fn up_to(self, end: u32) -> Behind {
         match self {
             Behind::Nothing(next) if (end.wrapping_sub(next) as i32) > 0 => Behind::Request,
@@ -285,8 +282,8 @@ impl Behind {
     }
 }
 
-/// Whether these bytes begin a request: a method (RFC 9110, section 9.1; those that exist are of
-/// these letters), and a blank.
+/// True if these bytes begin a request: a method (RFC 9110, section 9.1; existing ones use these
+/// letters only), and a blank.
 fn is_request(data: &[u8]) -> bool {
     let Some(start) = data.get(..REQUEST_MIN) else { return false };
     let method = start.iter().position(|byte| *byte == b' ').map(|len| &start[..len]);
@@ -313,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the server's numbers begin, so that they wrap.
+    /// First sequence number of the server, chosen to wrap.
     const FIRST: u32 = u32::MAX - 20;
 
     /// A connection on which client and server have sent this in turn; of the server's, the

@@ -1,5 +1,6 @@
-//! A TCP segment in an IP packet without options, extension headers or fragments: what stacks of
-//! today send and nothing else, as far as a server's programs look at it.
+//! TCP segments in plain IP packets: without IPv4 options or IPv6 extension headers, and not
+//! fragmented. Current TCP stacks send no others. TCP options are allowed. `bpf/server/segment.h`
+//! is the copy in C.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,21 +14,22 @@ use crate::net::wire::{
 };
 
 pub(super) struct TcpSegment<'a> {
-    /// The frame's source.
+    /// Source MAC address of the frame.
     pub from: Mac,
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub tcp: &'a Tcp,
-    /// Where the TCP header begins in the frame, in bytes.
+    /// Offset of the TCP header in the frame, in bytes.
     pub l4: usize,
-    /// Where it ends.
+    /// Offset of the end of the TCP header, options included.
     pub l4_end: usize,
-    /// Where the IP packet ends, as its header says.
+    /// Offset of the end of the IP packet, by the length in its header.
     pub end: usize,
 }
 
 impl<'a> TcpSegment<'a> {
-    /// The header is there as far as its fields go; options and data need not be.
+    /// Reads a frame; `None` if it has no such segment. The frame must contain the fixed fields of
+    /// the TCP header. TCP options and data may be missing.
     pub(super) fn read(frame: &'a [u8]) -> Option<TcpSegment<'a>> {
         let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
         let (src, dst, l4, end): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype.get() {

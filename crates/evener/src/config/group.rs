@@ -68,7 +68,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let name = section.get(&service::NAME, values::name);
     // It is this one, or somebody else would read.
     section.get(&service::METHOD, values::text);
-    section.scope().consumer = keys::Consumer::Redirect;
+    section.scope().consumer = keys::KeyConsumer::Redirect;
     let addresses = service_addresses(section, addresses::listening);
     let status = section.or(&service::STATUS, status, RedirectStatus::Found);
     let policy =

@@ -5,7 +5,7 @@ use evener_core::pool::signals::Signal;
 use evener_core::pool::{ReportKind, Reporting};
 use toml::Spanned;
 
-use super::keys::Key;
+use super::keys::ConfigKey;
 use super::keys::tables::report as keys;
 use super::problems::Problem;
 use super::section::Section;
@@ -25,7 +25,7 @@ pub(super) const KINDS: [(&str, ReportFormat); 3] = [
 ];
 
 /// Reads how servers are asked for reports; `None` if the table of this key isn't there.
-pub(super) fn read(section: &Section<'_>, key: &Key) -> Option<Reporting> {
+pub(super) fn read(section: &Section<'_>, key: &ConfigKey) -> Option<Reporting> {
     section.key_span(key.name)?;
     Some(section.section(key, reporting))
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::keys::{Key, Scope, Value, home};
+use super::keys::{ConfigKey, Scope, ValueType, home};
 use super::problems::{Problem, ProblemSink, Span};
 use super::values;
 use crate::runtime::spelling::{is_like, nearest};
@@ -38,7 +38,7 @@ pub(super) struct Section<'d> {
     table: &'d DeTable<'d>,
     span: Span,
     /// The keys that tables of this title may have.
-    keys: &'static [&'static Key],
+    keys: &'static [&'static ConfigKey],
     scope: Scope,
     /// The help for unknown keys, where probably none of this table was meant.
     others: Option<&'static str>,
@@ -49,7 +49,7 @@ impl<'d> Section<'d> {
     /// Reads a whole file with `read`, then complains of keys that it can't have.
     pub(super) fn root<T>(
         table: &'d DeTable<'d>,
-        keys: &'static [&'static Key],
+        keys: &'static [&'static ConfigKey],
         sink: &'d ProblemSink,
         read: impl FnOnce(&mut Self) -> T,
     ) -> T {
@@ -85,7 +85,7 @@ impl<'d> Section<'d> {
     /// The value of `key`, if it is there and `read` takes it.
     pub(super) fn get<T>(
         &self,
-        key: &Key,
+        key: &ConfigKey,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Option<Spanned<T>> {
         debug_assert!(self.keys.iter().any(|known| known.name == key.name), "{} {}", self.title, key.name);
@@ -95,7 +95,7 @@ impl<'d> Section<'d> {
     /// The value of `key`, or `default`.
     pub(super) fn or<T>(
         &self,
-        key: &Key,
+        key: &ConfigKey,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Complaint>,
         default: T,
     ) -> T {
@@ -103,40 +103,40 @@ impl<'d> Section<'d> {
     }
 
     /// The value of a flag, or its default.
-    pub(super) fn flag(&self, key: &Key) -> bool {
-        self.or(key, values::flag, matches!(key.value, Value::Flag(true)))
+    pub(super) fn flag(&self, key: &ConfigKey) -> bool {
+        self.or(key, values::flag, matches!(key.value, ValueType::Flag(true)))
     }
 
     /// The value of a number within its limits.
-    pub(super) fn number<T: TryFrom<u64>>(&self, key: &Key) -> Option<Spanned<T>> {
+    pub(super) fn number<T: TryFrom<u64>>(&self, key: &ConfigKey) -> Option<Spanned<T>> {
         self.get(key, values::count(key.limits()))
     }
 
     /// The value of a number within its limits, or its default.
-    pub(super) fn number_or<T: TryFrom<u64> + Default>(&self, key: &Key) -> T {
+    pub(super) fn number_or<T: TryFrom<u64> + Default>(&self, key: &ConfigKey) -> T {
         let default = || T::try_from(key.default()).unwrap_or_default();
         self.number(key).map_or_else(default, Spanned::into_inner)
     }
 
     /// The value of a factor within its limits, or its default, in percent.
-    pub(super) fn factor(&self, key: &Key) -> u64 {
+    pub(super) fn factor(&self, key: &ConfigKey) -> u64 {
         self.or(key, values::percent(key.limits()), key.default())
     }
 
     /// The value of a time within its limits, in milliseconds.
-    pub(super) fn time(&self, key: &Key) -> Option<Spanned<u64>> {
+    pub(super) fn time(&self, key: &ConfigKey) -> Option<Spanned<u64>> {
         self.get(key, values::duration_ms(key.limits()))
     }
 
     /// The value of a time within its limits, or its default, in milliseconds.
-    pub(super) fn time_or(&self, key: &Key) -> u64 {
+    pub(super) fn time_or(&self, key: &ConfigKey) -> u64 {
         self.time(key).map_or(key.default(), Spanned::into_inner)
     }
 
     /// The value of a word, or its default: the first choice if the key has none.
-    pub(super) fn word<T: Copy>(&self, key: &Key, choices: &'static [(&'static str, T)]) -> T {
+    pub(super) fn word<T: Copy>(&self, key: &ConfigKey, choices: &'static [(&'static str, T)]) -> T {
         let default = match key.value {
-            Value::Word(_, default) => choices.iter().find(|(name, _)| Some(*name) == default),
+            ValueType::Word(_, default) => choices.iter().find(|(name, _)| Some(*name) == default),
             _ => None,
         };
         let default = default.map_or(choices[0].1, |(_, choice)| *choice);
@@ -146,7 +146,7 @@ impl<'d> Section<'d> {
     /// The entries of the list `key` that `read` takes; none if there is no list.
     pub(super) fn list<T>(
         &self,
-        key: &Key,
+        key: &ConfigKey,
         read: impl Fn(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Vec<Spanned<T>> {
         let name = key.name;
@@ -163,7 +163,7 @@ impl<'d> Section<'d> {
     /// As [`Section::list`], where a single value may stand for a list of one.
     pub(super) fn one_or_list<T>(
         &self,
-        key: &Key,
+        key: &ConfigKey,
         read: impl Fn(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Vec<Spanned<T>> {
         let key = key.name;
@@ -177,7 +177,7 @@ impl<'d> Section<'d> {
 
     /// Reads the table `[key]`; one that is not there reads as empty, so that defaults come from
     /// `read` alone.
-    pub(super) fn section<T>(&self, key: &Key, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
+    pub(super) fn section<T>(&self, key: &ConfigKey, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
         let (keys, key) = (key.keys(), key.name);
         let title = format!("[{}]", self.path_of(key));
         let value = self.value(key);
@@ -197,7 +197,7 @@ impl<'d> Section<'d> {
     }
 
     /// Reads every `[[key]]`.
-    pub(super) fn sections<T>(&self, key: &Key, mut read: impl FnMut(&mut Section<'d>) -> T) -> Vec<T> {
+    pub(super) fn sections<T>(&self, key: &ConfigKey, mut read: impl FnMut(&mut Section<'d>) -> T) -> Vec<T> {
         let (keys, key) = (key.keys(), key.name);
         let title = format!("[[{}]]", self.path_of(key));
         let Some(value) = self.value(key) else { return Vec::new() };
@@ -265,7 +265,7 @@ impl<'d> Section<'d> {
         self.table.get(key)
     }
 
-    fn key(&self, name: &str) -> Option<&'static Key> {
+    fn key(&self, name: &str) -> Option<&'static ConfigKey> {
         self.keys.iter().find(|key| key.name == name).copied()
     }
 
@@ -287,7 +287,7 @@ impl<'d> Section<'d> {
     fn child(
         &self,
         title: String,
-        keys: &'static [&'static Key],
+        keys: &'static [&'static ConfigKey],
         table: &'d DeTable<'d>,
         span: Span,
     ) -> Section<'d> {

@@ -8,7 +8,7 @@ use evener_core::pool::HealthKind;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::keys::Key;
+use super::keys::ConfigKey;
 use super::keys::tables::{service as keys, timeouts};
 use super::method::MethodConfig;
 use super::placement::{self, PublishedAddress};
@@ -214,7 +214,7 @@ impl Discovery {
 
 fn timeouts(section: &mut Section<'_>) -> Timeouts {
     let default = Timeouts::default();
-    let or = |key: &Key, default_ms| section.time(key).map_or(default_ms, Spanned::into_inner);
+    let or = |key: &ConfigKey, default_ms| section.time(key).map_or(default_ms, Spanned::into_inner);
     Timeouts {
         syn_ms: or(&timeouts::SYN, default.syn_ms),
         tcp_ms: or(&timeouts::TCP, default.tcp_ms),

@@ -190,28 +190,6 @@ fn comments_are_at_most_100_columns_wide() {
 }
 
 #[test]
-fn comments_begin_with_a_noun_for_their_subject() {
-    let mut found = Vec::new();
-    for file in commented() {
-        let source = fs::read_to_string(&file).unwrap();
-        let mut goes_on = false;
-        for (number, line) in lines(&source).iter().enumerate() {
-            let text = comment_text(&line.comment);
-            let first = text.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
-            // Questions may begin so.
-            if !goes_on
-                && matches!(&*first.to_lowercase(), "what" | "who" | "whatever" | "whoever")
-                && !text.ends_with('?')
-            {
-                found.push(format!("{}:{}: {text}", file.display(), number + 1));
-            }
-            goes_on = !text.is_empty() && !text.ends_with(['.', ':', '?']);
-        }
-    }
-    assert!(found.is_empty(), "comments that begin with What or Who:\n{}", found.join("\n"));
-}
-
-#[test]
 fn strings_hold_neither_code_nor_comments() {
     let source =
         "let a = \"told // it\"; // one\nlet r = r#\"heard \"x\" /*\"#; /* two\n three */ let '\"' = b;\n";

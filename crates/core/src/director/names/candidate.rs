@@ -1,5 +1,5 @@
-//! The addresses that may answer a name, as they are now: of services' servers, of groups' members,
-//! and of services as sites.
+//! Current candidates for the answers of a name: servers of services, members of groups, and
+//! services as sites.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -17,30 +17,28 @@ use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
 use crate::pool::{FULL_WEIGHT, ServerState};
 
-/// A server that may be given, as it is now.
+/// A server that answers may name, with its current state.
 #[derive(Clone, Debug)]
 pub(super) struct AddressCandidate {
-    /// Its name; `None`: its address is its name.
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
     pub(super) state: ServerState,
-    /// Whether answers have it only while no server without this lives.
+    /// True if the server is answered only while no other one works.
     pub(super) backup: bool,
-    /// Whether that is so now.
+    /// True if the backup is not needed now.
     pub(super) stands_by: bool,
     pub(super) known: PoolMember,
-    /// Why it isn't up.
+    /// Reason why the server isn't up.
     pub(super) reason: Option<String>,
-    /// How old that is which a probe found of its path, in milliseconds, where that is among its
-    /// signals.
+    /// Age of the path probe's result in milliseconds, if the signals have one.
     pub(super) probed_ms: Option<u64>,
-    /// The numbers of its address, where it is a name's own; a service's server has others for each
-    /// name.
+    /// Counters of the address, for servers listed for the name alone. Servers of services have
+    /// counters per name instead.
     pub(super) counts: Option<Arc<AddressCounts>>,
 }
 
 impl AddressCandidate {
-    /// Of a service, or a group.
+    /// Returns a candidate of a service or a group.
     fn of_service(
         server: &str,
         address: IpAddr,
@@ -62,13 +60,13 @@ impl AddressCandidate {
         }
     }
 
-    /// Whether answers may have it: one of weight 0 gets nobody.
+    /// True if answers may have the address. Weight 0 excludes it.
     pub(super) fn lives(&self) -> bool {
         self.state == ServerState::Up && self.known.weight > 0 && !self.stands_by
     }
 
-    /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that
-    /// has only grown older is the same.
+    /// True if nothing has changed since an earlier candidate: `self` is as of `now_ms`, `before`
+    /// as of `then_ms`. A report that has only aged is unchanged.
     fn is_as(&self, now_ms: u64, before: &AddressCandidate, then_ms: u64) -> bool {
         let reported =
             |one: &AddressCandidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
@@ -83,18 +81,18 @@ impl AddressCandidate {
     }
 }
 
-/// A service of the farm whose servers names have.
+/// A service whose servers some names answer with.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedService {
     pub(super) service: String,
-    /// Its own addresses are given, in place of its servers'.
+    /// True if names answer with the service's own addresses in place of its servers'.
     pub(super) own: bool,
-    /// Names that have them go by load.
+    /// True if one of the names uses load.
     pub(super) by_load: bool,
-    /// These names, by number.
+    /// Numbers of the names.
     pub(super) names: Vec<usize>,
     pub(super) candidates: Vec<AddressCandidate>,
-    /// When they were so, in milliseconds.
+    /// Time of the candidates, in milliseconds.
     at_ms: u64,
 }
 
@@ -103,8 +101,7 @@ impl WatchedService {
         WatchedService { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
     }
 
-    /// Takes in how it is now. True if that is something else than before for the names that have
-    /// it.
+    /// Updates the candidates. True if they changed for the names that use them.
     pub(super) fn update(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
@@ -120,7 +117,7 @@ impl WatchedService {
     }
 }
 
-/// Those of a service of the farm, and when they were so.
+/// Returns the candidates of a service of the farm, with their time.
 fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandidate>, u64) {
     if let Some(seen) = snapshot.groups.iter().find(|seen| seen.group.name == name) {
         let mut members: Vec<AddressCandidate> = seen.members.iter().filter_map(of_member).collect();
@@ -148,7 +145,7 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandida
     (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
 }
 
-/// Has the backups among the servers of a service, or a name, wait while one of the others lives.
+/// Marks the backups of a service or name that are not needed while another server works.
 pub(super) fn stand_by(candidates: &mut [AddressCandidate]) {
     let condition = |one: &AddressCandidate| match one.state {
         ServerState::Up if one.known.weight > 0 => Condition::Working,
@@ -166,8 +163,8 @@ pub(super) fn stand_by(candidates: &mut [AddressCandidate]) {
     }
 }
 
-/// By which addresses clients come to a server: its own, or where every host decides those that it
-/// answers for.
+/// Returns the addresses by which clients reach a server: its own, or with `every-host` the
+/// addresses that it publishes.
 fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr> {
     let listed = service.servers.iter().find(|listed| listed.name == server);
     match listed.filter(|_| service.is_on_every_host()) {
@@ -176,8 +173,8 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// A service's own addresses, which live as long as one of its servers does, have all their weight,
-/// and are as loaded as the mean of them.
+/// Returns a service's own addresses as candidates. They work while one of its servers does, at
+/// full weight and with the mean load of the working servers.
 fn site(
     name: &str,
     addresses: impl Iterator<Item = IpAddr>,
@@ -199,7 +196,7 @@ fn site(
     addresses.into_iter().map(candidate).collect()
 }
 
-/// The load of several servers, by those of them of whom it is known.
+/// Returns the mean signals of servers, each over the servers that have it.
 fn mean(servers: &[Signals]) -> Signals {
     let mean = |of: fn(&Signals) -> Option<u64>| {
         let known: Vec<u128> = servers.iter().filter_map(of).map(u128::from).collect();
@@ -221,7 +218,7 @@ fn mean(servers: &[Signals]) -> Signals {
     }
 }
 
-/// A member that has an address: a name in its URL is resolved by its clients.
+/// Returns a member as a candidate. `None` if its URL has a name, which clients resolve.
 fn of_member(member: &MemberSnapshot) -> Option<AddressCandidate> {
     let signals = Signals {
         latency_us: member.latency_us,

@@ -1,7 +1,7 @@
-//! Balanced names as a part of the farm: whose addresses each is answered with, and what is due for
-//! servers of its own.
+//! Balanced names of a farm: the addresses of their answers, and checks of servers listed for a
+//! name.
 //!
-//! There may be hundreds of thousands of names: what happens to one costs nothing for the others.
+//! There may be hundreds of thousands of names; an event of one name costs nothing for the others.
 
 mod candidate;
 mod own;
@@ -32,66 +32,63 @@ use candidate::WatchedService;
 use own::OwnServers;
 use running::{AddressSource, NameState};
 
-/// An order of names.
+/// An order of the names.
 #[derive(Clone, Debug)]
 pub enum NameOrder {
-    /// Names are those of the farm in force from now on.
+    /// The names of a reloaded farm are in force.
     Reloaded,
-    /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`]
-    /// what came of it.
+    /// Probe the server at this index of a name's own list, and return the result as
+    /// [`NameFact::Server`].
     Probe(Arc<BalancedName>, usize),
-    /// Ask one for its load, likewise.
+    /// Query the load of the server at this index, and return the result as [`NameFact::Server`].
     QueryLoad(Arc<BalancedName>, usize),
-    /// Read the ranks that somebody else makes for the name of this number, and say by
-    /// [`NameFact::Ranks`] what came of it.
+    /// Read the file of ranks of a name, and return the result as [`NameFact::Ranks`].
     ReadRanks(Arc<BalancedName>, usize),
-    /// Probe a path, and say by [`super::Input::Path`] what came of it.
+    /// Probe a path, and return the result as [`super::Input::Path`].
     ProbePath(PathOrder),
-    /// Answer by these from now on, in the order of the farm, and by no others.
+    /// Answer from these pools from now on, in the order of the farm.
     AnswerAll(Vec<Arc<AddressPool>>),
-    /// Answer by these from now on, by their numbers; others stay.
+    /// Replace the pools with these numbers.
     Answer(Vec<(usize, Arc<AddressPool>)>),
 }
 
-/// The result of an order of a name.
 #[derive(Clone, Debug)]
 pub enum NameFact {
-    /// Of a question to a server, by its place in the list of then.
+    /// Result of a check of the server at this index of the name's list at the time of the order.
     Server(usize, Fact),
-    /// Ranks that somebody else made, as text; or why they can't be read.
+    /// Text of a file of ranks, or the error.
     Ranks(Result<String, String>),
 }
 
-/// Services and groups of a snapshot.
 type ServersInForce = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
 
 /// All names of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// In the order of the farm, by which they have their numbers.
+    /// In the order of the farm; the index is the name's number.
     running: Vec<NameState>,
-    /// Their numbers in the order of their names.
+    /// Numbers sorted by name.
     by_name: Vec<usize>,
-    /// Services whose servers some of them have.
+    /// Services whose servers names answer with.
     followed: Vec<WatchedService>,
-    /// When each has something to do next, in milliseconds.
+    /// Time of the next work and number of each name, in milliseconds.
     due: BTreeSet<(u64, usize)>,
-    /// Those that are to be looked at anew, or all.
+    /// Names to recompute; `is_new` recomputes all.
     dirty: Vec<usize>,
     is_new: bool,
     has_started: bool,
-    /// Of how many servers it isn't known yet whether they work.
+    /// Number of servers without any probe result.
     unknown: usize,
     paths: PathProber,
     key: Seed,
-    /// Services and groups as they were looked at last.
+    /// Services and groups at the last update.
     seen: Option<ServersInForce>,
     orders: VecDeque<NameOrder>,
     events: Vec<Event>,
 }
 
 impl Names {
-    /// None yet. `key` is a secret for their draws.
+    /// Returns an empty set. `key` is the secret for random choices.
     pub(super) fn new(key: Seed) -> Names {
         Names {
             running: Vec::new(),
@@ -110,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Goes on with the names of a farm; what is known of servers that stay is kept.
+    /// Follows the names of a reloaded farm; state of remaining servers is kept.
     pub(super) fn reload(&mut self, farm: &Farm, operator: &OperatorStates, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
         let mut before: BTreeMap<dns::Name, NameState> =
@@ -151,7 +148,7 @@ impl Names {
         (0..self.running.len()).for_each(|number| self.settle(number, now));
     }
 
-    /// The servers of a name's own list, as far as they are known.
+    /// Returns the servers of a name's own list, with known state if there is any.
     fn own_servers(
         &self,
         name: &BalancedName,
@@ -178,7 +175,7 @@ impl Names {
         servers
     }
 
-    /// The place of a service whose servers a name has.
+    /// Returns the index in `followed` of a service that a name uses.
     fn follow_service(
         &mut self,
         number: usize,
@@ -195,27 +192,25 @@ impl Names {
         place
     }
 
-    /// It is known how servers are, or that was waited for long enough: queries are answered from
-    /// now on.
+    /// Starts answering queries: servers were probed, or the maximum time has passed.
     pub(super) fn begin(&mut self) {
         self.has_started = true;
     }
 
-    /// The number of a name.
     fn number(&self, name: &dns::Name) -> Option<usize> {
         let of = |number: &usize| self.running.get(*number).map(|running| &running.name.settings.name);
         let at = self.by_name.binary_search_by(|number| of(number).cmp(&Some(name))).ok()?;
         self.by_name.get(at).copied()
     }
 
-    /// The name that is written so.
+    /// Returns the name spelled like this.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<BalancedName>> {
         let number = self.number(&dns::Name::parse(name).ok()?)?;
         self.running.get(number).map(|running| &running.name)
     }
 
-    /// Takes in what came of an order of a name, as it was then: after a reload it may have other
-    /// servers, or be gone.
+    /// Applies the result of an order for a name as it was then. After a reload the name may have
+    /// other servers, or be gone.
     pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {
@@ -257,8 +252,8 @@ impl Names {
         }
     }
 
-    /// The path to a server was probed: names that want that are looked at anew if it is another
-    /// one.
+    /// Applies the result of a path probe, and recomputes the names that use the path if it
+    /// changed.
     pub(super) fn path_probed(&mut self, address: IpAddr, found: Result<MeasuredPath, String>, now: Moment) {
         let PathChange { is_news, turned } = self.paths.probed(address, found, now.ms);
         if let Some(error) = turned {
@@ -271,7 +266,7 @@ impl Names {
         }
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn time(&mut self, now: Moment) {
         self.orders.extend(self.paths.poll(now.ms).map(NameOrder::ProbePath));
         while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now.ms) {
@@ -279,18 +274,18 @@ impl Names {
         }
     }
 
-    /// When there is something to do next, in milliseconds.
+    /// Time of the next work, in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         let due_ms = self.due.first().map_or(u64::MAX, |(at_ms, _)| *at_ms);
         due_ms.min(self.paths.next_at())
     }
 
-    /// Whether it is known of every server whether it works.
+    /// True if every server has a probe result.
     pub(super) fn are_settled(&self) -> bool {
         self.unknown == 0
     }
 
-    /// Does what is due for a name.
+    /// Does the work that is due for a name.
     fn settle(&mut self, number: usize, now: Moment) {
         let Some(running) = self.running.get_mut(number) else { return };
         let name = Arc::clone(&running.name);
@@ -317,7 +312,7 @@ impl Names {
         self.schedule(number);
     }
 
-    /// Publishes the events of a server's change, and has the name's answers made anew if needed.
+    /// Publishes the events of a server's change, and marks the name if its answers change.
     fn follow_change(&mut self, number: usize, name: &BalancedName, place: usize, change: ServerChange) {
         if change.effect != Effect::None {
             self.mark(number);
@@ -327,7 +322,7 @@ impl Names {
         self.events.extend(change.events.into_iter().filter_map(event));
     }
 
-    /// Has a name looked at anew before the next answer.
+    /// Marks a name to be recomputed before the next answer.
     fn mark(&mut self, number: usize) {
         if let Some(running) = self.running.get_mut(number).filter(|running| !running.is_dirty) {
             running.is_dirty = true;
@@ -335,7 +330,7 @@ impl Names {
         }
     }
 
-    /// Puts a name where it belongs among those that have something to do.
+    /// Updates the time of a name's next work in the schedule.
     fn schedule(&mut self, number: usize) {
         let Some(running) = self.running.get_mut(number) else { return };
         let due_ms = running.next_at();
@@ -348,7 +343,7 @@ impl Names {
         }
     }
 
-    /// The operator says something of a server of a name's own list.
+    /// Applies the operator's state of a server of a name's own list.
     pub(super) fn set_operator_state(&mut self, server: &ServerName, state: OperatorState, now_ms: u64) {
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
@@ -364,28 +359,25 @@ impl Names {
         self.schedule(number);
     }
 
-    /// Whether a name has an address of a server that lives.
+    /// True if a name has the address of a working server.
     pub(super) fn has_living(&self, name: &str, now_ms: u64) -> bool {
         let number = dns::Name::parse(name).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| self.running.get(number));
         running.is_some_and(|running| running.has_living(&self.followed, now_ms))
     }
 
-    /// The next order.
     pub(super) fn poll_order(&mut self) -> Option<NameOrder> {
         self.orders.pop_front()
     }
 
-    /// The events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events)
     }
 
-    /// Has answers follow what is known now, if that is something else than before; then all of
-    /// them are shown anew.
+    /// Recomputes the answers that changed, and returns the new list of snapshots if there are any.
     pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<SharedList<NameSnapshot>>> {
-        // Until then each answer of a server would be the reason to make a name anew that nobody is
-        // answered by.
+        // Before the start no query is answered, so recomputing a name for each probe result would
+        // be wasted.
         if !self.has_started {
             return None;
         }
@@ -420,7 +412,7 @@ impl Names {
         Some(looks)
     }
 
-    /// Marks names whose services are otherwise than they were.
+    /// Marks the names whose services changed.
     fn look_at_services(&mut self, farm: &Snapshot) {
         let is_seen = |(services, groups): &ServersInForce| {
             Arc::ptr_eq(services, &farm.services) && Arc::ptr_eq(groups, &farm.groups)
@@ -440,14 +432,14 @@ fn server_name(name: &BalancedName, server: &OwnServer) -> ServerName {
     ServerName { service: name.settings.name.to_string(), server: server.name().into_owned() }
 }
 
-/// Whether how long a probe took changes shares.
+/// True if the latency of probes changes a name's shares.
 fn goes_by_latency(name: &BalancedName) -> bool {
     let signals = Signals { latency_us: Some(1), ..Signals::default() };
     name.weighing().is_some_and(|weighing| (weighing.load)(&signals).is_some())
 }
 
-/// The paths that a name wants probed: to servers of its own, and to those that its services list,
-/// with the ports of their agents.
+/// Returns the paths that a name wants probed: to its own servers and to those listed for its
+/// services, with their agents' ports.
 fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbing)> {
     let Some(probing) = name.probe else { return Vec::new() };
     let mut wanted = Vec::new();
@@ -472,7 +464,7 @@ fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbi
     wanted
 }
 
-/// Where an agent answers: where it is asked for its load, if by HTTP.
+/// Returns the port of a server's agent: the report port if reports come by HTTP, else the default.
 fn agent_port(report: Option<&Reporting>) -> u16 {
     report.filter(|report| matches!(report.kind, ReportKind::Http(_))).map_or(LOAD_PORT, |report| report.port)
 }

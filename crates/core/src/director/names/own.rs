@@ -1,4 +1,4 @@
-//! Servers that are listed for one name alone, as they are now.
+//! Servers listed for one name alone, with their current state.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -12,8 +12,7 @@ use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{Fact, Pool, PoolEntry, PoolServer, ServerChange, ServerState};
 
-/// The servers of a name as they are now, by their places in its list, which is given with each
-/// call.
+/// Servers of a name by their index in its list, which each call passes in.
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers(pub(super) Pool<usize, CountedServer>);
 
@@ -70,7 +69,7 @@ impl OwnServers {
         })
     }
 
-    /// Takes in what came of a question.
+    /// Applies the result of a check.
     pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         let is_probe = matches!(fact, Fact::Probed(_));
         let change = self.0.apply_fact(&place, fact, now_ms);
@@ -80,15 +79,15 @@ impl OwnServers {
         change
     }
 
-    /// Of how many servers it isn't known yet whether they work.
+    /// Number of servers without any probe result.
     pub(super) fn unknown(&self) -> usize {
         self.0.values().filter(|counted| counted.server.is_unknown()).count()
     }
 
-    /// All of them, in the order of the list.
+    /// Returns all servers in the order of the list.
     pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<AddressCandidate> {
         let all = || self.0.values().zip(&list.servers);
-        // Reports alone leave no name without servers.
+        // Refusals are ignored if all servers refuse: reports alone leave no name without servers.
         let takes = |(CountedServer { server, .. }, listed): (&CountedServer, &OwnServer)| {
             is_wanted(server, listed) && !server.refuses()
         };
@@ -121,7 +120,7 @@ impl OwnServers {
     }
 }
 
-/// Whether it works and its operator wants clients to come.
+/// True if the server works and the operator has not drained it.
 fn is_wanted(server: &PoolServer, listed: &OwnServer) -> bool {
     server.state(listed.weight, false) == ServerState::Up
 }

@@ -1,5 +1,4 @@
-//! How often each address of a name is given and who ranks first: anew with every change, or once
-//! in a period.
+//! Shares and ranks of a name's addresses, computed with every change or once in a period.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -11,45 +10,46 @@ use crate::dns::BalancedName;
 use crate::pool::policy::{Selection, Weighing};
 use crate::pool::shares::{PoolMember, shares};
 
-/// The rank of a candidate that lives.
+/// Rank of a working candidate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankedAddress {
     pub(super) share: u16,
-    /// Its part of the weight, in thousandths.
+    /// Part of the weight, in thousandths.
     pub(super) permille: u32,
-    /// The signals known then.
+    /// Signals at the time of the computation.
     pub(super) known: PoolMember,
     load: Option<u64>,
 }
 
-/// A living address, and whether its load was known.
+/// A working address, and true if its load was known.
 type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
-/// The living addresses, and their ranks.
+/// Result of one computation of ranks, with the addresses it is valid for.
 #[derive(Clone, Debug)]
 struct RankingRun {
     at_ms: u64,
-    /// How long they count, in milliseconds.
+    /// Period of validity, in milliseconds.
     for_ms: u64,
     of: Vec<LiveAddress>,
     ranked: Vec<RankedAddress>,
 }
 
-/// The ranks of one name, where they are made once in a period.
+/// Ranks of one name, if they are computed once in a period.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranking {
     last: Option<Box<RankingRun>>,
 }
 
 impl Ranking {
-    /// When they are made anew whatever happens, in milliseconds.
+    /// Time of the next computation, in milliseconds.
     pub(super) fn due_ms(&self) -> u64 {
         self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
     }
 
-    /// The same candidates with what becomes of those that live, in the order in which answers have
-    /// them. Ranks that are made now count for `for_ms`; 0: until loads change. A server that comes
-    /// or goes, or is known for the first time, counts at once; other loads when they are due.
+    /// Returns the candidates with ranks for the working ones, in the order of answers. Ranks
+    /// computed now are valid for `for_ms`; 0 means until loads change. An added or removed server,
+    /// or one with its first known load, counts at once; other changes of load count at the next
+    /// computation.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,
@@ -81,7 +81,7 @@ impl Ranking {
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
         if name.settings.draw == Selection::Failover && weighing.is_some() {
-            // Of those that rank alike first whose path is unknown: only clients make it known.
+            // Among equal ranks, unmeasured paths come first: only clients measure them.
             all.sort_by_key(|(candidate, ranked)| {
                 let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
                 (load, candidate.known.signals.report.available_bps.is_some())

@@ -1,4 +1,4 @@
-//! A balanced name while it is answered for.
+//! State of a balanced name that is being answered.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -18,40 +18,40 @@ use crate::pool::ServerState;
 use crate::pool::policy::Selection;
 use crate::pool::signals::Signals;
 
-/// Without a `period` ranks are read so often, in milliseconds.
+/// Interval at which files of ranks are read without a `period`, in milliseconds.
 const READ_MS: u64 = 5_000;
 
-/// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and
-/// what is only shown isn't kept.
+/// A balanced name. There may be hundreds of thousands, so equal parts are shared, and data for
+/// views only isn't stored.
 #[derive(Clone, Debug)]
 pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,
     pub(super) servers: AddressSource,
     ranking: Ranking,
-    /// Ranks that somebody else makes.
+    /// State of the file of ranks, if one is configured.
     ranks: Option<Box<FileRanking>>,
-    /// The answers that it is given.
+    /// Pool that queries are answered from.
     balanced: Arc<AddressPool>,
-    /// When there is something to do next, in milliseconds.
+    /// Time of the next work, in milliseconds.
     pub(super) due_ms: u64,
-    /// Whether it is to be looked at anew.
+    /// True if the name has to be recomputed.
     pub(super) is_dirty: bool,
 }
 
-/// The origin of its addresses.
+/// Origin of a name's addresses.
 #[derive(Clone, Debug)]
 pub(super) enum AddressSource {
-    /// Of servers of its own.
+    /// Servers listed for the name.
     Own(OwnServers),
-    /// Of services, by their places among those that are followed.
+    /// Servers of services, by their index in the followed services.
     Services {
         followed: Box<[usize]>,
-        /// The numbers of their addresses, in order.
+        /// Counters of their addresses, sorted.
         counts: Vec<ServiceAddressCounts>,
     },
 }
 
-/// The numbers of an address of a service's server, for this name.
+/// Counters of one address of a service's server for this name.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceAddressCounts {
     server: Option<Arc<str>>,
@@ -59,7 +59,7 @@ pub(super) struct ServiceAddressCounts {
     counts: Arc<AddressCounts>,
 }
 
-/// All that is kept of a name over a reload, but for its servers.
+/// State of a name that a reload keeps, besides its servers.
 #[derive(Clone, Debug)]
 pub(super) struct RetainedName {
     rank_from: Option<String>,
@@ -67,16 +67,16 @@ pub(super) struct RetainedName {
     balanced: Arc<AddressPool>,
 }
 
-/// Ranks that are read.
+/// State of a file of ranks.
 #[derive(Clone, Debug)]
 struct FileRanking {
     file: FileRanks,
-    /// When they are read next, in milliseconds; `None` while they are.
+    /// Time of the next read in milliseconds; `None` during a read.
     due_ms: Option<u64>,
 }
 
 impl NameState {
-    /// Begins with these servers, or goes on with what is kept of the one before.
+    /// Returns the state for these servers, with what a reload has kept.
     pub(super) fn new(
         name: &Arc<BalancedName>,
         kept: Option<RetainedName>,
@@ -99,14 +99,14 @@ impl NameState {
         }
     }
 
-    /// Its servers, and what else is kept over a reload.
+    /// Splits the state into its servers and the parts that a reload keeps.
     pub(super) fn into_parts(self) -> (Arc<BalancedName>, AddressSource, RetainedName) {
         let NameState { name, servers, ranks, balanced, .. } = self;
         let kept = RetainedName { rank_from: name.rank_from.clone(), ranks, balanced };
         (name, servers, kept)
     }
 
-    /// Takes in how its servers are now, and says how it is answered and shown from now on.
+    /// Computes the answers and the snapshot from the current servers.
     pub(super) fn rank(
         &mut self,
         followed: &[WatchedService],
@@ -124,7 +124,7 @@ impl NameState {
         let mut settings = Arc::clone(&self.name.settings);
         if let Some(ranks) = &self.ranks {
             match ranks.file.order(now.ms) {
-                // Unranked addresses come last, in the order of the file.
+                // Addresses that the file does not rank come last, in their list's order.
                 Some(order) => ranked.sort_by_key(|(candidate, _)| {
                     order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
                 }),
@@ -142,14 +142,13 @@ impl NameState {
         (Arc::clone(&self.balanced), Arc::new(snapshot))
     }
 
-    /// Whether the path to a server is probed for it. Services' servers may be anywhere.
+    /// True if the name uses the path to this server. Servers of services may have any address.
     pub(super) fn probes(&self, server: IpAddr) -> bool {
         let list = self.name.list();
         let has = list.is_none_or(|list| list.servers.iter().any(|one| one.address.ip() == server));
         self.name.probe.is_some() && has
     }
 
-    /// All that may be given.
     fn candidates(&self, followed: &[WatchedService], now_ms: u64) -> Vec<AddressCandidate> {
         match &self.servers {
             AddressSource::Own(servers) => {
@@ -162,18 +161,18 @@ impl NameState {
         }
     }
 
-    /// Whether there is an address of a server that lives.
+    /// True if there is an address of a working server.
     pub(super) fn has_living(&self, followed: &[WatchedService], now_ms: u64) -> bool {
         self.candidates(followed, now_ms).iter().any(AddressCandidate::lives)
     }
 
-    /// Whether ranks are to be read now; then they count as being read.
+    /// True if a read of the ranks is due; it counts as started then.
     pub(super) fn begins_to_read(&mut self, now_ms: u64) -> bool {
         let due = self.ranks.as_mut().filter(|ranks| ranks.due_ms.is_some_and(|due_ms| due_ms <= now_ms));
         due.is_some_and(|ranks| ranks.due_ms.take().is_some())
     }
 
-    /// Takes ranks that were read, as text.
+    /// Applies the text of a file of ranks.
     pub(super) fn take_ranks(
         &mut self,
         followed: &[WatchedService],
@@ -207,7 +206,8 @@ impl NameState {
             address,
             server,
             state,
-            // A dead server keeps its weight, for when all are dead; a backup that waits has none.
+            // A failed server keeps its weight for the case that all fail; an unneeded backup has
+            // none.
             share: ranked.map_or(if stands_by { 0 } else { known.weight }, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,
@@ -236,24 +236,24 @@ impl NameState {
         counts.get(at).map(|one| Arc::clone(&one.counts)).unwrap_or_default()
     }
 
-    /// Whether its ranks are due.
+    /// True if the ranks are due.
     pub(super) fn is_due(&self, now_ms: u64) -> bool {
         self.ranking.due_ms() <= now_ms
     }
 
-    /// When there is something to do next, in milliseconds.
+    /// Time of the next work, in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         let servers = match &self.servers {
             AddressSource::Own(servers) => servers.0.next_at(),
             AddressSource::Services { .. } => u64::MAX,
         };
         let ranks = self.ranks.as_ref().and_then(|ranks| ranks.due_ms).unwrap_or(u64::MAX);
-        // A look makes ranks anew, and then they are due later.
+        // Recomputing a dirty name sets a later time for its ranks.
         let ranking = if self.is_dirty { u64::MAX } else { self.ranking.due_ms() };
         servers.min(ranks).min(ranking)
     }
 
-    /// Of how many servers of its own it isn't known yet whether they work.
+    /// Number of its own servers without any probe result.
     pub(super) fn unknown(&self) -> usize {
         match &self.servers {
             AddressSource::Own(servers) => servers.unknown(),

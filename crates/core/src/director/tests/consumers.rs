@@ -79,7 +79,7 @@ impl World {
         world
     }
 
-    /// How the servers of a name are, by their addresses.
+    /// Returns the states of a name's servers, by address.
     pub(super) fn addresses(&self, number: usize) -> Vec<(String, ServerState)> {
         let seen = self.director.snapshot().names.get(number).unwrap();
         seen.addresses.iter().map(|one| (one.address.to_string(), one.state)).collect()

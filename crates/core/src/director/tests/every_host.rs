@@ -126,8 +126,8 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     let (_, tables) = time(&mut director, at(5_000), &mut fills);
     let tables = tables.unwrap();
     assert!(!sent_to_others(&tables), "nor after a restart");
-    // One that took new sessions may live, and is known by its MAC until it is heard. Some engines
-    // remember no rings.
+    // A host that took new sessions may be alive, and is known by its MAC address until its first
+    // report. Some engines store no rings.
     running.rings.clear();
     let b = running.servers.values_mut().find(|server| !server.local).unwrap();
     assert_eq!(b.weight, 0);

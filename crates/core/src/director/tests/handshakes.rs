@@ -75,7 +75,7 @@ fn passive_checks_take_a_third_of_the_servers_at_most() {
     (0..3).for_each(|round| walk(&mut two, round, &["b"]));
     assert_eq!(two.ring(), ["a", "b"], "of two none");
     let mut world = serving(&FOUR, true);
-    // One after the other, so that each differs from the rest.
+    // In different rounds, so that each server differs from the rest.
     (0..2).for_each(|round| walk(&mut world, round, &["b"]));
     (2..4).for_each(|round| walk(&mut world, round, &["c"]));
     assert_eq!(world.ring(), ["a", "c", "d"], "of four one");

@@ -16,9 +16,9 @@ struct Node {
     in_force: Arc<Tables>,
     /// Active sessions of its own server.
     sessions: u64,
-    /// Whether its own server answers probes.
+    /// True if the host's own server answers probes.
     works: bool,
-    /// Whether the others can be reached.
+    /// True if other hosts can't be reached.
     is_cut_off: bool,
     lease_until_ms: u64,
 }
@@ -125,7 +125,7 @@ impl Link {
         }
     }
 
-    /// How a server is, and why, as this host sees it.
+    /// Returns the state of a server with its reason, as seen by this host.
     fn state(&self, place: usize, server: &str) -> (ServerState, Option<String>) {
         let seen = self.nodes[place].director.snapshot().server(&name(server)).unwrap();
         (seen.state, seen.reason.clone())
@@ -151,7 +151,7 @@ impl Link {
         (0..self.nodes.len()).filter(owns).collect()
     }
 
-    /// How often the service's address was announced since orders were cleared.
+    /// Number of announcements of the service's address since orders were cleared.
     fn announcements(&self) -> usize {
         let vip = ip("192.0.2.99");
         let announced =

@@ -265,8 +265,8 @@ fn network_learned_while_a_reload_waits_is_not_forgotten_with_the_reload() {
     }
 }
 
-/// Its servers stay, and so would its clients' sessions: the number of the address will be
-/// another's.
+/// The service's servers stay, and their clients' sessions would stay too, although the number of
+/// the address is reused.
 #[test]
 fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     let with = |addresses: &[&str]| {

@@ -40,11 +40,11 @@ struct World {
     in_force: Arc<Tables>,
     /// The engine's answer to the next generation.
     refusal: Option<String>,
-    /// Whether its answers come only when the test says so, and the change that is on its way then.
+    /// True if changes are answered only on request of the test, and the change in progress.
     is_slow: bool,
     on_its_way: Option<Change>,
     fills: Fills,
-    /// How often the engine was given tables.
+    /// Number of tables applied by the engine.
     applied: usize,
     /// Orders since they were last taken, in turn.
     orders: Vec<Output>,

@@ -1,4 +1,4 @@
-//! When servers are probed.
+//! Schedule of probes.
 
 use super::*;
 

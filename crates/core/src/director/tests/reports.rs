@@ -150,7 +150,7 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
     assert_eq!((world.score("a"), world.score("b")), (0, 0), "round robin has no use for them");
 }
 
-/// It may come to a data plane that has cleared it already.
+/// The score may arrive at a data plane that has cleared it already.
 #[test]
 fn score_of_removed_server_is_dropped() {
     let mut world = World::asking("utilisation");

@@ -72,7 +72,7 @@ fn a_server_that_is_found_again_is_logged_once() {
     }
     let found = world.events().iter().filter(|event| *event == "server is found").count();
     assert_eq!(found, 1, "{:?}", world.events());
-    // One that the file doesn't have any more wasn't found.
+    // A server removed from the file is not reported as not found.
     world.reload(lost);
     for _ in 0..4 {
         world.pass(1_000);

@@ -53,7 +53,7 @@ fn returning_server_rises_by_tenths() {
     }
     world.pass(WHOLE_MS / 10);
     assert_eq!(world.turns(), turns(1, 1));
-    // It fails on its way, and begins anew.
+    // The server fails during its slow start, and starts again.
     world.probed("b", false);
     world.pass(500);
     world.probed("b", true);

@@ -5,7 +5,7 @@ use crate::farm::plan::MemberState;
 use crate::pool::ServerState::{self, Down, Draining, Maintenance, Up};
 use crate::pool::health::{HealthState, HealthStatus};
 
-/// One that is known of a server: its name, and what it changes.
+/// Fact about a server: its name, and the change of the state.
 type Fact = (&'static str, fn(&mut MemberState));
 
 /// The facts of the network about a server.

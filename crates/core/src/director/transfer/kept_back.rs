@@ -1,4 +1,4 @@
-//! Segments of clients while no host owns their connections: they are kept, and follow once one
+//! Buffer for clients' segments while no host owns their connection. They are forwarded once a host
 //! does.
 
 use alloc::collections::BTreeMap;
@@ -6,25 +6,26 @@ use alloc::vec::Vec;
 
 use crate::path::sessions::SessionKey;
 
-/// Segments that are kept of a connection while it moves, and of all together: 8 MB at the most.
+/// Maximum segments per connection and in total: at most 8 MB.
 const KEPT_MAX: usize = 32;
 const KEPT_OF_ALL_MAX: usize = 4_096;
-/// Longer than anything takes that connections are kept back for, in milliseconds.
+/// Timeout of a buffered connection in milliseconds, longer than any transfer.
 const KEPT_BACK_MS: u64 = 15_000;
-/// Longer than a segment waits for the loop that is to move its connection, and shorter than a pass
-/// of the sweep takes.
+/// Age at which an unclaimed connection counts as orphaned, in milliseconds: longer than a segment
+/// waits for the task that moves its connection, and shorter than a pass of the sweep.
 const ORPHANED_MS: u64 = 5_000;
-/// By then the sweep has come by again, or the session is gone.
+/// Time after which an orphan candidate is forgotten, in milliseconds. The sweep has passed again
+/// by then, or the session is gone.
 const UNSEEN_MS: u64 = 60_000;
 
-/// Connections that somebody here has, and that no server has meanwhile. `F` is a client's segment.
+/// Connections that this host holds while no server owns them. `F` is a client's segment.
 #[derive(Debug)]
 pub struct KeptBack<F> {
     connections: BTreeMap<SessionKey, BufferedSegments<F>>,
-    /// Segments of all together.
+    /// Number of segments in total.
     kept: usize,
-    /// Connections that the sweep has met with nobody, and when it did so first, in milliseconds.
-    /// One of them may be somebody's yet: the segment that says so waits still.
+    /// Connections that the sweep has found without an owner, with the time of the first find in
+    /// milliseconds. A task may still claim such a connection: its first segment may be queued.
     orphans: BTreeMap<SessionKey, u64>,
 }
 
@@ -41,15 +42,16 @@ struct BufferedSegments<F> {
 }
 
 impl<F> KeptBack<F> {
-    /// Somebody has a connection from now on, until he has done something about it.
+    /// Starts to buffer a connection's segments, until [`KeptBack::end`].
     pub fn begin(&mut self, key: SessionKey, now_ms: u64) {
         self.orphans.remove(&key);
         let new = || BufferedSegments { since_ms: now_ms, segments: Vec::new() };
         self.connections.entry(key).or_insert_with(new).since_ms = now_ms;
     }
 
-    /// Keeps a segment until its connection has a server. It is given back where that has one by
-    /// now; where there is no room, it comes again, as if it were lost.
+    /// Buffers a segment until its connection has a server. Returns the segment if the connection
+    /// is not buffered any more. If the buffer is full the segment is dropped, and the client
+    /// retransmits it.
     pub fn keep(&mut self, key: &SessionKey, segment: F) -> Option<F> {
         let Some(kept) = self.connections.get_mut(key) else { return Some(segment) };
         if kept.segments.len() < KEPT_MAX && self.kept < KEPT_OF_ALL_MAX {
@@ -59,22 +61,23 @@ impl<F> KeptBack<F> {
         None
     }
 
-    /// Something was done about a connection: what was kept of it.
+    /// Ends a connection's buffering and returns its segments.
     pub fn end(&mut self, key: &SessionKey) -> Vec<F> {
         let segments = self.connections.remove(key).map(|kept| kept.segments).unwrap_or_default();
         self.kept -= segments.len();
         segments
     }
 
-    /// Forgets those of which nobody has said what came of them, and what the sweep meets no more.
+    /// Removes connections past their timeout, and orphan candidates that the sweep no longer
+    /// finds.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.connections.retain(|_, kept| now_ms < kept.since_ms + KEPT_BACK_MS);
         self.kept = self.connections.values().map(|kept| kept.segments.len()).sum();
         self.orphans.retain(|_, since_ms| now_ms < *since_ms + UNSEEN_MS);
     }
 
-    /// Whether nobody has a connection that the sweep finds kept back, and nobody had it when the
-    /// sweep came by before: it is of a daemon that was killed, or of what found no room.
+    /// True if a buffered connection had no owner in this pass of the sweep nor in an earlier one:
+    /// it belonged to a killed daemon, or the buffer was full.
     pub fn is_orphan(&mut self, key: SessionKey, now_ms: u64) -> bool {
         if self.connections.contains_key(&key) {
             return false;
@@ -108,7 +111,7 @@ mod tests {
         all.end(&key(2));
         assert!(!all.is_orphan(key(2), 16_000));
         assert!(all.is_orphan(key(2), 26_000));
-        // One that was seen long ago is another connection's by now.
+        // An orphan candidate found long ago belongs to another connection by now.
         assert!(!all.is_orphan(key(2), 30_000));
         all.forget_old(100_000);
         assert!(!all.is_orphan(key(2), 100_000));
@@ -120,7 +123,7 @@ mod tests {
         assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
         assert!(all.is_orphan(key(1), 6_000));
         assert!(!all.is_orphan(key(1), 6_000), "it is dealt with, and another one begins anew");
-        // One that the sweep doesn't meet again within a minute is gone.
+        // An orphan candidate that the sweep doesn't find again within a minute is removed.
         all.forget_old(6_000 + 59_999);
         assert!(all.is_orphan(key(1), 66_000));
         assert!(!all.is_orphan(key(1), 70_000));
@@ -162,7 +165,7 @@ mod tests {
         }
         assert_eq!(all.end(&key(connections - 1)), Vec::new());
         assert_eq!(all.kept, KEPT_OF_ALL_MAX);
-        // Those of which nobody says anything make room.
+        // Connections past their timeout make room.
         all.forget_old(KEPT_BACK_MS);
         assert_eq!(
             (all.connections.len(), all.kept),

@@ -1,20 +1,20 @@
-//! A connection in motion: from when this host has it until a server does, or its client has been
-//! told why none does.
+//! Transfer of a connection: from its arrival at this host until a server owns it, or its client
+//! got a final response.
 //!
-//! [`Transfer`] is a state machine for one of them. [`Transfer::order`] says what is to be done,
-//! and whoever has the socket and the network says by [`Transfer::handle`] what came of it, or that
-//! [`Transfer::deadline_ms`] has passed. An input that doesn't belong to the step that it is at
-//! came late, or twice, and changes nothing.
+//! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order;
+//! the caller, who has the socket and the network, passes its result to [`Transfer::handle`], or
+//! [`TransferInput::Timer`] once [`Transfer::deadline_ms`] has passed. An input that doesn't belong
+//! to the current step came late or twice, and is ignored.
 //!
-//! Exactly one has the connection at any time. It is this host's while it has a socket of it; from
-//! [`TransferOrder::Export`] on it is nobody's, and its client's packets are kept back, until the
-//! server says that it is its own. A transfer without a certain answer doesn't take it back: the
-//! server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said
-//! that it has none of it, or was never told.
+//! At any time at most one host owns the connection. This host owns it while it has the socket.
+//! From [`TransferOrder::Export`] on no host owns it, and its client's packets are buffered, until
+//! the server acknowledges it. A transfer without an answer is not undone, since the server may own
+//! the connection. [`TransferOrder::Restore`] brings it back only if the server has denied it, or
+//! was never sent anything.
 //!
-//! The order of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
-//! [`Transfer::order`] is `None`, carry the order out and give its result to
-//! [`Transfer::handle`], or [`TransferInput::Timer`] at [`Transfer::deadline_ms`].
+//! Sequence of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
+//! [`Transfer::order`] is `None`, carry the order out and pass its result to [`Transfer::handle`],
+//! or [`TransferInput::Timer`] at [`Transfer::deadline_ms`].
 //!
 //! ```
 //! use evener_core::director::transfer::{FinalResponse, Transfer, TransferInput, TransferOrder};
@@ -40,195 +40,195 @@ use crate::net::http::HttpRefusal;
 use crate::node::lccp::ErrorCode;
 use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
-/// How long a client may take to say what it wants, and the longest that anything else may take, in
-/// milliseconds.
+/// Timeout for a client's request, and for all other steps, in milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
-/// An unacknowledged message is sent again after these times, in milliseconds; after the last it is
-/// given up.
+/// Retransmission times of an unacknowledged message, in milliseconds. The transfer fails after the
+/// last.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
-/// The same for a server that is to let a connection go: longer than one may be silent and still
-/// count as heard, since it may have let go already, and shorter than it remembers that.
+/// Retransmission times of a release request. Their sum is longer than a server may be silent and
+/// still count as alive, since it may have released the connection already, and shorter than it
+/// remembers the release.
 const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
-/// The same for who decides for all.
+/// Retransmission times of a request to the dispatching node.
 const DISPATCHES_MS: &[u64] = &[40, 60];
 
-/// The next step for a connection.
+/// Next order for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOrder {
-    /// Look whether its server answers its next request after all: [`TransferInput::Stays`] or
+    /// Check if its server answers the next request: [`TransferInput::Stays`] or
     /// [`TransferInput::Leaves`].
     Look,
-    /// It does: send the request on to it. [`TransferInput::Done`].
+    /// Forward the request to the current server. [`TransferInput::Done`].
     Pass,
-    /// Wait for a place in this room, and leave that which it has. [`TransferInput::Admitted`].
+    /// Take a place in this quota, and release the previous one. [`TransferInput::Admitted`].
     TakePlace(Quota),
-    /// Ask its server to let it go. [`TransferInput::Answered`], or [`TransferInput::Unheard`].
+    /// Send a release request to its server. [`TransferInput::Answered`], or
+    /// [`TransferInput::Unheard`].
     Release,
-    /// Read until it is clear what the client wants: [`TransferInput::Wanted`],
+    /// Read until the client's request is complete: [`TransferInput::Wanted`],
     /// [`TransferInput::Refused`] or [`TransferInput::Left`].
     Read,
-    /// Ask the node that decides for all. [`TransferInput::Answered`], [`TransferInput::Unheard`],
-    /// or [`TransferInput::Undispatched`].
+    /// Send a request to the dispatching node. [`TransferInput::Answered`],
+    /// [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
     Dispatch,
-    /// Choose its server, and keep back what the client says from then on:
-    /// [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
+    /// Select its server, and buffer the client's packets from then on: [`TransferInput::Chosen`]
+    /// or [`TransferInput::Unserved`].
     Choose,
-    /// Take its socket out of the kernel: [`TransferInput::Exported`] or
+    /// Export its socket from the kernel: [`TransferInput::Exported`] or
     /// [`TransferInput::NotExported`].
     Export,
-    /// Give it to the server, from the first byte on that is missing there.
+    /// Send the connection to the server, from the first byte that the server misses.
     /// [`TransferInput::Answered`].
     Offer {
-        /// Counted from the beginning of what was exported.
+        /// Offset in the exported state.
         missing: u32,
     },
-    /// Wait for what a node answers: [`TransferInput::Released`], [`TransferInput::Advised`],
+    /// Wait for a node's answer: [`TransferInput::Released`], [`TransferInput::Advised`],
     /// [`TransferInput::Acknowledged`] or [`TransferInput::Denied`].
     Listen,
-    /// Send on to the server what the client says, and before that what was exported, if it is to
-    /// be `replayed`. [`TransferInput::Committed`].
+    /// Forward the client's packets to the server, after the exported bytes if `replayed`.
+    /// [`TransferInput::Committed`].
     Commit {
-        /// Nobody has said that the server has it.
+        /// True if the server has not acknowledged the connection.
         replayed: bool,
     },
-    /// Make a socket of it on this host: of what was exported, or of what its server has let go.
-    /// [`TransferInput::Restored`].
+    /// Restore a socket on this host, from the exported state or from the state that the server
+    /// released. [`TransferInput::Restored`].
     Restore,
-    /// The client's bytes come to this host's socket from now on. [`TransferInput::Done`].
+    /// Forward the client's packets to this host's socket. [`TransferInput::Done`].
     Keep,
-    /// Connect to the server, as its bytes are to be carried: [`TransferInput::Reached`].
+    /// Connect to the server, to splice the connection: [`TransferInput::Reached`].
     Reach,
-    /// Say a last word, and hang up. [`TransferInput::Done`].
+    /// Send a final response and close. [`TransferInput::Done`].
     Answer(FinalResponse),
-    /// Leave it with the server that has it. [`TransferInput::Done`].
+    /// Leave the connection with its server. [`TransferInput::Done`].
     Return,
-    /// Tell its client that it is over: it can't be had from the server that has it.
-    /// [`TransferInput::Done`].
+    /// Reset the client: its server did not release the connection. [`TransferInput::Done`].
     End,
 }
 
-/// The quotas of connections. There are so many in each, and the client that holds most of them
-/// gives way.
+/// Quotas of connections. If a quota is full, a connection of the client with the most connections
+/// is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
-    /// Connections that are read, for a while that is bounded.
+    /// Connections being read, for a limited time.
     Reading,
-    /// Those whose bytes are carried, which may last.
+    /// Spliced connections, which may last.
     Carrying,
 }
 
-/// The last that a client hears.
+/// Final response to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalResponse {
-    /// The answer to a request that is refused.
+    /// Response to a request that is refused.
     Refused(HttpRefusal),
-    /// An answer with this status.
+    /// Response with this status.
     Status(u16),
-    /// Status 408, if what it has said is text; else nothing.
+    /// Status 408 if the bytes received are text; otherwise nothing.
     TimedOut,
-    /// An answer that a client of HTTP/2 understands.
+    /// Response that an HTTP/2 client understands.
     Http1Required,
-    /// Nothing but a reset.
+    /// The connection is reset, without a reply.
     Reset,
 }
 
-/// The result of an order, or an event meanwhile.
+/// Result of an order, or an event during a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferInput {
     /// The deadline has passed.
     Timer,
-    /// Somebody else needs its place more.
+    /// Another connection needs the place.
     Crowded,
-    /// That is done.
+    /// The order was carried out.
     Done,
-    /// Its server answers the request.
+    /// The current server answers the request.
     Stays,
-    /// Other servers do.
+    /// Other servers answer the request.
     Leaves,
-    /// It has a place.
+    /// The connection has a place in the quota.
     Admitted,
-    /// A node was told, and will answer.
+    /// The message was sent, and an answer will follow.
     Answered,
-    /// The node that would have to be told isn't heard.
+    /// The node that would get the message is not alive.
     Unheard,
-    /// No other node decides.
+    /// No other node dispatches.
     Undispatched,
-    /// The node that decides for all has named a server.
+    /// The dispatching node has named a server.
     Advised,
-    /// The server has let it go.
+    /// The server has released the connection.
     Released,
-    /// The server has what there is before this byte.
+    /// The server has all bytes before `missing`.
     Acknowledged {
-        /// Counted from the beginning of what was exported.
+        /// Offset in the exported state.
         missing: u32,
     },
     /// The server refuses the request.
     Denied(ErrorCode),
-    /// It is clear what the client wants.
+    /// The client's request is complete.
     Wanted {
-        /// Whether it can be told nothing but by TLS.
+        /// True if the client can be answered by TLS only.
         hello: bool,
     },
-    /// Nobody should act on what the client says.
+    /// The client's request is refused.
     Refused(FinalResponse),
-    /// The client is gone.
+    /// The client has closed.
     Left,
-    /// It has a server.
+    /// A server was selected.
     Chosen {
-        /// Whether that makes sockets of what it is given.
+        /// True if the server makes sockets of transferred connections.
         takes: bool,
-        /// Whether it is the one that was advised.
+        /// True if the dispatching node named this server.
         advised: bool,
     },
-    /// No server takes it.
+    /// No server is available.
     Unserved,
-    /// Its socket is gone from here, without a word to the client.
+    /// The socket was removed from the kernel without a packet to the client.
     Exported {
-        /// Bytes of it that the server is to have; `None` if the server isn't heard, or can't be
-        /// told of it.
+        /// Number of exported bytes; `None` if the server is not alive, or the connection can't be
+        /// sent to it.
         len: Option<u32>,
     },
-    /// Its socket is still here, as it was.
+    /// The socket is unchanged.
     NotExported,
-    /// Whether its packets go to the server.
+    /// True if packets are forwarded to the server.
     Committed(bool),
-    /// Whether there is a socket of it here.
+    /// True if this host has a socket of the connection.
     Restored(bool),
-    /// Whether there is a connection to the server.
+    /// True if there is a connection to the server.
     Reached(bool),
 }
 
-/// Events to count or to report.
+/// Events for counters and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferEvent {
-    /// A server was asked to let it go.
+    /// A release request was sent to a server.
     ReleaseRequested,
-    /// That did.
+    /// The server released the connection.
     Released,
-    /// It is at work there, and is asked for again when its client repeats itself.
+    /// The server is busy with the connection; the release is requested again when the client
+    /// retransmits.
     Busy,
-    /// The node that decides for all was asked.
+    /// A request was sent to the dispatching node.
     DispatchRequested,
-    /// It named a server.
+    /// The dispatching node named a server.
     Advised,
-    /// It didn't, so that this host decides.
+    /// The dispatching node named no server, so this host selects one.
     Alone {
-        /// It said nothing at all.
+        /// True if there was no answer.
         silent: bool,
     },
-    /// It named one that isn't one of those that may have it by this host's tables.
+    /// The dispatching node named a server that this host's tables do not allow.
     Unbelieved,
-    /// The server has said that it has it.
+    /// The server acknowledged the connection.
     Taken,
-    /// The server has said that it can't have it.
+    /// The server denied the connection.
     NotTaken,
-    /// The server said nothing in time.
+    /// The server did not answer before the deadline.
     Unanswered,
-    /// All is decided about it.
+    /// The outcome is decided.
     Settled {
-        /// Its outcome.
         outcome: TransferOutcome,
-        /// The last response to its client, if there is one.
+        /// Final response to the client, if any.
         word: Option<FinalResponse>,
     },
 }
@@ -236,47 +236,47 @@ pub enum TransferEvent {
 /// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOutcome {
-    /// It is a server's, or is lost on the way to one.
+    /// A server owns the connection, or it was lost on the way.
     Given,
-    /// Its bytes are carried, or would be if its server could be reached.
+    /// The connection is spliced, or its server could not be reached for that.
     Carried,
-    /// Nobody should act on what its client said.
+    /// The request was refused.
     Refused,
-    /// Nobody serves it.
+    /// No server was available.
     Unserved,
-    /// Its client said nothing whole in time.
+    /// The client sent no complete request in time.
     Late,
-    /// Its client left.
+    /// The client has closed its connection.
     Left,
-    /// Somebody else had its place.
+    /// Another connection got the place.
     Crowded,
-    /// It couldn't be taken from its server, and is over.
+    /// The server did not release the connection, which is reset.
     Unmoved,
-    /// It stays with the server that it had.
+    /// The connection stays with its server.
     Returned,
 }
 
-/// One connection in motion.
+/// Transfer of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     step: TransferState,
     deadline_ms: u64,
-    /// Whether a cookie vouches for its first segments, so that a server makes a socket of them
-    /// that nobody has told it of.
+    /// True if a cookie validates the first segments, so that a server makes a socket of them
+    /// without a transfer.
     vouched: bool,
-    /// Whether its client can be told nothing but by TLS.
+    /// True if the client can be answered by TLS only.
     hello: bool,
-    /// Bytes that its server is to have.
+    /// Number of exported bytes.
     len: u32,
 }
 
 impl Transfer {
-    /// Of a connection whose client is to be read. A cookie vouches for its first segments.
+    /// Starts with a connection whose client is to be read. A cookie validates its first segments.
     pub fn accepted(now_ms: u64) -> Transfer {
         Transfer::at(TransferState::Reading, true, now_ms)
     }
 
-    /// Of a connection that a server has, and whose next request others may be for.
+    /// Starts with a connection at a server, whose next request may be for another server.
     pub fn moving(now_ms: u64) -> Transfer {
         Transfer::at(TransferState::Looking, false, now_ms)
     }
@@ -285,23 +285,23 @@ impl Transfer {
         Transfer { step, deadline_ms: now_ms + step.patience_ms(), vouched, hello: false, len: 0 }
     }
 
-    /// The order of this step; none once all is done.
+    /// Returns the order of this step; `None` at the end.
     pub fn order(&self) -> Option<TransferOrder> {
         self.step.order()
     }
 
-    /// When [`TransferInput::Timer`] is due, in milliseconds.
+    /// Time of [`TransferInput::Timer`], in milliseconds.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
 
-    /// Whether it gives way to another that needs its place. A connection that is no socket of this
-    /// host's doesn't, for a while that is bounded.
+    /// True if the connection may lose its place to another one. A connection without a socket on
+    /// this host keeps it, for a limited time.
     pub fn gives_way(&self) -> bool {
         self.step.gives_way()
     }
 
-    /// Takes in what came of an order, or happened meanwhile.
+    /// Applies the result of an order, or an event.
     pub fn handle(&mut self, now_ms: u64, input: TransferInput) -> Option<TransferEvent> {
         let (step, notice) = self.next(input)?;
         if step.begins_after(&self.step) {
@@ -311,7 +311,7 @@ impl Transfer {
         notice
     }
 
-    /// The next step, if an input leads to one.
+    /// Returns the next step, if the input leads to one.
     fn next(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         match (self.step, input) {
             (step, TransferInput::Crowded) if step.gives_way() => Some(self.give_way()),
@@ -331,7 +331,7 @@ impl Transfer {
                 TransferState::Restoring(AfterRestore::Read),
                 TransferInput::Restored(false) | TransferInput::Timer,
             ) => Some(not_moved()),
-            // It is lost: the server hasn't it either.
+            // The connection is lost: the server doesn't have it either.
             (TransferState::Restoring(_), TransferInput::Restored(false) | TransferInput::Timer) => {
                 Some((TransferState::Keeping(AfterRestore::HangUp), settled(TransferOutcome::Given, None)))
             }
@@ -360,13 +360,13 @@ impl Transfer {
         }
     }
 
-    /// Somebody else gets its place.
+    /// Ends a connection whose place another one gets.
     fn give_way(&self) -> (TransferState, Option<TransferEvent>) {
         let crowded = settled(TransferOutcome::Crowded, None);
         match self.step {
-            // It was settled before.
+            // The outcome was decided before.
             TransferState::Answering(_) => (TransferState::Over, None),
-            // Its packets may be kept back already.
+            // Packets may be buffered already.
             TransferState::Choosing { .. } => {
                 (TransferState::Keeping(AfterRestore::Answer(FinalResponse::Reset)), crowded)
             }
@@ -374,12 +374,12 @@ impl Transfer {
         }
     }
 
-    /// While a server has it.
+    /// Steps while a server owns the connection.
     fn leave_server(&self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         Some(match (self.step, input) {
             (TransferState::Looking, TransferInput::Stays) => (TransferState::Passing, None),
             (TransferState::Looking, TransferInput::Leaves) => (TransferState::Seating(Quota::Reading), None),
-            // Its client says again what it wants.
+            // The client retransmits its request.
             (TransferState::Looking | TransferState::Seating(_), TransferInput::Timer) => {
                 (TransferState::Returning, None)
             }
@@ -448,7 +448,7 @@ impl Transfer {
             (TransferState::Choosing { .. }, TransferInput::Unserved) => {
                 last_word(TransferOutcome::Unserved, unserved)
             }
-            // It may be chosen yet, and is kept back then.
+            // A server may still be selected, and the packets are buffered then.
             (TransferState::Choosing { .. }, TransferInput::Timer) => (
                 TransferState::Keeping(AfterRestore::Answer(unserved)),
                 settled(TransferOutcome::Unserved, Some(unserved)),
@@ -457,7 +457,7 @@ impl Transfer {
         })
     }
 
-    /// While it is nobody's.
+    /// Steps while no host owns the connection.
     fn give(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         let given = (TransferState::Over, settled(TransferOutcome::Given, None));
         let back = TransferState::Restoring(AfterRestore::Carry);
@@ -469,7 +469,8 @@ impl Transfer {
                 self.len = len;
                 (TransferState::OFFERED, None)
             }
-            // Its segments go there as they did here: they make no second socket.
+            // The server gets the segments as this host did, which make a socket without a
+            // transfer.
             (TransferState::Exporting, TransferInput::Exported { len: None }) if self.vouched => {
                 (TransferState::Committing(PeerKnowledge::Nothing), None)
             }
@@ -481,7 +482,7 @@ impl Transfer {
             {
                 (TransferState::Committing(PeerKnowledge::Taken), Some(TransferEvent::Taken))
             }
-            // It has nothing of it, and may have room in a moment.
+            // The server has no state of it, and may have capacity in a moment.
             (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoCapacity)) => {
                 (TransferState::Offered { round, missing, is_full: true }, None)
             }
@@ -492,7 +493,7 @@ impl Transfer {
                 TransferInput::Acknowledged { missing: first } if first < self.len => {
                     (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
-                // A silent node may have started anew, and misses everything.
+                // A silent node may have restarted, and misses everything.
                 TransferInput::Answered => {
                     (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
                 }
@@ -508,7 +509,7 @@ impl Transfer {
             (TransferState::Committing(PeerKnowledge::Nothing), TransferInput::Committed(false)) => {
                 (back, None)
             }
-            // A connection that may be there must not be here, too.
+            // A connection that the server may own must not exist here, too.
             (TransferState::Committing(_), TransferInput::Committed(_) | TransferInput::Timer) => given,
             _ => return None,
         })

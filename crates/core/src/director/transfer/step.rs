@@ -1,73 +1,74 @@
-//! Where a connection in motion stands, and for how long.
+//! Steps of a transfer, and their timeouts.
 
 use super::{DISPATCHES_MS, FinalResponse, OFFERS_MS, PATIENCE_MS, Quota, RELEASES_MS, TransferOrder};
 
-/// Where a connection stands.
+/// Step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferState {
-    /// A server has it, whose it may stay.
+    /// A server owns the connection and may keep it.
     Looking,
-    /// It stays.
+    /// The server keeps it.
     Passing,
-    /// It waits for a place.
+    /// Waits for a place in a quota.
     Seating(Quota),
-    /// Its server is asked to let it go.
+    /// A release request is sent to its server.
     Releasing(RequestRound),
-    /// Its client is read.
+    /// The client's request is being read.
     Reading,
-    /// Another node is asked who is to have it.
+    /// A request is sent to the dispatching node.
     Dispatching(RequestRound),
-    /// It is about to have a server.
+    /// A server is being selected.
     Choosing {
-        /// The other node has named one.
+        /// True if the dispatching node named a server.
         advised: bool,
     },
-    /// It is about to leave this host.
+    /// The socket is being exported.
     Exporting,
-    /// The server is told of it.
+    /// The connection is being sent to the server.
     Offered {
         round: RequestRound,
-        /// Its state in this round: the first byte that it misses, and that it has no room.
+        /// State of this round: the first byte that the server misses, and true if it has no
+        /// capacity.
         missing: u32,
         is_full: bool,
     },
-    /// Its packets are about to go to the server.
+    /// Packets are being redirected to the server.
     Committing(PeerKnowledge),
-    /// It is about to be this host's again.
+    /// The socket is being restored on this host.
     Restoring(AfterRestore),
-    /// It is, and its packets are about to.
+    /// The socket is restored; packets are being redirected to this host.
     Keeping(AfterRestore),
-    /// Its bytes are about to be carried.
+    /// A connection to the server is being opened, for splicing.
     Reaching,
-    /// Its client is told off.
+    /// A final response is being sent.
     Answering(FinalResponse),
-    /// It is left where it is.
+    /// The connection is left with its server.
     Returning,
-    /// Its client is told that it is over.
+    /// The client is being reset.
     Ending,
-    /// There is nothing left to do.
+    /// The transfer has ended.
     Over,
 }
 
-/// How often a node was told something.
+/// Round of retransmissions of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestRound {
     number: u8,
     is_sent: bool,
 }
 
-/// The known state of a connection at its server.
+/// Known state of the connection at its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
-    /// It was told nothing.
+    /// Nothing was sent to the server.
     Nothing,
-    /// It was told, and hasn't answered.
+    /// The connection was sent, without an answer.
     Maybe,
-    /// It has it.
+    /// The server acknowledged the connection.
     Taken,
 }
 
-/// The step after a connection is this host's again.
+/// Step after the connection is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRestore {
     Read,
@@ -94,12 +95,12 @@ impl RequestRound {
         self.number == 0
     }
 
-    /// It was said in this round, if it wasn't before.
+    /// Returns this round as sent, if it wasn't before.
     pub(super) fn sent(self) -> Option<RequestRound> {
         (!self.is_sent).then_some(RequestRound { is_sent: true, ..self })
     }
 
-    /// The next, if there is another.
+    /// Returns the next round, if there is one.
     pub(super) fn next(self, pauses_ms: &[u64]) -> Option<RequestRound> {
         let number = self.number + 1;
         (usize::from(number) < pauses_ms.len()).then_some(RequestRound { number, is_sent: false })
@@ -142,7 +143,7 @@ impl TransferState {
         })
     }
 
-    /// How long it may take.
+    /// Timeout of this step, in milliseconds.
     pub(super) fn patience_ms(self) -> u64 {
         match self {
             TransferState::Releasing(round) => round.pause_ms(RELEASES_MS),
@@ -152,7 +153,7 @@ impl TransferState {
         }
     }
 
-    /// Whether it is another step than the one before, or another round of the same.
+    /// True if this is another step than the one before, or another round of it.
     pub(super) fn begins_after(self, before: &TransferState) -> bool {
         let number = |step: &TransferState| match step {
             TransferState::Releasing(round)
@@ -163,7 +164,7 @@ impl TransferState {
         core::mem::discriminant(&self) != core::mem::discriminant(before) || number(&self) != number(before)
     }
 
-    /// Whether somebody else may have the place.
+    /// True if another connection may get the place.
     pub(super) fn gives_way(self) -> bool {
         matches!(
             self,

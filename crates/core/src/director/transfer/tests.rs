@@ -107,7 +107,7 @@ fn refused_handoff_returns_connection_to_splicing() {
 
 #[test]
 fn server_that_may_have_connection_keeps_it() {
-    // It was told, and never answered: whatever comes later, it isn't taken back.
+    // The server was sent the connection and never answered: no later input takes it back.
     let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
@@ -120,7 +120,7 @@ fn server_that_may_have_connection_keeps_it() {
     assert_eq!(notices, [TransferEvent::Unanswered]);
     inputs.extend([TransferInput::Denied(ErrorCode::NotRestored), TransferInput::Committed(false)]);
     assert_eq!(after(Transfer::accepted(0), &inputs).0, None);
-    // It said to the last that it has no room.
+    // The server reported no capacity until the end.
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
         [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoCapacity), TransferInput::Timer]
@@ -233,7 +233,7 @@ fn responding_server_is_waited_for() {
     assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
 }
 
-/// How long each question waits for its answer, until nothing is asked any more.
+/// Returns the timeout of each round of a message, until it is given up.
 fn waits(mut transfer: Transfer, before: &[TransferInput], question: fn(TransferOrder) -> bool) -> Vec<u64> {
     for input in before {
         transfer.handle(1_000, *input);
@@ -353,7 +353,7 @@ impl Dice {
     }
 }
 
-/// Something under way.
+/// Operation that is under way.
 #[derive(Debug)]
 enum Parcel {
     Piece(Piece),
@@ -377,8 +377,7 @@ struct World {
     releases: Releases,
     /// Until when the new server has no room.
     full_until_ms: u64,
-    /// Whether this host, the server that is to have it, and the one that had it have a socket of
-    /// it.
+    /// True if this host, the new server, and the previous server have a socket of the connection.
     here: bool,
     there: bool,
     before: bool,

@@ -1,4 +1,4 @@
-//! Where standards leave no choice, and other servers agree: letters, chains, compression,
+//! Behaviour that standards fix and other servers share: letter case, chains, compression,
 //! signatures and client subnets.
 
 use super::*;

@@ -1,8 +1,8 @@
-//! The choice for a request: immutable but for counts, so that many threads choose by it at once
-//! and none waits.
+//! Selection of a member for a request. A selection is immutable except for counters, so many
+//! threads use it without locks.
 //!
-//! The control plane makes a new one when something changes, and from time to time, since reports
-//! age; what was given out since then is counted here.
+//! The control plane replaces it when something changes, and periodically, since reports age.
+//! Requests dispatched since then are counted here.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,67 +19,64 @@ use crate::path::seed::Seed;
 use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
 use crate::pool::shares::{PERMILLE, most_permille};
 
-/// How many turns are looked at for another member than the first.
+/// Number of turns searched for a second member.
 const OTHERS: u64 = 16;
 /// Slots of the hash table, a prime.
 const HASH_SLOTS: usize = 2_053;
 
-/// A dispatch adds so much until the next report, in thousandths: ten, as one more process that can
-/// run does.
+/// Load that a dispatch adds until the next report, in thousandths: ten, the same as one more
+/// runnable process.
 pub const PER_DISPATCH: u64 = 10_000;
 
-/// A member that may be chosen.
+/// A member that may be selected.
 #[derive(Clone, Debug)]
 pub struct MemberCandidate {
-    /// Its number in the views of whoever made this.
+    /// Number of the member, assigned by the creator.
     pub id: usize,
-    /// Where clients are sent.
+    /// URL that clients are redirected to.
     pub url: Arc<Url>,
-    /// Whether clients never learn of it.
+    /// True if clients must not learn the URL.
     pub anonymous: bool,
-    /// Where connections to it may go, if it joined by itself and is fetched from.
+    /// Allowed addresses of connections, if the member joined by itself and is proxied.
     pub reach: Option<Arc<Reach>>,
-    /// Whether it is chosen only where no candidate without this may be.
+    /// True if the member is selected only if no other candidate can be.
     pub backup: bool,
-    /// Its share relative to the others; 0 is never chosen.
+    /// Share relative to the others; 0 is never selected.
     pub weight: u16,
-    /// Its part of that by its load, in thousandths.
+    /// Part of the weight by load, in thousandths.
     pub permille: u64,
-    /// Its load as it is thought to be now, in thousandths of the paper's unit.
+    /// Current estimate of the load, in thousandths of the paper's unit.
     pub load: u64,
-    /// How often it was chosen, ever.
+    /// Number of requests dispatched to the member.
     pub dispatched: Arc<AtomicU64>,
 }
 
-/// Requests that only some members are for.
+/// A route: requests for some members only.
 #[derive(Clone, Debug)]
 pub struct RouteTo {
-    /// Which.
     pub route: crate::farm::Route,
-    /// The places of its members among the candidates.
+    /// Indexes of the members among the candidates.
     pub members: Vec<usize>,
 }
 
-/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchRequest<'a> {
-    /// The client.
     pub client: IpAddr,
-    /// The method, as written.
+    /// Method as the client wrote it.
     pub method: &'a str,
-    /// The host, as written.
+    /// Host as the client wrote it.
     pub host: &'a [u8],
-    /// The path and query, as written.
+    /// Path and query, as written.
     pub target: &'a str,
 }
 
-/// All that a choice goes by.
+/// All input of a selection.
 #[derive(Debug)]
 pub struct Dispatch {
     candidates: Vec<MemberCandidate>,
-    /// The count of requests given to each since this was made.
+    /// Requests dispatched to each candidate since the creation.
     given: Vec<AtomicU64>,
-    /// All of them; behind that those of routes.
+    /// Set of all candidates, followed by those of routes.
     sets: Vec<CandidateSet>,
     routes: Option<RouteIndex>,
     choice: Choice,
@@ -87,19 +84,19 @@ pub struct Dispatch {
     draws: AtomicU64,
 }
 
-/// Candidates that a request may go to.
+/// Candidates for a request.
 #[derive(Debug)]
 struct CandidateSet {
-    /// Each as often as its share says.
+    /// Each candidate as often as its share.
     order: Vec<u16>,
-    /// Those with a weight.
+    /// Candidates with a weight.
     members: Vec<usize>,
     cursor: AtomicU64,
 }
 
 impl Dispatch {
-    /// Among candidates, of whom routes may name some. Of those that a request may go to, none
-    /// gains more by its load than so many percent of its fair share.
+    /// Creates a selection among candidates, of whom routes name some. Within a set no candidate
+    /// gains more by its load than `gain_percent` of its fair share.
     pub fn new(
         choice: Choice,
         gain_percent: u64,
@@ -131,8 +128,8 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with turns and draws where another one stopped: where most members and shares are as
-    /// before, turns stay as evenly spread.
+    /// Continues turns and draws of an earlier selection, so that turns stay evenly spread if most
+    /// members and shares are unchanged.
     #[must_use]
     pub fn continuing(mut self, before: &Dispatch) -> Dispatch {
         self.draws = AtomicU64::new(before.draws.load(Relaxed));
@@ -142,8 +139,8 @@ impl Dispatch {
         self
     }
 
-    /// The member for a request, which is counted as given to it; `None` where none of those that
-    /// it may go to lives.
+    /// Selects the member for a request and counts it; `None` if no candidate for the request
+    /// works.
     pub fn choose(&self, wanted: &DispatchRequest<'_>) -> Option<&MemberCandidate> {
         let at = self.pick(self.set(wanted)?, wanted.client)?;
         let (candidate, given) = self.candidates.get(at).zip(self.given.get(at))?;
@@ -152,19 +149,18 @@ impl Dispatch {
         Some(candidate)
     }
 
-    /// The count of requests given to each candidate since this was made, by
+    /// Returns the number of requests dispatched to each candidate since the creation, by
     /// [`MemberCandidate::id`].
     pub fn given(&self) -> impl Iterator<Item = (usize, u64)> {
         self.candidates.iter().zip(&self.given).map(|(candidate, given)| (candidate.id, given.load(Relaxed)))
     }
 
-    /// The candidates.
     pub fn candidates(&self) -> &[MemberCandidate] {
         &self.candidates
     }
 
-    /// The places of those that a request may go to, and the route that says so, counted from 0.
-    /// Nothing is given.
+    /// Returns the indexes of the candidates for a request, and the index of its route, if any.
+    /// Counts nothing.
     pub fn may_have(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, &[usize]) {
         let (route, set) = self.routed(wanted);
         (route, self.sets.get(usize::from(set)).map_or(&[], |set| &set.members))
@@ -178,7 +174,7 @@ impl Dispatch {
     fn routed(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, u16) {
         let Some(routes) = &self.routes else { return (None, 0) };
         let path = wanted.target.split(['?', '#']).next().unwrap_or_default();
-        // A target without a normal form is taken by no route that wants one.
+        // A malformed target matches no route that has a path.
         let (host, path) = (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
         let class = RequestClass::of(wanted.method.as_bytes());
         routes.find_all(&RequestKey { class, host: &host, path: &path, method: wanted.method.as_bytes() })
@@ -194,16 +190,16 @@ impl Dispatch {
         }
     }
 
-    /// Of two different members, drawn by their weights, the one that was given less.
+    /// Draws two different members by weight and returns the one with less load.
     fn lesser_of_two(&self, set: &CandidateSet) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
-        // The members with the other turns are spread evenly, so that another one is soon found.
+        // Turns of members are spread evenly, so another member is found soon.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
         let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
         Some(if self.compare(other, one).is_lt() { other } else { one })
     }
 
-    /// Which of two is less loaded for its weight, by its load and what they were given since.
+    /// Compares two members' load for their weight, including requests dispatched since.
     fn compare(&self, one: usize, other: usize) -> core::cmp::Ordering {
         let load = |at: usize| {
             let (candidate, given) = (self.candidates.get(at)?, self.given.get(at)?.load(Relaxed));
@@ -218,7 +214,7 @@ impl Dispatch {
         }
     }
 
-    /// A number that nobody can foresee who doesn't know the seed.
+    /// Returns a random number, unpredictable without the seed.
     fn random(&self) -> u64 {
         let turn = self.draws.fetch_add(1, Relaxed);
         let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
@@ -227,7 +223,7 @@ impl Dispatch {
     }
 
     fn hash_of(&self, client: IpAddr) -> u64 {
-        // The same on every host, whatever its seed is.
+        // Unkeyed, so that every host computes the same hash.
         let mut hasher = SipHasher13::new();
         match client.to_canonical() {
             IpAddr::V4(client) => hasher.write(&client.octets()),
@@ -264,7 +260,7 @@ impl CandidateSet {
         CandidateSet { order, members, cursor: AtomicU64::new(0) }
     }
 
-    /// Where its turns are, in an order of another length.
+    /// Scales the cursor to an order of another length.
     fn place_in(&self, len: usize) -> u64 {
         let (len, own) = (len as u64, self.order.len() as u64);
         let place = self.cursor.load(Relaxed).checked_rem(own).unwrap_or_default();
@@ -278,8 +274,8 @@ impl CandidateSet {
     }
 }
 
-/// The shares of candidates: their weights, or what their loads leave of them, in a finer measure
-/// of which the heaviest has a thousand at most.
+/// Returns the shares of candidates: their weights, or weights reduced by load and scaled so that
+/// the heaviest candidate has at most a thousand.
 fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCandidate> + Clone) -> Vec<u16> {
     if candidates.clone().all(|candidate| candidate.permille >= PERMILLE) {
         return candidates.map(|candidate| candidate.weight).collect();
@@ -295,7 +291,7 @@ fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCand
     parts.into_iter().map(share).collect()
 }
 
-/// A member's place in hash tables comes from its URL alone.
+/// Hash seed of a member, from its URL alone.
 fn seed_of(url: &Url) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(url.as_str().as_bytes());
@@ -343,7 +339,7 @@ mod tests {
         }
     }
 
-    /// How often each was chosen of so many times.
+    /// Returns how often each member was selected in `times` dispatches.
     fn shares(dispatch: &Dispatch, times: u32) -> Vec<u32> {
         let mut shares: BTreeMap<usize, u32> = dispatch.given().map(|(id, _)| (id, 0)).collect();
         for client in 0..times {

@@ -1,4 +1,4 @@
-//! A group as plain as can be, for tests: each says what it is about, and takes the rest from here.
+//! A plain group for tests, which set only what they are about.
 
 use alloc::vec;
 
@@ -10,8 +10,8 @@ use crate::pool::policy::Consumer;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// A group that anybody may join, without members, by least-load, which reads reports as the paper
-/// does and probes nobody.
+/// Returns a group without members that any host may join, with policy least-load, reports as in
+/// the paper and no probes.
 pub(crate) fn group() -> Group {
     Group {
         name: "shop".into(),

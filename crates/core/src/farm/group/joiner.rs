@@ -1,5 +1,4 @@
-//! A member as it describes itself: a line of text, the same in messages and in the record that
-//! outlives the daemon.
+//! Description of a member by itself: a line of text, the same in messages and in the saved record.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,56 +7,50 @@ use core::fmt;
 use crate::net::http::{Url, UrlError};
 use crate::path::content::{HostPattern, PathPattern, PatternError};
 
-/// The most that a member may ask for; a single one can't outweigh a whole group by joining.
+/// Maximum weight that a member may request, so that a single member can't outweigh a whole group.
 pub const WEIGHT_MAX: u16 = 1_000;
-/// Paths, and hosts, that one member may have of its own.
+/// Maximum number of own paths, and of own hosts, of one member.
 pub const PATTERNS_MAX: usize = 16;
 
-/// A member as it describes itself.
+/// Description of a member by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joiner {
-    /// Where clients are sent to.
+    /// URL that clients are redirected to.
     pub url: Url,
-    /// Its share relative to the others; 0 drains.
+    /// Share relative to the others; 0 drains.
     pub weight: u16,
-    /// Whether clients never learn of it.
+    /// True if clients must not learn the URL.
     pub anonymous: bool,
-    /// Where it is asked for its load, if not at its own URL.
+    /// URL for load queries, if it isn't the member's own URL.
     pub control: Option<Url>,
-    /// Paths that are served by those alone who say so.
+    /// Paths that only members with the same path serve.
     pub paths: Vec<PathPattern>,
-    /// Hosts that are served by those alone who say so. With paths: these paths of these hosts.
+    /// Hosts that only members with the same host serve. With `paths`: these paths of these hosts.
     pub hosts: Vec<HostPattern>,
 }
 
-/// The error in a member's description.
+/// Error in a member's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinerError {
-    /// Nothing.
     #[error("the line is empty: it begins with a member's URL")]
     Empty,
-    /// It begins with something else.
+    /// No URL at the start.
     #[error("a line begins with a member's URL, as in http://192.0.2.31:8080")]
     NoUrl,
-    /// Its URL can't be.
     #[error("{0}")]
     Url(UrlError),
-    /// Its control URL can't be.
     #[error("control: {0}")]
     Control(UrlError),
-    /// No weight.
     #[error("weight is a whole number from 0 to {WEIGHT_MAX}")]
     Weight,
-    /// A pattern that can't be.
     #[error("{0}")]
     Pattern(PatternError),
-    /// Too many of them.
+    /// More than [`PATTERNS_MAX`] patterns.
     #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
     Patterns,
-    /// A key that may stand only once.
+    /// A repeated key that may occur only once.
     #[error("weight, anonymous and control may be said once")]
     Twice,
-    /// Another word.
     #[error(
         "behind the URL there may be weight=N, anonymous, control=URL, path=GLOB and host=NAME, and nothing else"
     )]
@@ -65,23 +58,23 @@ pub enum JoinerError {
 }
 
 impl JoinerError {
-    /// Whether the text is well formed, and only says what can't be.
+    /// True if the syntax is correct and only a value is invalid.
     pub fn is_value(self) -> bool {
         !matches!(self, JoinerError::Empty | JoinerError::NoUrl | JoinerError::Twice | JoinerError::Unknown)
     }
 }
 
 impl Joiner {
-    /// One that says nothing but its URL.
+    /// Returns a description with defaults for this URL.
     pub fn new(url: Url) -> Joiner {
         Joiner { url, weight: 1, anonymous: false, control: None, paths: Vec::new(), hosts: Vec::new() }
     }
 
-    /// Reads `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`, of which the last
-    /// two may repeat.
+    /// Parses `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`; the last two may
+    /// repeat.
     ///
     /// # Errors
-    /// The first that is wrong with it.
+    /// The first error of the line.
     pub fn parse(line: &str) -> Result<Joiner, JoinerError> {
         let mut words = line.split_ascii_whitespace();
         let url = words.next().ok_or(JoinerError::Empty)?;
@@ -109,23 +102,23 @@ impl Joiner {
         Ok(joiner)
     }
 
-    /// Adds a path of its own, once.
+    /// Adds an own path, unless it is known.
     ///
     /// # Errors
-    /// When it is none, or one too many.
+    /// The path is malformed, or there are too many.
     pub fn add_path(&mut self, text: &str) -> Result<(), JoinerError> {
         add(&mut self.paths, member_path(text)?)
     }
 
-    /// Adds a host of its own, once.
+    /// Adds an own host, unless it is known.
     ///
     /// # Errors
-    /// When it is none, or one too many.
+    /// The host is malformed, or there are too many.
     pub fn add_host(&mut self, text: &str) -> Result<(), JoinerError> {
         add(&mut self.hosts, member_host(text)?)
     }
 
-    /// Each of its hosts with each of its paths; where there are none of one kind, any.
+    /// Returns all pairs of own hosts and paths; `None` in a pair stands for any.
     pub(super) fn pairs(&self) -> Vec<(Option<&HostPattern>, Option<&PathPattern>)> {
         let paths = or_any(&self.paths);
         let pairs =
@@ -134,10 +127,10 @@ impl Joiner {
     }
 }
 
-/// A path of a member's own, as it is written.
+/// Parses an own path of a member.
 ///
 /// # Errors
-/// When it is none.
+/// The path is malformed.
 pub fn member_path(text: &str) -> Result<PathPattern, JoinerError> {
     let path = PathPattern::parse(text).map_err(JoinerError::Pattern)?;
     match text.chars().find(|char| char.is_whitespace()) {
@@ -146,31 +139,31 @@ pub fn member_path(text: &str) -> Result<PathPattern, JoinerError> {
     }
 }
 
-/// A host of a member's own, as it is written.
+/// Parses an own host of a member.
 ///
 /// # Errors
-/// When it is none.
+/// The host is malformed.
 pub fn member_host(text: &str) -> Result<HostPattern, JoinerError> {
     HostPattern::parse(text).map_err(JoinerError::Pattern)
 }
 
-/// The entries of a list, or any if it is empty.
+/// Returns the entries of a list, or a single `None` if it is empty.
 pub(super) fn or_any<T>(list: &[T]) -> Vec<Option<&T>> {
     if list.is_empty() { alloc::vec![None] } else { list.iter().map(Some).collect() }
 }
 
-/// The URL by which a member is known.
+/// Parses the URL that identifies a member.
 ///
 /// # Errors
-/// When it is none, or none of a server.
+/// The URL is malformed, or no URL of a server.
 pub fn member_url(text: &str) -> Result<Url, JoinerError> {
     if text.contains("://") { Url::parse(text).map_err(JoinerError::Url) } else { Err(JoinerError::NoUrl) }
 }
 
-/// A member's weight, as it is written.
+/// Parses a member's weight.
 ///
 /// # Errors
-/// When it is none.
+/// The weight is malformed.
 pub fn member_weight(text: &str) -> Result<u16, JoinerError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let weight = text.parse().ok().filter(|weight| digits && *weight <= WEIGHT_MAX);
@@ -193,7 +186,7 @@ fn add<T: PartialEq>(list: &mut Vec<T>, one: T) -> Result<(), JoinerError> {
 }
 
 impl fmt::Display for Joiner {
-    /// The line that [`Joiner::parse`] reads.
+    /// Writes the line that [`Joiner::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.url.as_str())?;
         if self.weight != 1 {
@@ -210,7 +203,7 @@ impl fmt::Display for Joiner {
     }
 }
 
-/// The name of a route that has no better one: its host and path.
+/// Returns the default name of a route: its host and path.
 pub(super) fn pattern_text(host: Option<&HostPattern>, path: Option<&PathPattern>) -> (String, String) {
     (host.map(ToString::to_string).unwrap_or_default(), path.map(ToString::to_string).unwrap_or_default())
 }

@@ -1,47 +1,44 @@
-//! A member's side of a group (section 3.3 of the paper): it joins once its server answers, reports
-//! its load, and joins again when the director no longer knows it. Its caller reports the result of
-//! each order before it asks for the next.
+//! A member's side of a group (section 3.3 of the paper): the member joins once its server answers,
+//! reports its load, and joins again when the director has forgotten it. The caller reports the
+//! result of each order before it polls the next.
 
 use core::fmt;
 
-/// A server that doesn't answer is asked again after this time at most, in milliseconds: nobody
-/// else is troubled by that.
+/// Maximum interval of probes of the own server while it fails, in milliseconds.
 const PROBE_MS: u64 = 1_000;
-/// Between two that were asked for there is this time at least, whatever comes of them, in
-/// milliseconds.
+/// Minimum interval between exchanges caused by LOAD-QUERY, in milliseconds.
 const QUERIED_MS: u64 = 1_000;
 
-/// The orders of a member.
+/// Orders of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipOrder {
-    /// Ask the own server whether it answers at its URL, for [`GroupMembership::probed`].
+    /// Probe the own server at its URL, and return the result to [`GroupMembership::probed`].
     Probe,
-    /// Send GROUP-ADD, and what is answered to [`GroupMembership::answered`].
+    /// Send GROUP-ADD, and return the answer to [`GroupMembership::answered`].
     Join,
-    /// Send LOAD-INFORM likewise.
+    /// Send LOAD-INFORM, and return the answer to [`GroupMembership::answered`].
     Report {
-        /// With the time: the director hasn't refused this host's clock.
+        /// True if the message has a time stamp: the director hasn't refused this host's clock.
         is_stamped: bool,
     },
 }
 
-/// The director's answers.
+/// Answer of the director.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorAnswer {
-    /// A status of HTTP.
     Status(u16),
-    /// None: it can't be reached, or takes too long.
+    /// No answer: the director is unreachable or too slow.
     NoAnswer,
-    /// None, since nothing was sent: this host lacks something for it.
+    /// Nothing was sent: this host lacks a resource.
     Unsent,
 }
 
-/// Why this host isn't a member, or may soon be none.
+/// Reason why this host isn't a member, or may soon not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipTrouble {
-    /// The server doesn't answer: as long as it doesn't, nothing is said for it.
+    /// The server doesn't answer, so no messages are sent.
     Server,
-    /// The director refuses it by this status, or can't be reached.
+    /// The director refuses the member, or can't be reached.
     Director(DirectorAnswer),
 }
 
@@ -72,27 +69,27 @@ enum JoinState {
     Reporting,
 }
 
-/// A member, or one that wants to be.
+/// State of a member, or of a host that wants to join.
 #[derive(Clone, Debug)]
 pub struct GroupMembership {
     report_ms: u64,
     step: JoinState,
     due_ms: u64,
     is_member: bool,
-    /// Whether the director may know it: a message may have come there whose answer didn't come
-    /// back.
+    /// True if the director may know the member: a message may have arrived whose answer was lost.
     may_be_known: bool,
     is_stamped: bool,
     joined_ms: Option<u64>,
-    /// When it was last begun to say something.
+    /// Start of the last exchange, in milliseconds.
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
-    /// The problem that was reported last.
+    /// Last problem that was reported.
     reported_problem: Option<MembershipTrouble>,
 }
 
 impl GroupMembership {
-    /// One that joins as soon as its server answers, and reports so often, in milliseconds.
+    /// Returns a member that joins as soon as its server answers, and reports at this interval in
+    /// milliseconds.
     pub fn new(now_ms: u64, report_ms: u64) -> GroupMembership {
         GroupMembership {
             report_ms,
@@ -108,7 +105,7 @@ impl GroupMembership {
         }
     }
 
-    /// The order that is due now, if there is one.
+    /// Returns the order that is due, if any.
     pub fn poll(&mut self, now_ms: u64) -> Option<MembershipOrder> {
         if self.step != JoinState::Idle || now_ms < self.due_ms {
             return None;
@@ -117,12 +114,12 @@ impl GroupMembership {
         Some(MembershipOrder::Probe)
     }
 
-    /// When [`GroupMembership::poll`] has something to do, in milliseconds.
+    /// Time of the next work for [`GroupMembership::poll`], in milliseconds.
     pub fn poll_timeout(&self) -> u64 {
         if self.step == JoinState::Idle { self.due_ms } else { u64::MAX }
     }
 
-    /// Its server has answered, or hasn't; and what is to be done then.
+    /// Applies the result of a probe of the own server. Returns the next order, if any.
     pub fn probed(&mut self, now_ms: u64, works: bool) -> Option<MembershipOrder> {
         if self.step != JoinState::Probing {
             return None;
@@ -150,13 +147,13 @@ impl GroupMembership {
         (self.step, self.due_ms) = (JoinState::Idle, now_ms.saturating_add(for_ms));
     }
 
-    /// The director has answered the last message, or hasn't; and what is to be done then. `draw`
-    /// is any number: it spreads the messages of members that began at the same time.
+    /// Applies the director's answer to the last message. Returns the next order, if any. `draw` is
+    /// a random number that spreads the messages of members that started at the same time.
     pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
         let was = core::mem::replace(&mut self.step, JoinState::Idle);
         let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
         self.trouble = match self.trouble {
-            // The same trouble once more, by a director that is tired of it.
+            // A rate limit (429) does not replace the earlier problem.
             Some(MembershipTrouble::Director(DirectorAnswer::Status(_)))
                 if answer == DirectorAnswer::Status(429) =>
             {
@@ -167,18 +164,19 @@ impl GroupMembership {
         let order = match (was, answer) {
             (JoinState::Joining, _) if is_good => {
                 (self.is_member, self.is_stamped, self.joined_ms) = (true, true, Some(now_ms));
-                // A new member is chosen like others; with a report it is by what it can take.
+                // A first report follows at once, so that the member is selected by load.
                 Some(self.speak())
             }
-            // A director that has forgotten it: it isn't refused, so it joins at once, but for one
-            // who forgets always.
+            // The director has forgotten the member, which joins again at once, except shortly
+            // after joining.
             (JoinState::Reporting, DirectorAnswer::Status(409)) => {
                 self.is_member = false;
                 let joined_ms = self.joined_ms.unwrap_or_default();
                 let again = now_ms.saturating_sub(joined_ms) >= self.report_ms;
                 again.then(|| self.speak())
             }
-            // Most likely a clock that was set: of a report without a time nobody can tell that.
+            // The director refuses the time stamp, so the clock was probably set. A report without
+            // a stamp is accepted.
             (JoinState::Reporting, DirectorAnswer::Status(422)) => {
                 self.is_stamped = false;
                 None
@@ -192,34 +190,33 @@ impl GroupMembership {
         order
     }
 
-    /// The director asks for its load.
+    /// The director has sent a LOAD-QUERY.
     pub fn queried(&mut self, now_ms: u64) {
         let least_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
         self.due_ms = self.due_ms.min(least_ms.max(now_ms));
     }
 
-    /// It is somebody else from now on, by another URL: whatever the director knows is of the one
-    /// before.
+    /// The member has another URL from now on. The director knows the earlier one only.
     pub fn begin_anew(&mut self) {
         self.is_member = false;
     }
 
-    /// Whether the director is to be told when it leaves.
+    /// True if GROUP-EXIT has to be sent on leaving.
     pub fn is_to_leave(&self) -> bool {
         self.may_be_known
     }
 
-    /// Whether the director has taken it in, as far as it is known here.
+    /// True if the director has accepted the member, as far as known.
     pub fn is_member(&self) -> bool {
         self.is_member
     }
 
-    /// Why it isn't a member, or may soon be none.
+    /// Reason why this host isn't a member, or may soon not be.
     pub fn trouble(&self) -> Option<MembershipTrouble> {
         self.trouble
     }
 
-    /// The change of its trouble since this was last asked; nothing where it stays the same.
+    /// Returns the problem if it changed since the last call.
     pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
         let is_news = self.reported_problem != self.trouble;
         self.reported_problem = self.trouble;
@@ -239,7 +236,7 @@ mod tests {
 
     const REPORT: MembershipOrder = Report { is_stamped: true };
 
-    /// One that has joined at 0 and reported.
+    /// Returns a member that joined at 0 and has reported.
     fn member() -> GroupMembership {
         let mut member = GroupMembership::new(0, 15_000);
         assert_eq!(member.poll(0), Some(Probe));

@@ -11,95 +11,90 @@ use crate::net::prefix::Prefix;
 use crate::pool::policy::{Choice, Policy, Weighing};
 use crate::pool::{HealthCheck, Reporting};
 
-/// Web servers that clients are sent to.
+/// A group of web servers that clients are redirected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Unique among the services of a farm.
     pub name: String,
-    /// Where clients come to. At least one.
+    /// Addresses for clients. At least one.
     pub addresses: Vec<SocketAddr>,
-    /// By what clients are sent on.
     pub status: RedirectStatus,
-    /// The policy that chooses among its members: one that groups take.
+    /// Policy that selects members, one that supports groups.
     pub policy: &'static Policy,
-    /// With [`Choice::Head`]: how reports of load are read.
+    /// With [`Choice::Head`]: use of load reports.
     pub load: LoadReading,
-    /// The most that a member gains by what it reports, in percent of its fair share. The paper's
-    /// reading doesn't know it.
+    /// Limit of the requests that a member gains by its reports, in percent of its fair share. Not
+    /// used with [`LoadReading::Paper`].
     pub report_gain_percent: u64,
-    /// How members are asked for what they know of their load, if they are.
+    /// Settings of report queries to members, if enabled.
     pub report: Option<Reporting>,
-    /// How long a member takes to its whole share once it works, in milliseconds; 0 for at once.
+    /// Duration of the slow start, in milliseconds; 0 for none.
     pub slow_start_ms: u64,
-    /// Where a smaller share of its members works, in percent, probes aren't believed; 0 for never.
+    /// Percentage of working members below which probes are not trusted; 0 for never.
     pub panic_percent: u8,
-    /// How members join, and what is expected of them.
     pub joining: Joining,
-    /// The claims of members that join by a certificate, or by nothing.
+    /// Claims of members that join with a certificate, or without credential.
     pub claims: Claims,
-    /// The networks that members who join by themselves are in. None: where they join from, and
-    /// where they are known to be.
+    /// Networks in which joining members must be. Empty: their source address, and known members'
+    /// addresses.
     pub allow: Vec<Prefix>,
-    /// Those that the operator listed.
+    /// Members listed by the operator.
     pub members: Vec<GroupMember>,
-    /// Which of them serve what. The first that fits counts; what none fits goes to all.
+    /// Routes: the first match counts; requests without a route go to all members.
     pub routes: RouteList,
-    /// How members are probed.
     pub health: HealthCheck,
 }
 
 impl Group {
-    /// How its members are picked.
+    /// Way to select a member.
     pub fn choice(&self) -> Choice {
         self.policy.redirect.map_or(Choice::Turn, |by| by.choice)
     }
 
-    /// By what its members have fewer turns, if its policy goes by what they answer or how soon
-    /// they do.
+    /// Load that reduces a member's turns, if the policy depends on reports or latency.
     pub fn weighing(&self) -> Option<&'static Weighing> {
         self.policy.redirect?.weighing
     }
 }
 
-/// A member that the operator listed.
+/// A member listed by the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     /// Unique within its group.
     pub name: String,
-    /// Where clients are sent to.
+    /// URL that clients are redirected to.
     pub url: Url,
-    /// Its share relative to the others; 0 drains.
+    /// Share relative to the others; 0 drains.
     pub weight: u16,
-    /// Whether clients are sent to it only while no member without this can serve.
+    /// True if the member serves only while no other one can.
     pub backup: bool,
-    /// Where it is probed, if not at the address of its URL.
+    /// Address to probe, if it isn't that of the URL.
     pub health_address: Option<IpAddr>,
-    /// Whether clients never learn of it: what they ask for is fetched for them.
+    /// True if clients must not learn the URL: their requests are proxied.
     pub anonymous: bool,
-    /// Where it is asked for its load, if not at its own URL.
+    /// URL for load queries, if it isn't the member's own URL.
     pub control: Option<Url>,
 }
 
-/// How reports of load are read.
+/// Use of load reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadReading {
-    /// Little by little they change how many turns a member has: who always chooses the least
-    /// loaded by an old report sends everybody there (Mitzenmacher, *How useful is old
-    /// information?*).
+    /// Reports gradually change the shares of members. Selecting the least loaded member by an old
+    /// report would send all clients there (Mitzenmacher, *How useful is old information?*).
     Aged,
-    /// As the paper has it: the last report, and the head of the queue.
+    /// As in the paper: the last report, and the head of the queue.
     Paper,
 }
 
-/// How members join by themselves, and what is expected of them then.
+/// Settings of joining, and duties of members that joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// Whether anybody may join.
+    /// True if any host may join.
     pub insecure: bool,
-    /// How often members report, in milliseconds.
+    /// Interval of members' reports, in milliseconds.
     pub report_ms: u64,
-    /// A member that is silent for so long is asked, in milliseconds.
+    /// Silence after which a LOAD-QUERY is sent to a member, in milliseconds.
     pub query_after_ms: u64,
-    /// And is removed after this long, in milliseconds.
+    /// Silence after which a member is removed, in milliseconds.
     pub remove_after_ms: u64,
 }

@@ -1,6 +1,6 @@
-//! The addresses to which a director opens connections for a member that joined by itself. A
-//! joining member must not be able to make it ask others: its own services, the host's, or those of
-//! a network that only the director is in.
+//! Addresses to which a director opens connections for a member that joined by itself. A joining
+//! member must not make the director connect to third parties: its own services, those of the host,
+//! or those of a network that only the director can reach.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,41 +9,41 @@ use core::net::IpAddr;
 use super::model::Group;
 use crate::net::prefix::Prefix;
 
-/// The addresses of one member that joined by itself.
+/// Allowed addresses of one member that joined by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// As the operator says; without a word of that, those below.
+    /// Networks configured by the operator; if empty, the fields below count.
     allow: Vec<Prefix>,
-    /// Whence it joined, and where listed members are.
+    /// Source address of the member's messages, and addresses of listed members.
     addresses: Vec<IpAddr>,
-    /// Hosts of listed members, and those that its credential names.
+    /// Hosts of listed members, and those that the member's credential names.
     hosts: Vec<String>,
 }
 
-/// Where a message of a member comes from.
+/// Origin of a member's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageOrigin {
-    /// The sender's address, if it is on the network.
+    /// Source address, if the message came by the network.
     pub from: Option<IpAddr>,
-    /// Hosts that its credential names; nobody's if it speaks for all.
+    /// Hosts that the credential names; empty if it is valid for all.
     pub hosts: Vec<String>,
-    /// Whether an operator sent it, who needs no credential.
+    /// True if the operator sent the message, which needs no credential.
     pub is_operator: bool,
 }
 
-/// Why no connection is opened to an address.
+/// Reason why connections to an address are forbidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReachError {
-    /// Nobody has it alone.
+    /// No single host has the address.
     #[error("{0} is no host's address")]
     NoHost(IpAddr),
-    /// It is this host's, or a link's.
+    /// Loopback or link-local address.
     #[error("{0} is a loopback or link-local address, and the group's `allow` doesn't name it")]
     Local(IpAddr),
-    /// Another one.
+    /// An address outside of the configured networks.
     #[error("{0} is outside of what the group's `allow` covers")]
     NotAllowed(IpAddr),
-    /// The same without an `allow`.
+    /// An unknown address, without configured networks.
     #[error(
         "{0} is neither where the member joined from, nor named by its credential, nor a listed member's: \
          [service.group] allow = [...] lets members be elsewhere"
@@ -52,7 +52,7 @@ pub enum ReachError {
 }
 
 impl Reach {
-    /// That of a member which joined like this.
+    /// Returns the allowed addresses of a member with this origin.
     pub(super) fn new(group: &Group, origin: &MessageOrigin) -> Reach {
         let listed = || group.members.iter().map(|member| &member.url);
         Reach {
@@ -62,11 +62,11 @@ impl Reach {
         }
     }
 
-    /// Whether a connection may be opened to an address that this host of a URL has, as it was
-    /// resolved for this connection.
+    /// Checks if a connection may be opened to `address`, as resolved for this host of a URL for
+    /// this connection.
     ///
     /// # Errors
-    /// Why not.
+    /// The address is forbidden, for the returned reason.
     pub fn permits(&self, host: &str, address: IpAddr) -> Result<(), ReachError> {
         let at = canonical(address);
         let is_broadcast = matches!(at, IpAddr::V4(v4) if v4.is_broadcast());
@@ -75,7 +75,7 @@ impl Reach {
         }
         let covers = |prefix: &&Prefix| prefix.contains(at);
         if is_local(at) {
-            // A network as wide as all addresses doesn't name them.
+            // A prefix that covers all addresses does not name local ones.
             let named = self.allow.iter().filter(covers).any(|prefix| is_local(prefix.address()));
             return if named { Ok(()) } else { Err(ReachError::Local(at)) };
         }
@@ -91,7 +91,7 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Whether no router passes on what is for it.
+/// True if routers do not forward packets to the address.
 fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local(),

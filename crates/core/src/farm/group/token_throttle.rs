@@ -1,44 +1,40 @@
-//! How often somebody may show a token: guesses come from networks, members from addresses that are
-//! known by their tokens.
+//! Rate limit for wrong tokens, by network; addresses with a valid token are counted individually.
 //!
-//! A wrong token uses up one of a network's tries, and each second gives one back. The state is the
-//! time when a network has all of its tries again, which orders networks by how many they have used
-//! up, whenever that is looked at. So where the table is full, the network that has used up least
-//! gives way: nobody clears the brake of another without using up as many tries from each of all
-//! the other places.
+//! A wrong token uses one of a network's tries, and a try is regained each second. The state of a
+//! network is the time when it has all tries again, which sorts networks by used tries. If the
+//! table is full, the network with the fewest used tries is evicted, so an attacker can't clear its
+//! state without using as many tries from every other entry's network.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
 use crate::net::prefix::client_network;
 
-/// Wrong tokens that a network may show at once, and how long it takes until it may show one more,
-/// in milliseconds.
+/// Number of tries of a network, and time to regain one in milliseconds.
 const TRIES: u64 = 10;
 const TRY_MS: u64 = 1_000;
-/// When a client whose token isn't looked up may try again, in seconds (RFC 6585, section 4).
+/// Value of Retry-After for a throttled client, in seconds (RFC 6585, section 4).
 pub const RETRY_AFTER_S: u64 = TRY_MS / 1_000;
-/// An address that has shown a right token isn't counted with its network for so long, in
-/// milliseconds.
+/// Time for which an address with a valid token is counted individually, in milliseconds.
 const KNOWN_MS: u64 = 3_600_000;
-/// Networks, and addresses, that are told apart.
+/// Maximum numbers of throttled sources and of known addresses.
 const SOURCES_MAX: usize = 16_384;
 const KNOWN_MAX: usize = 4_096;
 
-/// The brake on guesses of tokens.
+/// State of the rate limit.
 #[derive(Clone, Debug)]
 pub struct TokenThrottle {
-    /// When a source has all of its tries again.
+    /// Time at which each source has all tries again, in milliseconds.
     tries: Expiring<ThrottleKey>,
-    /// Until when an address is known.
+    /// Expiry of known addresses, in milliseconds.
     known: Expiring<IpAddr>,
 }
 
-/// The owner of counted tries.
+/// Source of counted tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ThrottleKey {
     Network(IpAddr),
-    /// One that is known by a token of its own, which may guess those of others.
+    /// An address that has shown a valid token, and may guess those of other members.
     Address(IpAddr),
 }
 
@@ -49,13 +45,13 @@ impl Default for TokenThrottle {
 }
 
 impl TokenThrottle {
-    /// Whether a client's token is looked up now.
+    /// True if a client's token may be checked now.
     pub fn may_look_up(&self, now_ms: u64, client: IpAddr) -> bool {
         let whole_ms = self.tries.until_ms(&self.source(now_ms, client));
         whole_ms.saturating_sub(now_ms) <= (TRIES - 1) * TRY_MS
     }
 
-    /// A client's token was looked up, and was a right one or a wrong one.
+    /// Records the result of a check.
     pub fn looked_up(&mut self, now_ms: u64, client: IpAddr, is_right: bool) {
         if is_right {
             self.known.set(client.to_canonical(), now_ms.saturating_add(KNOWN_MS));
@@ -75,8 +71,7 @@ impl TokenThrottle {
     }
 }
 
-/// Keys with the time at which each means nothing any more. There are never more than `max`: the
-/// one whose time comes first gives way.
+/// Map of keys to expiry times with at most `max` entries. The entry that expires first is evicted.
 #[derive(Clone, Debug)]
 struct Expiring<K> {
     max: usize,
@@ -89,7 +84,7 @@ impl<K: Copy + Ord> Expiring<K> {
         Expiring { max, times_ms: BTreeMap::new(), order: BTreeSet::new() }
     }
 
-    /// 0 for a key that isn't there.
+    /// Returns 0 for an unknown key.
     fn until_ms(&self, key: &K) -> u64 {
         self.times_ms.get(key).copied().unwrap_or_default()
     }
@@ -121,7 +116,7 @@ mod tests {
         Ipv6Addr::from(0x2001_0db8 << 96 | number << 72 | 1).into()
     }
 
-    /// How many of so many wrong tokens are looked up at once.
+    /// Returns the number of wrong tokens, of `count`, that are checked at once.
     fn guess(throttle: &mut TokenThrottle, now_ms: u64, client: IpAddr, count: usize) -> usize {
         let looked_up = (0..count).filter(|_| {
             let may = throttle.may_look_up(now_ms, client);
@@ -149,9 +144,9 @@ mod tests {
         throttle.looked_up(1_000, A, true);
         guess(&mut throttle, 2_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(2_000, SAME_NETWORK_AS_A) && throttle.may_look_up(2_000, A));
-        // It doesn't guess without end, either.
+        // A known address is limited, too.
         assert_eq!(guess(&mut throttle, 2_000, A, 100), 10);
-        // Its hour ends.
+        // The hour of the known address ends.
         guess(&mut throttle, KNOWN_MS + 1_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(KNOWN_MS + 1_000, A));
     }

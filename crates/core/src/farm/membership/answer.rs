@@ -1,4 +1,4 @@
-//! Answers by ARP or neighbour discovery, as frames have them.
+//! ARP replies and neighbour advertisements, read from frames.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,18 +8,17 @@ use super::binding::LinkAddress;
 use crate::net::neighbour::Advertisement;
 use crate::net::wire::{ARP_LEN, ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV6, Ethernet};
 
-/// An answer by ARP or neighbour discovery: this place says that it has this address.
+/// An ARP reply or neighbour advertisement: a MAC address claims an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourReply {
-    /// The MAC that has the address, and the interface it was heard on.
+    /// Claiming MAC address, and the interface on which the frame arrived.
     pub place: LinkAddress,
-    /// The address.
     pub address: IpAddr,
 }
 
 impl NeighbourReply {
     /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour
-    /// advertisement. The error is what can be told of a malformed one: its Ethernet source.
+    /// advertisement. The error of a malformed frame has its Ethernet source.
     pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let Some((header, body)) = frame.split_at_checked(ETHERNET_LEN) else {
             return Ok(None);
@@ -35,8 +34,8 @@ impl NeighbourReply {
         }
     }
 
-    /// The Ethernet source need not be the ARP sender: bonded interfaces and virtual routers differ
-    /// there. The ARP sender is who frames must be sent to.
+    /// The Ethernet source may differ from the ARP sender with bonded interfaces and virtual
+    /// routers. Frames must be sent to the ARP sender.
     fn read_arp(from: LinkAddress, body: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv4Addr::UNSPECIFIED.into() };
         let arp = body.get(..ARP_LEN).and_then(|body| Arp::ref_from_bytes(body).ok()).ok_or(malformed)?;
@@ -48,8 +47,8 @@ impl NeighbourReply {
         Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
     }
 
-    /// A host that was asked alone may answer without naming its MAC: frames reach it where the
-    /// question did.
+    /// An answer to a unicast solicitation may omit the MAC address: frames reach the host at the
+    /// solicited one.
     fn read_advertisement(from: LinkAddress, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
         let found = Advertisement::read(frame).map_err(|_| malformed)?;

@@ -1,16 +1,15 @@
-//! Where the holder of an address, or of a MAC, is: the first place that answers, until it is
+//! Location of the holder of an IP or MAC address: the first place that answers, until it is
 //! silent.
 
 use core::fmt;
 
 use crate::net::wire::Mac;
 
-/// A MAC on the LAN of an interface.
+/// A MAC address on the LAN of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkAddress {
-    /// The MAC.
     pub mac: Mac,
-    /// The interface of this host that leads to it.
+    /// Index of this host's interface.
     pub ifindex: u32,
 }
 
@@ -20,43 +19,42 @@ impl fmt::Display for LinkAddress {
     }
 }
 
-/// Follows one holder over rounds of asking.
+/// Tracks one holder over rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding {
     place: Option<LinkAddress>,
-    /// Whether it answered since the last round.
+    /// True if the holder answered since the last round.
     answered: bool,
-    /// Rounds in a row without an answer.
     silent_rounds: u32,
-    /// Another place that says it is the holder, and whether it said so since the last round.
+    /// Another place that claims to be the holder, and true if it did so since the last round.
     claim: Option<(LinkAddress, bool)>,
-    /// The place can't be reached any more: its interface is gone.
+    /// True if the interface of the place is gone.
     stranded: bool,
 }
 
-/// The meaning of an answer.
+/// Meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BindingChange {
-    /// The first: the holder is there.
+    /// First answer: the holder is found.
     First,
-    /// From the holder, as expected.
+    /// Answer of the holder, as expected.
     Again,
-    /// From elsewhere, for the first time. At most once a round, however many claim it.
+    /// First claim from another place in a round.
     Claim {
-        /// Where the holder is.
+        /// Place of the holder.
         from: LinkAddress,
     },
-    /// From elsewhere, nothing new.
+    /// Further claim from another place.
     OldClaim,
-    /// From elsewhere, after the place where it was had gone.
+    /// Answer from another place, after the interface of the holder's place was removed.
     Landed {
-        /// Where the holder was.
+        /// Earlier place of the holder.
         from: LinkAddress,
     },
 }
 
 impl Binding {
-    /// A holder already known, with all rounds before it to answer.
+    /// Returns a known holder, as if it had answered in the current round.
     pub(super) fn at(place: LinkAddress) -> Binding {
         Binding { place: Some(place), answered: true, ..Binding::default() }
     }
@@ -65,12 +63,11 @@ impl Binding {
         self.place
     }
 
-    /// Rounds in a row without an answer.
+    /// Number of rounds in a row without an answer.
     pub(super) fn silent_rounds(&self) -> u32 {
         self.silent_rounds
     }
 
-    /// Takes in an answer.
     pub(super) fn note_reply(&mut self, place: LinkAddress) -> BindingChange {
         match (self.place, &mut self.claim) {
             (None, _) => {
@@ -98,8 +95,8 @@ impl Binding {
         }
     }
 
-    /// Ends a round. Once the holder has been silent for `rounds` of them, a claim made in the last
-    /// one is followed; gives where the holder was and where it is now.
+    /// Ends a round. Once the holder has been silent for `rounds`, a claim of the last round is
+    /// followed; returns the old and the new place.
     pub(super) fn end_round(&mut self, rounds: u32) -> Option<(LinkAddress, LinkAddress)> {
         let from = self.place?;
         self.silent_rounds = if self.answered { 0 } else { self.silent_rounds.saturating_add(1) };
@@ -116,13 +113,13 @@ impl Binding {
         None
     }
 
-    /// The holder's interface is gone: whoever answers next is followed, since nobody is left to be
+    /// The holder's interface is gone: the next answer is followed, since the old place can't be
     /// asked.
     pub(super) fn strand(&mut self) {
         self.stranded = self.place.is_some();
     }
 
-    /// Forgets where the holder is.
+    /// Forgets the holder's place.
     pub(super) fn clear(&mut self) {
         *self = Binding::default();
     }

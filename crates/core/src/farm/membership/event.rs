@@ -1,4 +1,4 @@
-//! Events of a membership, in words for the log.
+//! Events of a membership, with text for the log.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,119 +7,95 @@ use core::fmt;
 use super::answer::NeighbourReply;
 use super::binding::LinkAddress;
 
-/// An event, and the service it is about; `None` if it is about the whole farm.
+/// An event with its service; `None` if it is about the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceNotice {
-    /// The service's name.
     pub service: Option<String>,
-    /// The event.
     pub event: MembershipEvent,
 }
 
-/// An event of a server, or of a host that would be one. All but [`MembershipEvent::Moved`] and
-/// [`MembershipEvent::Refused`] call for a new plan.
+/// Event of a server, or of a host that claims to be one. All except [`MembershipEvent::Moved`] and
+/// [`MembershipEvent::Refused`] require a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
-    /// A server answered for the first time, or the way to it became known.
+    /// A server answered for the first time, or its next hop became known.
     Joined {
-        /// Its name.
         server: String,
-        /// Where it answered.
+        /// Place of the answer.
         place: LinkAddress,
     },
     /// A server has been silent for several rounds and takes no new sessions.
-    Silent {
-        /// Its name.
-        server: String,
-    },
+    Silent { server: String },
     /// A silent server answered again.
-    Returned {
-        /// Its name.
-        server: String,
-    },
-    /// A server is one no longer.
-    Removed {
-        /// Its name.
-        server: String,
-        /// Why.
-        why: Removal,
-    },
-    /// Another place claims to be the server, while it still answers from the old one. Not
-    /// followed.
+    Returned { server: String },
+    /// A server was removed.
+    Removed { server: String, why: Removal },
+    /// Another place claims to be the server, which still answers from its own. Not followed.
     Moved {
-        /// Its name.
         server: String,
-        /// Where it is.
+        /// Place of the server.
         from: LinkAddress,
-        /// Where it is said to be.
+        /// Place that claims the address.
         to: LinkAddress,
     },
-    /// The server had been silent at its old place for several rounds, and is now taken to be where
-    /// its address is answered.
+    /// The server had been silent for several rounds, and another place that answers for its
+    /// address is followed.
     Followed {
-        /// Its name.
         server: String,
-        /// Where it was.
+        /// Place of the server before.
         from: LinkAddress,
-        /// Where it is now.
+        /// Place of the server now.
         to: LinkAddress,
     },
-    /// The way to a server that is reached by routes now leads elsewhere.
+    /// The next hop of a server behind a router changed.
     Rerouted {
-        /// Its name.
         server: String,
-        /// Where frames for it went.
+        /// Next hop of the server before.
         from: LinkAddress,
-        /// Where they go now.
+        /// Next hop of the server now.
         to: LinkAddress,
     },
-    /// An answer was refused; told once for each MAC and reason.
-    Refused {
-        /// The answer.
-        reply: NeighbourReply,
-        /// Why.
-        refusal: ReplyRefusal,
-    },
+    /// An answer was refused; published once for each MAC address and reason.
+    Refused { reply: NeighbourReply, refusal: ReplyRefusal },
 }
 
-/// Why a server was removed.
+/// Reason why a server was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It has been silent for twice the rounds that drain it.
+    /// The server was silent for twice the rounds that drain it.
     Silent,
-    /// Its MAC is a listed server's, of this name.
+    /// The MAC address is that of the listed server with this name.
     Listed(String),
-    /// Its MAC is a router's or the director's.
+    /// The MAC address is a router's or the director's.
     NotAServer,
-    /// The configuration no longer has or allows it.
+    /// The configuration no longer lists or allows the server.
     Configuration,
 }
 
-/// Why an answer was refused.
+/// Reason why an answer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyRefusal {
-    /// The MAC is not on the `allow` list, or not the one the operator fixed.
+    /// The MAC address is not on the `allow` list, or not the configured one.
     NotAllowed,
     /// The service has `servers_max` servers.
     Full,
-    /// It says that it has the director's own address.
+    /// The answer claims the director's own address.
     ClaimsDirector,
-    /// It says that it has a router's address.
+    /// The answer claims a router's address.
     ClaimsRouter,
-    /// It is a router and says that it has a server's or service's address, as proxy ARP does.
+    /// A router claims a server's or service's address, as proxy ARP does.
     IsRouter,
-    /// Its MAC is a group address or zero.
+    /// The MAC address is a group address or zero.
     MulticastMac,
-    /// Its MAC is the director's.
+    /// The MAC address is the director's.
     OwnMac,
-    /// It answers for an address that the director itself announces.
+    /// The answer claims an address that the director itself announces.
     Announced,
-    /// Not as RFC 826 has it for IPv4 over Ethernet, or RFC 4861, section 7.1.2.
+    /// The frame violates RFC 826 for IPv4 over Ethernet, or RFC 4861, section 7.1.2.
     Malformed,
 }
 
 impl ReplyRefusal {
-    /// Every reason.
     pub const ALL: [ReplyRefusal; 9] = [
         ReplyRefusal::NotAllowed,
         ReplyRefusal::Full,
@@ -132,7 +108,7 @@ impl ReplyRefusal {
         ReplyRefusal::Malformed,
     ];
 
-    /// Its name in views and metrics.
+    /// Name in views and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             ReplyRefusal::NotAllowed => "not_allowed",
@@ -149,14 +125,14 @@ impl ReplyRefusal {
 }
 
 impl MembershipEvent {
-    /// Whether servers changed, so that a new plan is due.
+    /// True if servers changed, so that a new plan is due.
     pub fn changes_servers(&self) -> bool {
         !matches!(self, MembershipEvent::Moved { .. } | MembershipEvent::Refused { .. })
     }
 }
 
 impl ServiceNotice {
-    /// In words, where interfaces have the names that they have on this host.
+    /// Text with this host's interface names.
     pub fn sentence(&self, interface: impl Fn(u32) -> Option<String>) -> String {
         let at = |place: &LinkAddress| match interface(place.ifindex) {
             Some(name) => format!("{} on {name}", place.mac),
@@ -182,7 +158,7 @@ impl fmt::Display for MembershipEvent {
     }
 }
 
-/// An event, and how places are written.
+/// An event with the format of places.
 struct EventText<'a> {
     event: &'a MembershipEvent,
     at: &'a dyn Fn(&LinkAddress) -> String,

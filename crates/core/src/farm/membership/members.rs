@@ -16,8 +16,8 @@ use crate::farm::{self, Allow};
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
 
-/// The second round comes this soon after the first, in milliseconds: an answer lost at the start
-/// must not cost a whole interval.
+/// Interval between the first two rounds, in milliseconds, so that a lost answer at the start does
+/// not cost a whole interval.
 const SECOND_ROUND_MS: u64 = 1_000;
 
 /// The servers of one service, by name.
@@ -25,10 +25,10 @@ const SECOND_ROUND_MS: u64 = 1_000;
 pub(super) struct ServiceMembers {
     service: farm::Service,
     records: BTreeMap<String, ServerRecord>,
-    /// The hosts that answer for the addresses on the `allow` list.
+    /// Hosts that answer for the addresses on the `allow` list.
     allowed: BTreeMap<IpAddr, Binding>,
-    /// The hosts that answered for the service address before it was clear whether they are listed
-    /// or allowed.
+    /// Hosts that answered for the service address before all listed and allowed hosts were
+    /// resolved.
     waiting: BTreeMap<Mac, NeighbourReply>,
     strangers: RefusalLog,
     rounds_sent: u32,
@@ -63,7 +63,7 @@ impl ServiceMembers {
         self.configure(around, now_ms)
     }
 
-    /// Makes the members what the service says, keeping whom it still has, and asks anew.
+    /// Follows the service's settings, keeping known servers, and starts new rounds.
     fn configure(&mut self, around: &LocalNetwork, now_ms: u64) -> Vec<MembershipEvent> {
         let mut old = core::mem::take(&mut self.records);
         for server in &self.service.servers {
@@ -100,7 +100,7 @@ impl ServiceMembers {
     pub(super) fn resume(&mut self, known: &RestoredServer, around: &LocalNetwork, now_ms: u64) {
         let RestoredServer { server: name, place, .. } = known;
         let record = self.records.get_mut(name);
-        // The way to a server on another network leads over a router.
+        // Servers behind a router have the router's MAC address.
         let misplaced =
             around.excludes(place.mac) && !record.as_ref().is_some_and(|record| record.is_routed());
         if misplaced || !around.interfaces.contains_key(&place.ifindex) {
@@ -125,25 +125,25 @@ impl ServiceMembers {
         events
     }
 
-    /// Begins anew with asking, as after a change of the director's interfaces.
+    /// Restarts the rounds, for instance after a change of the director's interfaces.
     pub(super) fn start_round(&mut self, now_ms: u64) {
         self.rounds_sent = 0;
         self.next_round_ms = now_ms;
     }
 
-    /// Whether an answer for this address means anything here.
+    /// True if the service needs answers for this address.
     pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.has_address(address)
             || self.allowed.contains_key(&address)
             || self.records.values().any(|record| record.address == Some(address))
     }
 
-    /// Whether this is an address of the service.
+    /// True if this is an address of the service.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         self.service.addresses.iter().any(|service| service.ip() == address)
     }
 
-    /// Takes in an answer that [`LocalNetwork::judge`] found credible.
+    /// Applies an answer that [`LocalNetwork::judge`] accepted.
     pub(super) fn note_reply(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
         let mut events = Vec::new();
         if let Some(binding) = self.allowed.get_mut(&reply.address) {
@@ -162,7 +162,7 @@ impl ServiceMembers {
         events
     }
 
-    /// Someone answers for a listed server's own address.
+    /// Applies an answer for a listed server's own address.
     fn note_listed(&mut self, name: &str, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         let Some(record) = self.records.get_mut(name) else {
             return Vec::new();
@@ -175,10 +175,10 @@ impl ServiceMembers {
         events
     }
 
-    /// Someone answers for the service address (LSMAC, section 3.1).
+    /// Applies an answer for the service address (LSMAC, section 3.1).
     fn note_discovered(&mut self, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         if !self.discovers() {
-            // Where every host decides, each answers for its own addresses.
+            // With `every-host` each host answers for its own addresses.
             let conflicting = self.service.announce && !self.service.is_on_every_host();
             return conflicting
                 .then(|| self.strangers.refuse(*reply, ReplyRefusal::Announced))
@@ -201,7 +201,7 @@ impl ServiceMembers {
         self.admit(*reply, now_ms).into_iter().collect()
     }
 
-    /// Makes a server of who answered, if that is allowed.
+    /// Adds a discovered server, if it is allowed.
     fn admit(&mut self, reply: NeighbourReply, now_ms: u64) -> Option<MembershipEvent> {
         let place = reply.place;
         if self.records.values().any(|record| record.has_mac(place.mac)) {
@@ -226,7 +226,7 @@ impl ServiceMembers {
         waiting.into_values().filter_map(|reply| self.admit(reply, now_ms)).collect()
     }
 
-    /// A discovered server whose MAC turns out to be a listed server's is that server.
+    /// Removes a discovered server whose MAC address turns out to be a listed server's.
     fn merge(&mut self, listed: &str) -> Option<MembershipEvent> {
         let place = self.records.get(listed)?.place()?;
         let name = place.mac.to_string();
@@ -239,7 +239,7 @@ impl ServiceMembers {
     }
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
-        // Of servers that routes lead to nobody is asked for, however many there are.
+        // Servers behind routers are not resolved here, however many there are.
         let listed_unanswered = || {
             !self.service.is_routed()
                 && self.records.values().any(|record| record.address_to_resolve().is_some())
@@ -248,7 +248,7 @@ impl ServiceMembers {
         sends_round.then_some(self.next_round_ms)
     }
 
-    /// Ends the last round and begins another: adds the addresses to ask for.
+    /// Ends a round and starts the next: adds the addresses to request.
     pub(super) fn round(&mut self, now_ms: u64, requests: &mut BTreeSet<IpAddr>) -> Vec<MembershipEvent> {
         let events = if self.rounds_sent > 0 { self.end_round(now_ms) } else { Vec::new() };
         self.rounds_sent = self.rounds_sent.saturating_add(1);
@@ -273,7 +273,7 @@ impl ServiceMembers {
         for name in self.names(|record| record.source == ServerOrigin::Listed) {
             events.extend(self.merge(&name));
         }
-        // When all are silent at once, it is more likely that the director cannot hear them.
+        // If all are silent at once, the director's own link is the likely cause.
         if !self.service.keep_last || self.records.values().any(ServerRecord::is_present) {
             for server in self.names(|record| record.is_gone(rounds)) {
                 self.records.remove(&server);
@@ -284,8 +284,8 @@ impl ServiceMembers {
         events
     }
 
-    /// Removes discovered servers that the `allow` list no longer names, once it is known whose
-    /// MACs its addresses stand for.
+    /// Removes discovered servers that the `allow` list no longer names, once all its addresses are
+    /// resolved.
     fn remove_who_is_not_allowed(&mut self) -> Vec<MembershipEvent> {
         if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();
@@ -331,7 +331,7 @@ impl ServiceMembers {
             })
     }
 
-    /// Whether someone listed or allowed has yet to say where it is.
+    /// True if a listed or allowed host is not resolved yet.
     fn is_unresolved(&self) -> bool {
         self.records.values().any(ServerRecord::is_missing)
             || self.allowed.values().any(|binding| binding.place().is_none())

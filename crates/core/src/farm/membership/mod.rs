@@ -1,18 +1,16 @@
-//! The servers and their MAC addresses, by ARP and neighbour discovery (LSMAC,
-//! section 3.1), or from the routes to them.
+//! Servers and their MAC addresses, by ARP and neighbour discovery (LSMAC, section 3.1), or by
+//! routes.
 //!
-//! The director asks everyone on its links for a service address; every MAC that answers is a
-//! server. Servers the operator listed are asked for by their own address. A silent server is
-//! drained, then removed. Discovery is not identity: answers pass an `allow` list, a cap, and
-//! [`LocalNetwork`], and whoever claims another's place is logged first and followed only when the
-//! other is gone.
+//! The director requests a service address on its links; every MAC address that answers is a
+//! server. Listed servers are requested by their own address. A silent server is drained, then
+//! removed. Discovery is not identity: answers pass an `allow` list, a limit, and [`LocalNetwork`].
+//! A host that claims another's place is logged first, and followed only once the other is silent.
 //!
-//! Servers of methods `nat` and `tunnel` may be on other networks, where nobody answers: they are
-//! listed, the way to each comes in with [`LocalNetwork::hops`], and only probes tell whether they
-//! work.
+//! Servers of methods `nat` and `tunnel` may be on other networks, where no answers come from. They
+//! are listed, their next hops arrive in [`LocalNetwork::hops`], and only probes show if they work.
 //!
-//! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
-//! [`ServiceNotice`]s come out, [`Membership::members`] is the state.
+//! [`Membership`] is a state machine: frames and the time go in, addresses to request and
+//! [`ServiceNotice`]s come out, and [`Membership::members`] is the state.
 
 mod answer;
 mod binding;
@@ -41,12 +39,12 @@ use crate::path::tables::SERVICE_SERVERS_MAX;
 use members::ServiceMembers;
 use refusal_log::RefusalLog;
 
-/// Where a server is known from.
+/// Origin of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerOrigin {
-    /// The operator listed it.
+    /// Listed by the operator.
     Listed,
-    /// It answered for the service address; its name is its MAC.
+    /// Answered for the service address; the name is the MAC address.
     Discovered,
 }
 
@@ -55,66 +53,65 @@ pub enum ServerOrigin {
 pub struct Member {
     /// Unique within its service.
     pub name: String,
-    /// Its own address; not known of discovered servers.
+    /// Own address; `None` for discovered servers.
     pub address: Option<IpAddr>,
-    /// Where its frames go; `None` until that is known, and for a local server.
+    /// Destination of its frames; `None` until known, and for a local server.
     pub mac: Option<Mac>,
-    /// The interface that leads to it; as `mac`.
+    /// Interface that leads to the server; `None` as for `mac`.
     pub ifindex: Option<u32>,
-    /// The way to it, if it is reached by routes and not on the link.
+    /// Next hop, if the server is found by routes.
     pub hop: Option<ServerRoute>,
     /// Share of new sessions; 1 for discovered servers.
     pub weight: u16,
-    /// Whether it takes new sessions only while no server without this can serve.
+    /// True if the server takes new sessions only while no other one can serve.
     pub backup: bool,
-    /// Whether it is this host itself.
+    /// True if the server is this host itself.
     pub local: bool,
-    /// Whether it has been silent for so long that it takes no new sessions.
+    /// True if the server has been silent for so long that it takes no new sessions.
     pub draining: bool,
-    /// Where it is known from.
     pub source: ServerOrigin,
-    /// When it last joined, fell silent or returned, in milliseconds.
+    /// Time of the last joining, silence or return, in milliseconds.
     pub since_ms: u64,
-    /// When it last answered, in milliseconds; never for one that is reached by routes.
+    /// Time of the last answer in milliseconds; `None` for servers found by routes.
     pub last_seen_ms: Option<u64>,
 }
 
-/// The questions of a round of discovery.
+/// Requests and results of a discovery round.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DiscoveryRound {
-    /// Addresses to ask everyone for, on every interface: by ARP, or by neighbour solicitation.
+    /// Addresses to request on every interface, by ARP or neighbour solicitation.
     pub requests: Vec<IpAddr>,
-    /// The meaning of the silence since the last round.
+    /// Events caused by silence since the last round.
     pub notices: Vec<ServiceNotice>,
 }
 
-/// A server that a running data plane already sends to, known again after a restart.
+/// A server in the tables of a running data plane, restored after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredServer {
-    /// Its service.
+    /// Name of the service.
     pub service: String,
-    /// Its name: a listed server's, or the MAC of a discovered one.
+    /// Name of the server: that of a listed server, or the MAC address of a discovered one.
     pub server: String,
-    /// Where its frames go.
+    /// Destination of its frames.
     pub place: LinkAddress,
-    /// The way to it, if it is reached by routes.
+    /// Next hop, if the server is found by routes.
     pub hop: Option<ServerRoute>,
 }
 
-/// The servers of all services.
+/// Servers of all services.
 #[derive(Clone, Debug, Default)]
 pub struct Membership {
     surroundings: LocalNetwork,
     services: BTreeMap<String, ServiceMembers>,
-    /// The hosts that claimed a place of the director or a router.
+    /// Refused claims of an address of the director or a router.
     impostors: RefusalLog,
 }
 
 impl Membership {
-    /// The most impostors remembered, beyond which they are counted but not logged.
+    /// Maximum number of impostors remembered; further ones are counted but not logged.
     const IMPOSTORS_MAX: usize = 4 * SERVICE_SERVERS_MAX;
 
-    /// A farm of these services, none of whose servers has been heard of.
+    /// Returns the membership of a farm without any answer yet.
     pub fn new(services: &[farm::Service], surroundings: LocalNetwork, now_ms: u64) -> Membership {
         let impostors = RefusalLog::new(Self::IMPOSTORS_MAX);
         let mut membership = Membership { surroundings, services: BTreeMap::new(), impostors };
@@ -122,7 +119,7 @@ impl Membership {
         membership
     }
 
-    /// Goes on with other services after a reload. Servers of services that stay, stay.
+    /// Follows the services of a reload. Servers of remaining services stay.
     pub fn reconfigure(&mut self, services: &[farm::Service], now_ms: u64) -> Vec<ServiceNotice> {
         let mut old = core::mem::take(&mut self.services);
         let mut notices = Vec::new();
@@ -140,8 +137,8 @@ impl Membership {
         notices
     }
 
-    /// Takes in what is newly known of the director's interfaces, its addresses, the routers and
-    /// the ways to servers. A host that turns out to be a router is a server no longer.
+    /// Applies changes of the director's interfaces, addresses, routers and next hops. A server
+    /// that turns out to be a router is removed.
     pub fn surroundings(&mut self, surroundings: LocalNetwork, now_ms: u64) -> Vec<ServiceNotice> {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
@@ -151,16 +148,16 @@ impl Membership {
         self.each_service(|members, surroundings| members.surroundings_changed(surroundings, now_ms))
     }
 
-    /// Takes back, after a restart, a server that the data plane already sends to. It has as many
-    /// rounds to answer as any other. Those of services and servers that are gone are ignored.
+    /// Restores a server of a running data plane after a restart. It has as many rounds to answer
+    /// as any other. Unknown services and servers are ignored.
     pub fn resume(&mut self, known: &RestoredServer, now_ms: u64) {
         if let Some(members) = self.services.get_mut(&known.service) {
             members.resume(known, &self.surroundings, now_ms);
         }
     }
 
-    /// Takes in a frame received on an interface. Frames that answer neither ARP nor neighbour
-    /// discovery, or are about addresses that mean nothing to the farm, change nothing.
+    /// Applies a received frame. Frames other than ARP replies and neighbour advertisements, and
+    /// those about unknown addresses, are ignored.
     pub fn frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<ServiceNotice> {
         match NeighbourReply::read(ifindex, frame) {
             Ok(Some(reply)) => self.answer(now_ms, reply),
@@ -169,7 +166,7 @@ impl Membership {
         }
     }
 
-    /// Takes in an answer: this MAC says that it has this address.
+    /// Applies an answer: a MAC address claims an IP address.
     pub fn answer(&mut self, now_ms: u64, reply: NeighbourReply) -> Vec<ServiceNotice> {
         let concerns_servers = self.services.values().any(|members| members.is_concerned(reply.address));
         if !concerns_servers && !self.surroundings.is_concerned(reply.address) {
@@ -182,13 +179,13 @@ impl Membership {
         self.each_service(|members, _| members.note_reply(now_ms, &reply))
     }
 
-    /// When the next round is due, in milliseconds; `None` if no service ever asks.
+    /// Time of the next round in milliseconds; `None` if no service needs any.
     pub fn next_round_at(&self) -> Option<u64> {
         self.services.values().filter_map(ServiceMembers::next_round_at).min()
     }
 
-    /// Draws the conclusions from the silence since the last round, and begins the next, for each
-    /// service whose time it is.
+    /// Evaluates the silence since the last round, and starts the next one, for each service whose
+    /// round is due.
     pub fn round(&mut self, now_ms: u64) -> DiscoveryRound {
         let mut requests = BTreeSet::new();
         let notices = self.each_service(|members, _| {
@@ -198,18 +195,17 @@ impl Membership {
         DiscoveryRound { requests: requests.into_iter().collect(), notices }
     }
 
-    /// The servers of a service, in order of name.
+    /// Returns the servers of a service, sorted by name.
     pub fn members(&self, service: &str) -> Vec<Member> {
         self.services.get(service).map(ServiceMembers::members).unwrap_or_default()
     }
 
-    /// One of them.
     pub fn member(&self, service: &str, server: &str) -> Option<Member> {
         self.services.get(service)?.member(server)
     }
 
-    /// How many answers were refused, by reason: those of a service, or with `None` those refused
-    /// whatever the service.
+    /// Returns the numbers of refused answers by reason: those of a service, or with `None` those
+    /// refused for the whole farm.
     pub fn refused(&self, service: Option<&str>) -> RefusalCounts {
         match service {
             None => self.impostors.refused(),

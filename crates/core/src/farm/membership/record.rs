@@ -1,4 +1,4 @@
-//! One server of a service as it is known.
+//! State of one server of a service.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use super::{Member, RestoredServer, ServerOrigin};
 use crate::farm;
 use crate::net::wire::Mac;
 
-/// A server, listed or discovered.
+/// A listed or discovered server.
 #[derive(Clone, Debug)]
 pub(super) struct ServerRecord {
     pub(super) name: String,
@@ -20,10 +20,10 @@ pub(super) struct ServerRecord {
     pub(super) backup: bool,
     pub(super) source: ServerOrigin,
     pub(super) local: bool,
-    /// The MAC that the operator fixed.
+    /// MAC address configured by the operator.
     pub(super) fixed: Option<Mac>,
     pub(super) draining: bool,
-    /// It is reached by routes: nobody is asked where it is, and [`ServerRecord::hop`] is the way.
+    /// True if the server is found by routes: no ARP is needed, and `hop` is its next hop.
     routed: bool,
     hop: Option<ServerRoute>,
     binding: Binding,
@@ -75,7 +75,7 @@ impl ServerRecord {
         }
     }
 
-    /// Whether this is what the operator lists, weight and `backup` aside.
+    /// True if the record matches the operator's listing, except weight and `backup`.
     pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
         self.source == ServerOrigin::Listed
             && self.address == Some(server.address)
@@ -83,33 +83,33 @@ impl ServerRecord {
             && self.routed == routed
     }
 
-    /// Where it is, if that is known and it isn't this host.
+    /// Place of the server, if it is known and isn't this host.
     pub(super) fn place(&self) -> Option<LinkAddress> {
         if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.binding.place() }
     }
 
-    /// Whether this MAC is its own. One that is reached by routes may stand behind a gateway's.
+    /// True if this MAC address is the server's own. Servers behind a router have the router's.
     pub(super) fn has_mac(&self, mac: Mac) -> bool {
         let found = self.place().is_some_and(|place| place.mac == mac);
         self.fixed == Some(mac) || (found && !self.routed)
     }
 
-    /// The address that everyone must be asked for to find it.
+    /// Address to request for the server, if needed.
     pub(super) fn address_to_resolve(&self) -> Option<IpAddr> {
         self.address.filter(|_| !self.local && !self.routed)
     }
 
-    /// Whether it has yet to be found.
+    /// True if the server is not resolved yet.
     pub(super) fn is_missing(&self) -> bool {
         !self.local && self.place().is_none()
     }
 
-    /// Whether it is there: here, or found and not silent.
+    /// True if the server is this host, or resolved and not silent.
     pub(super) fn is_present(&self) -> bool {
         self.local || (self.place().is_some() && !self.draining)
     }
 
-    /// Takes in an answer in its name.
+    /// Applies an answer for the server.
     pub(super) fn note_reply(&mut self, place: LinkAddress, now_ms: u64) -> Option<MembershipEvent> {
         let server = self.name.clone();
         match self.binding.note_reply(place) {
@@ -137,10 +137,11 @@ impl ServerRecord {
         }
     }
 
-    /// Ends a round: follows it if it has moved, drains it if it has been silent for `rounds`.
+    /// Ends a round: follows the server if it has moved, drains it if it has been silent for
+    /// `rounds`.
     ///
-    /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as
-    /// they do for one that is reached by routes.
+    /// Silence of a server with a configured MAC address, or behind a router, means nothing; only
+    /// probes count there.
     pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<MembershipEvent> {
         if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
@@ -155,12 +156,12 @@ impl ServerRecord {
         })
     }
 
-    /// Whether it was only ever heard, and has been silent for twice the rounds that drain it.
+    /// True if the server is a discovered one, silent for twice the rounds that drain it.
     pub(super) fn is_gone(&self, rounds: u32) -> bool {
         self.source == ServerOrigin::Discovered && self.binding.silent_rounds() >= rounds.saturating_mul(2)
     }
 
-    /// Places it where a running data plane has it.
+    /// Restores the place from a running data plane.
     pub(super) fn resume(&mut self, known: &RestoredServer) {
         if !self.is_missing() || self.fixed.is_some_and(|fixed| fixed != known.place.mac) {
             return;
@@ -175,10 +176,9 @@ impl ServerRecord {
         self.routed
     }
 
-    /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the
-    /// way known last is kept, with the sessions on it: the kernel asks again, and probes tell
-    /// whether it works. So is the address of this host's that sessions have towards it, for as
-    /// long as the host has that: another one is no reason to break them.
+    /// Follows the next hop of a server found by routes. While the next hop is unresolved the last
+    /// one is kept, with its sessions: the kernel resolves it again, and probes show if it works.
+    /// The source address of existing sessions is kept as long as this host has it.
     fn follow(&mut self, around: &LocalNetwork, now_ms: u64) -> Option<MembershipEvent> {
         let mut hop = *around.hops.get(&self.address?)?;
         if let Some(before) = self.hop.filter(|before| before.place.ifindex == hop.place.ifindex)
@@ -199,7 +199,7 @@ impl ServerRecord {
         })
     }
 
-    /// Forgets where it is, if that is where a server cannot be, and whether it is this host.
+    /// Forgets the place if no server can be there, and updates `local`.
     pub(super) fn surroundings_changed(
         &mut self,
         around: &LocalNetwork,
@@ -231,7 +231,7 @@ impl ServerRecord {
         events
     }
 
-    /// A fixed MAC with one interface to reach it by needs nobody to be asked.
+    /// A configured MAC address with a single interface needs no request.
     fn place_fixed(&mut self, around: &LocalNetwork) {
         let mut interfaces = around.interfaces.keys();
         if let (Some(mac), Some(&ifindex), None, true) =

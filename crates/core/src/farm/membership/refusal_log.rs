@@ -1,5 +1,4 @@
-//! Those who were refused: all counted, each logged once, no more remembered than there is room
-//! for.
+//! Refused answers: all are counted, and each is logged once while there is room to remember it.
 
 use alloc::collections::BTreeSet;
 
@@ -7,23 +6,22 @@ use super::answer::NeighbourReply;
 use super::event::{MembershipEvent, ReplyRefusal};
 use crate::net::wire::Mac;
 
-/// How many answers were refused, by reason.
+/// Number of refused answers by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RefusalCounts([u64; ReplyRefusal::ALL.len()]);
 
 impl RefusalCounts {
-    /// How many for this reason.
+    /// Number for this reason.
     pub fn count(&self, refusal: ReplyRefusal) -> u64 {
         self.0[refusal as usize]
     }
 
-    /// All reasons with their counts.
+    /// Returns all reasons with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (ReplyRefusal, u64)> + '_ {
         ReplyRefusal::ALL.into_iter().map(|refusal| (refusal, self.count(refusal)))
     }
 }
 
-/// The memory of refusals.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RefusalLog {
     max: usize,
@@ -32,12 +30,12 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// Remembers up to `max` pairs of MAC and reason.
+    /// Returns a log that remembers up to `max` pairs of MAC address and reason.
     pub(super) fn new(max: usize) -> RefusalLog {
         RefusalLog { max, ..RefusalLog::default() }
     }
 
-    /// Counts a refusal; gives the event the first time, as long as there is room to remember it.
+    /// Counts a refusal. Returns the event on the first occurrence, if it can be remembered.
     pub(super) fn refuse(&mut self, reply: NeighbourReply, refusal: ReplyRefusal) -> Option<MembershipEvent> {
         let count = &mut self.refused.0[refusal as usize];
         *count = count.saturating_add(1);

@@ -1,4 +1,4 @@
-//! The neighbours that must not be taken for a server: the director itself and the routers.
+//! Neighbours that are no servers: the director itself and the routers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -12,59 +12,56 @@ use crate::net::wire::Mac;
 /// The director's own interfaces and addresses, and its routers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LocalNetwork {
-    /// The director's interfaces that lead to servers, by index, with their own MAC.
+    /// Interfaces of the director that lead to servers, by index, with their MAC addresses.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// The director's own addresses, on whatever interface.
+    /// The director's own addresses on all interfaces.
     pub addresses: BTreeSet<IpAddr>,
-    /// The gateways of its routes.
+    /// Gateways of its routes.
     pub routers: Vec<Router>,
-    /// The ways to servers that are reached by routes (methods `nat` and `tunnel`), by server
-    /// address, as far as they are known.
+    /// Known next hops of servers found by routes (methods `nat` and `tunnel`), by server address.
     pub hops: BTreeMap<IpAddr, ServerRoute>,
 }
 
-/// The way to a server that may be on another network.
+/// Path to a server that may be on another network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerRoute {
-    /// Where frames go: to the server itself, or to the gateway before it.
+    /// Destination of frames: the server itself, or the next router.
     pub place: LinkAddress,
     /// The director's address towards the server.
     pub own: IpAddr,
-    /// The director's address that servers accept tunnels from.
+    /// The director's address from which servers accept tunnels.
     pub tunnel: IpAddr,
-    /// The longest packet that the way takes, in bytes.
+    /// MTU of the path, in bytes.
     pub mtu: u16,
-    /// Whether the server is on the link itself, with no router before it.
+    /// True if the server is on the link, not behind a router.
     pub on_link: bool,
 }
 
-/// A gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Router {
-    /// Its address.
     pub address: IpAddr,
-    /// Its MAC, once the host has resolved it.
+    /// MAC address, once the kernel has resolved it.
     pub mac: Option<Mac>,
 }
 
 impl LocalNetwork {
-    /// Whether an answer for this address is worth judging.
+    /// True if an answer for this address has to be judged.
     pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.routers.iter().any(|router| router.address == address)
     }
 
-    /// Whether this host has the address.
+    /// True if this host has the address.
     pub(super) fn is_local(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 
-    /// Whether this MAC cannot be a server's.
+    /// True if this MAC address can't be a server's.
     pub(super) fn excludes(&self, mac: Mac) -> bool {
         self.is_own(mac) || self.is_router(mac)
     }
 
-    /// Whether an answer may be believed. `service_address`: it is for a service's address, which
-    /// the director may have too, being a server itself (LSMAC, section 4.2.4).
+    /// Judges an answer. `service_address` is true for a service's address, which the director may
+    /// have too if it is also a server (LSMAC, section 4.2.4).
     pub(super) fn judge(&self, reply: &NeighbourReply, service_address: bool) -> Result<(), ReplyRefusal> {
         let LinkAddress { mac, .. } = reply.place;
         let address = reply.address;

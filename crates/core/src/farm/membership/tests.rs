@@ -394,7 +394,7 @@ fn a_restart_knows_the_servers_that_packets_go_to() {
     let mut lan = Lan { membership, now_ms: 0 };
     assert_eq!(lan.names(), [name(2), "web11".into()]);
     assert_eq!(lan.member("web11").unwrap().mac, Some(mac(1)));
-    // They have as long to answer as servers that just did.
+    // Restored servers have as long to answer as servers that just answered.
     assert_eq!(lan.rounds(ROUNDS + 1, &[]), []);
 }
 

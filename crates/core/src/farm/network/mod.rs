@@ -1,4 +1,4 @@
-//! The network around this host, as its kernel knows it: interfaces, addresses, routes and
+//! Network configuration of this host, from its kernel: interfaces, addresses, routes and
 //! neighbours.
 
 mod pick;
@@ -16,81 +16,77 @@ use core::net::IpAddr;
 use crate::farm::membership::{LocalNetwork, Router};
 use crate::net::wire::Mac;
 
-/// The kernel's answer when it was asked.
+/// Network configuration at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Interfaces by index.
     pub interfaces: BTreeMap<u32, Interface>,
-    /// The gateways of all routes, each once, ordered by address.
+    /// Gateways of all routes without duplicates, sorted by address.
     pub gateways: Vec<Router>,
-    /// The routes of the main table.
+    /// Routes of the main table.
     pub routes: Vec<KernelRoute>,
-    /// The MACs of neighbours, by interface and address, as far as the kernel has resolved them.
+    /// Resolved neighbours by interface and address.
     pub neighbours: BTreeMap<(u32, IpAddr), Mac>,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
-    /// Its MAC address; zeros where it has none.
+    /// MAC address; zero if the interface has none.
     pub mac: Mac,
-    /// Its addresses with their prefix lengths, the oldest first.
+    /// Addresses with prefix lengths, oldest first.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Whether it is switched on; a cable may be missing all the same.
+    /// True if the interface is administratively up; it may lack carrier.
     pub up: bool,
-    /// Whether there is a cable, and something at its other end.
+    /// True if the interface has carrier.
     pub carrier: bool,
-    /// The longest packet it takes, in bytes, without link header.
+    /// MTU in bytes, without link header.
     pub mtu: u32,
-    /// Whether it leads back to this host.
+    /// True for a loopback interface.
     pub loopback: bool,
-    /// Whether it speaks Ethernet, which rewriting MAC addresses needs.
+    /// True for Ethernet, which rewriting of MAC addresses needs.
     pub ethernet: bool,
 }
 
-/// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// Where it leads, with the length of the prefix.
+    /// Destination with prefix length.
     pub destination: (IpAddr, u8),
-    /// Among routes to one destination, the lowest is taken.
+    /// Metric: the lowest among routes to one destination is used.
     pub priority: u32,
-    /// By which interface; none for some routes that only refuse. Of several next hops, the first.
+    /// Interface; `None` for some unreachable routes. The first of several next hops.
     pub ifindex: Option<u32>,
-    /// Whether the destination is on the link itself, and not behind a gateway.
+    /// True if the destination is on the link, not behind a gateway.
     pub on_link: bool,
-    /// The router that it is behind; with `on_link` false and no gateway, the route refuses.
+    /// Gateway; if `None` and `on_link` is false, the route rejects packets.
     pub gateway: Option<IpAddr>,
 }
 
-/// The next station on the way to an address.
+/// Next hop to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The interface that leads there.
+    /// Index of the interface.
     pub ifindex: u32,
-    /// The station's MAC, once the kernel has resolved it.
+    /// MAC address, once the kernel has resolved it.
     pub mac: Option<Mac>,
-    /// The router whose MAC that is; `None` where the address is on the link itself.
+    /// Gateway; `None` if the address is on the link.
     pub gateway: Option<IpAddr>,
-    /// The longest packet that the interface takes, in bytes.
+    /// MTU of the interface, in bytes.
     pub mtu: u32,
 }
 
 impl Network {
-    /// The interface by which this address is reached on the link, without a gateway.
+    /// Returns the interface by which this address is reached on the link, without a gateway.
     ///
-    /// Only the main table counts, and no policy routing.
+    /// Only the main table counts, without policy routing.
     pub fn route_to(&self, address: IpAddr) -> Option<u32> {
         let best = self.best_route(address)?;
         best.ifindex.filter(|_| best.on_link)
     }
 
-    /// Where packets to this address go first: to the address itself on the link, else to a
-    /// gateway. `None` where no route leads there, and for this host's own addresses.
+    /// Returns the next hop to this address: the address itself on the link, or a gateway. `None`
+    /// without a route, and for this host's own addresses.
     ///
-    /// Only the main table counts, and no policy routing.
+    /// Only the main table counts, without policy routing.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
         let best = self.best_route(address).filter(|_| !self.is_local(address))?;
         let ifindex = best.ifindex.filter(|_| best.on_link || best.gateway.is_some())?;
@@ -108,12 +104,12 @@ impl Network {
         matching.min_by_key(|route| (Reverse(route.destination.1), route.priority))
     }
 
-    /// Whether this host has the address, on whatever interface.
+    /// True if this host has the address, on any interface.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.addresses().any(|own| own == address)
     }
 
-    /// The addresses that must not be taken for a server, for a director on these interfaces.
+    /// Returns the neighbours that are no servers, for a director on these interfaces.
     pub fn surroundings(&self, ifindexes: impl Iterator<Item = u32>) -> LocalNetwork {
         let found = ifindexes.filter_map(|ifindex| Some((ifindex, self.interfaces.get(&ifindex)?.mac)));
         LocalNetwork {
@@ -124,10 +120,10 @@ impl Network {
         }
     }
 
-    /// The address by which this host speaks to `destination` on an interface: one of the same
-    /// subnet where it has one there, else another of that interface, else another of this host. It
-    /// is of the destination's family, and link-local only if the destination is (RFC 6724, section
-    /// 5, rule 2).
+    /// Returns the source address for `destination` on an interface: one of the same subnet if
+    /// possible, else another one of that interface, else another one of this host. The address has
+    /// the destination's family, and is link-local only if the destination is (RFC 6724, section 5,
+    /// rule 2).
     ///
     /// Never `destination` itself, which a director that is also a server has too.
     pub fn source_for(&self, ifindex: u32, destination: IpAddr) -> Option<IpAddr> {
@@ -135,7 +131,7 @@ impl Network {
         let elsewhere = self.interfaces.values().filter(|interface| interface.up && !interface.loopback);
         let others = elsewhere.flat_map(|interface| &interface.addresses);
         let same_subnet = there.addresses.iter().filter(|subnet| is_within(destination, **subnet));
-        // One that is alone in its network comes last: it is a service's, most likely.
+        // Host prefixes come last: such an address is most likely a service's.
         let is_alone = |(own, bits): &&(IpAddr, u8)| *bits == if own.is_ipv4() { 32 } else { 128 };
         let of_networks = there.addresses.iter().filter(|own| !is_alone(own));
         let candidates = same_subnet.chain(of_networks).chain(&there.addresses).chain(others);
@@ -145,17 +141,17 @@ impl Network {
         })
     }
 
-    /// The address by which this host speaks to another one, perhaps behind a gateway.
+    /// Returns the source address for a destination that may be behind a gateway.
     pub fn source_towards(&self, address: IpAddr) -> Option<IpAddr> {
         let next = self.next_hop(address)?;
-        // An IPv6 gateway is mostly known by its link-local address, which no server can answer.
+        // IPv6 gateways mostly have link-local addresses, which remote servers can't answer.
         let gateway = next.gateway.filter(|gateway| {
             gateway.is_ipv4() == address.is_ipv4() && (gateway.is_ipv4() || !is_link_local(*gateway))
         });
         self.source_for(next.ifindex, gateway.unwrap_or(address))
     }
 
-    /// This host's addresses on its links, for a sentence.
+    /// Returns this host's addresses on its links, as text.
     pub fn own_addresses(&self) -> String {
         let interfaces = self.interfaces.values().filter(|interface| !interface.loopback);
         let addresses: Vec<String> =
@@ -168,8 +164,8 @@ impl Network {
     }
 }
 
-/// Whether the address means something on its own link only (RFC 4291, section 2.5.6). Every
-/// interface has one over IPv6; over IPv4 they are addresses like others.
+/// True if the address is valid on its own link only (RFC 4291, section 2.5.6). Every IPv6
+/// interface has one; IPv4 link-local addresses are treated as others.
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

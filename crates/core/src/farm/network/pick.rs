@@ -1,5 +1,5 @@
-//! Which interfaces a director works on: those named in the file, else all that clients' packets
-//! may come by.
+//! Selection of a director's interfaces: those named in the file, or all by which clients' packets
+//! may arrive.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -11,26 +11,24 @@ use super::{Interface, Network, is_link_local};
 use crate::farm::Service;
 use crate::net::wire::Mac;
 
-/// Why a director can't work on the interfaces that it should.
+/// Reason why no interfaces could be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
-    /// A configured interface is not there.
+    /// A configured interface does not exist.
     #[error("there is no interface {name:?} here: there are {}", known.join(", "))]
     NoSuchInterface {
-        /// As configured.
+        /// Name in the file.
         name: String,
-        /// Those that could be meant.
         known: Vec<String>,
     },
-    /// MAC addresses cannot be rewritten there.
+    /// A configured interface is not Ethernet, so MAC addresses cannot be rewritten.
     #[error("interface {name} is not Ethernet, and {why}: the director sends Ethernet frames, and no others")]
     NotEthernet {
-        /// The interface.
         name: String,
-        /// Why it matters.
+        /// Reason why the interface is needed, in words.
         why: String,
     },
-    /// Nothing to work on.
+    /// No usable interface exists.
     #[error(
         "no Ethernet interface of this host is up and has an address or a route over it: name the interfaces in [engine], \
          as in interfaces = [\"eth0\"]"
@@ -39,13 +37,13 @@ pub enum PickError {
 }
 
 impl Network {
-    /// The interfaces of these names with their MACs. With no names, every Ethernet interface that
-    /// is up and leads somewhere, since clients' packets may come by any: it has an address, or a
-    /// route goes over it. Those by which listed servers are reached are among them even while they
-    /// are down; servers by `nat` and `tunnel` may be behind a gateway there.
+    /// Returns the interfaces of these names with their MAC addresses. Without names, returns every
+    /// Ethernet interface that is up and has an address or a route, since clients' packets may
+    /// arrive on any. Interfaces that lead to listed servers are included even while down; servers
+    /// by `nat` and `tunnel` may be behind a gateway there.
     ///
     /// # Errors
-    /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
+    /// A name doesn't exist, an interface isn't Ethernet, or none is left.
     pub fn pick_interfaces(
         &self,
         configured: &[String],
@@ -77,9 +75,9 @@ impl Network {
         Ok(ifindex)
     }
 
-    /// Interfaces by which answers of these services' servers come in, or what they say by
-    /// themselves comes back: those that lead to servers and service addresses, and the default
-    /// routes'. Where a service address is on no link, it is every one that leads somewhere.
+    /// Returns the interfaces by which replies and later packets of these services' servers arrive:
+    /// those that lead to servers and service addresses, and those of default routes. If a service
+    /// address is on no link, every interface in use.
     pub fn passing_answers<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> BTreeSet<u32> {
         let mut passing: BTreeSet<u32> = self.default_routes().collect();
         for service in services {
@@ -119,13 +117,13 @@ impl Network {
         Some((ifindex, self.interfaces.get(&ifindex)?))
     }
 
-    /// The same, also behind a gateway.
+    /// Returns the interface towards an address, which may be behind a gateway.
     fn interface_towards(&self, address: IpAddr) -> Option<(u32, &Interface)> {
         let ifindex = self.next_hop(address)?.ifindex;
         Some((ifindex, self.interfaces.get(&ifindex)?))
     }
 
-    /// The Ethernet interfaces that default routes lead to.
+    /// Returns the Ethernet interfaces of default routes.
     fn default_routes(&self) -> impl Iterator<Item = u32> {
         let defaults = self.routes.iter().filter(|route| route.destination.1 == 0 && route.gateway.is_some());
         let ethernet =
@@ -133,8 +131,8 @@ impl Network {
         defaults.filter_map(|route| route.ifindex).filter(ethernet)
     }
 
-    /// The Ethernet interfaces that are up and lead somewhere. Link-local routes come by
-    /// themselves, and say nothing.
+    /// Returns the Ethernet interfaces that are up and have an address or a route. Link-local
+    /// routes don't count, since every interface has one.
     fn leading_somewhere(&self) -> BTreeSet<u32> {
         let routed = |ifindex| {
             let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));

@@ -1,4 +1,4 @@
-//! The ways to servers, by their service's method.
+//! Forwarding to servers, by their service's method.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,16 +8,16 @@ use crate::net::Encapsulation;
 use crate::path::mark::ForwardCount;
 use crate::path::tables::Forwarding;
 
-/// How packets get to a server, if its service's method can reach it.
+/// Returns the forwarding to a server; `None` if the service's method can't reach it.
 pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let packet_form = service.method.properties().packet_form;
     if member.local {
-        // Packets that this host's own stack answers are not translated: it serves as the service
-        // itself, or not at all.
+        // Packets for this host's own stack are not translated: it serves on the service's own
+        // address and port, or not at all.
         let serves = packet_form != PacketForm::Translated || service.keeps_ports(&member.name);
         return serves.then_some(Forwarding::Link);
     }
-    // Each host is reached as where it is allows (Distributed Packet Rewriting, section 3).
+    // The way to each host depends on its location (Distributed Packet Rewriting, section 3).
     if service.goes_by_link() && !member.hop?.on_link {
         return first(service, member);
     }
@@ -34,12 +34,12 @@ pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<For
     }
 }
 
-/// The way to another host that is a packet's last.
+/// Returns the forwarding to another host that must not forward the packet again.
 pub(super) fn last(member: &Member) -> Option<Forwarding> {
     tunnel(Encapsulation::Gue, None, member, Some(ForwardCount::Twice))
 }
 
-/// The way by a tunnel of the service's own kind. Of those only GUE has room for a mark.
+/// Returns the forwarding by the service's tunnel. Only GUE has room for a mark.
 fn first(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let is_marked = service.is_on_every_host() && service.encapsulation == Encapsulation::Gue;
     tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(ForwardCount::Once))
@@ -56,7 +56,7 @@ fn tunnel(
     (from.is_ipv4() == to.is_ipv4()).then_some(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
 }
 
-/// A server's own endpoint.
+/// Returns a server's own endpoint.
 pub(super) fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, service.server_port(server)?))
 }

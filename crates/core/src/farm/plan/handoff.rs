@@ -1,5 +1,5 @@
-//! The tables of a service that hands connections over: routes, a ring for each set of servers that
-//! they name, and the slot of what is punted.
+//! Tables of a service that hands over connections: routes, a ring for each set of servers in
+//! routes, and the slot of punted packets.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,10 +20,10 @@ use crate::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode, ServerE
 use crate::pool::policy::Weighted;
 use crate::pool::serving::ServingRule;
 
-/// The longest packet of a link that says nothing else.
+/// Default MTU of a link.
 const MTU: u16 = 1500;
 
-/// How the connections of a service are accepted.
+/// Returns the parameters with which connections of the service are accepted.
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
     let overhead = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
@@ -42,26 +42,26 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Ha
     }
 }
 
-/// Slots of a service that stand for none of its servers; [`NO_SERVER`] for what there is not.
+/// Slots of a service that stand for no server; [`NO_SERVER`] if there is none.
 #[derive(Clone, Copy)]
 pub(super) struct HandoffSlots {
-    /// For this host's own process, which reads what is punted.
+    /// Slot of this host's own process, which reads punted packets.
     punt: u16,
-    /// For nobody.
+    /// Slot of held connections, which no host owns.
     held: u16,
 }
 
-/// The source of compiled routes.
+/// Input of compiled routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompiledRoutes {
     routes: RouteList,
-    /// The ring of each set of servers; none if there was no room.
+    /// Ring of each set of servers; `None` if no number was left.
     rings: Vec<Option<u16>>,
 }
 
 impl Planner<'_> {
-    /// Lays out the routes of service `number`; what they come from, and the slots that stand for
-    /// no server of its.
+    /// Adds the routes of service `number` to the tables. Returns their input, and the slots that
+    /// stand for no server.
     pub(super) fn hand_off(
         &mut self,
         state: &ServiceState<'_>,
@@ -79,13 +79,13 @@ impl Planner<'_> {
         if !self.hosts.reads_punted {
             return (compiled, HandoffSlots { punt: NO_SERVER, held: NO_SERVER });
         }
-        // No interface leads there: what is for it is kept back.
+        // No interface leads to this slot: its packets are buffered.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
         (compiled, HandoffSlots { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
 
-    /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or
-    /// compared twice.
+    /// Returns the compiled routes. Unchanged routes give the same object, so that nothing is
+    /// compiled or compared twice.
     fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<RouteIndex> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
@@ -101,7 +101,7 @@ impl Planner<'_> {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.clone(),
-            // Without room the route is as if it had no servers: an operator is told by `check`.
+            // A route without a ring has no servers; `check` reports it.
             ring: ring(set).unwrap_or(u16::MAX),
         });
         let routes = RouteIndex::compile(&routes.collect::<Vec<_>>(), number, key);
@@ -112,7 +112,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The ring of the servers that routes name together, if there is room for it.
+    /// Returns the ring of a set of servers, if a number is left.
     fn set_of_servers(
         &mut self,
         state: &ServiceState<'_>,
@@ -127,7 +127,8 @@ impl Planner<'_> {
             |one: &&Weighted| self.plan.servers.get(&one.slot).is_some_and(|name| is_named(&name.server));
         let mut members: Vec<Weighted> = of_service.chosen.iter().filter(of_set).copied().collect();
         if members.is_empty() {
-            // Its backups serve while no other of the set can, whatever the service's others do.
+            // Backups of the set serve while no other server of the set can, independent of the
+            // service's other servers.
             let of_set = servers.iter().filter(|server| is_named(&server.state.member.name));
             (members, _) = members_by(ServingRule::default(), of_set);
         }
@@ -159,8 +160,8 @@ impl Planner<'_> {
         Some(ring)
     }
 
-    /// Notes that these servers of a service answer a ring's requests, where it matters on
-    /// connections that are open.
+    /// Adds the set of servers that answers a ring's requests, if later requests on open
+    /// connections need it.
     fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
         if service.later_requests == RehandoffMode::Stay {
             return;
@@ -171,9 +172,9 @@ impl Planner<'_> {
         }
     }
 
-    /// A slot that stands for no server of the service.
+    /// Returns a slot that stands for no server of the service.
     fn place(&mut self, service: &farm::Service, what: &str, local: bool) -> Option<u16> {
-        // No server is called so.
+        // No server has such a name.
         let identity = digest(&format!("{}//{what}", service.name));
         let slot = self.slots.server(identity)?;
         let entry = ServerEntry {

@@ -1,5 +1,4 @@
-//! The servers of a service that its tables are made of: those that take new sessions, and the base
-//! in which they stand in for others.
+//! Members of a service's tables: servers that take new sessions, and the base of the hash table.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -12,8 +11,8 @@ use crate::pool::HealthKind;
 use crate::pool::policy::Weighted;
 use crate::pool::serving::{Candidate, Serving, ServingRule, serving};
 
-/// How often each host is picked for the load offered to this host: by their shares, where there
-/// are any.
+/// Returns the weights for load offered to this host: the shares of the policy, or else the
+/// weights.
 pub(super) fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
@@ -21,7 +20,7 @@ pub(super) fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
-/// The servers that take new sessions, and whether they do against what is known of them.
+/// Returns the servers that take new sessions, and true if some do despite their state.
 pub(super) fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
     let rule = ServingRule {
         panic_percent: service.panic_percent,
@@ -31,8 +30,8 @@ pub(super) fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) ->
     members_by(rule, servers.iter())
 }
 
-/// The servers of a hash table's base: those of this kind that are configured, whether they can be
-/// reached or not, backups where the chosen ones are backups. One without a slot is no server.
+/// Returns the servers of a hash table's base: all configured ones, reachable or not, without
+/// backups (or backups only, if backups serve). Servers without a slot are left out.
 pub(super) fn configured(
     state: &ServiceState<'_>,
     servers: &[WeightedServer<'_>],
@@ -40,7 +39,7 @@ pub(super) fn configured(
     is_one: impl Fn(&String) -> bool,
 ) -> Vec<Weighted> {
     if state.service.is_on_every_host() {
-        // Its second chances remember one change, and a host that joins would make two.
+        // Second chances remember a single change, and a host that joins would make two.
         return chosen.to_vec();
     }
     let serves = |server: &&WeightedServer<'_>| chosen.contains(&server.slot_weight);
@@ -58,9 +57,8 @@ pub(super) fn configured(
         .collect()
 }
 
-/// The servers of a base that flows without a session are of: those that work, drained ones
-/// included, and those that are chosen all the same. Where connections are handed over no such flow
-/// is sent on.
+/// Returns the servers of a base that get flows without a session: working ones, drained ones
+/// included, and selected ones. With handover such flows are not forwarded.
 pub(super) fn working(
     service: &farm::Service,
     configured: &[Weighted],
@@ -75,7 +73,7 @@ pub(super) fn working(
     configured.iter().filter(|one| one.weight > 0 && slots.contains(&one.slot)).copied().collect()
 }
 
-/// The servers that take new sessions by a rule, and whether they do against what is known of them.
+/// Returns the servers that take new sessions by a rule, and true if some do despite their state.
 pub(super) fn members_by<'s>(
     rule: ServingRule,
     servers: impl Iterator<Item = &'s WeightedServer<'s>> + Clone,
@@ -86,7 +84,7 @@ pub(super) fn members_by<'s>(
     (chosen.map(|(server, _)| server.slot_weight).collect(), degraded)
 }
 
-/// How far apart servers that fail in the same instant may be seen to fail, in milliseconds.
+/// Time within which simultaneous failures of servers are noticed, in milliseconds.
 fn time_to_notice_ms(service: &farm::Service) -> u64 {
     let health = &service.health;
     let interval_ms =
@@ -95,8 +93,7 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
         HealthKind::None => 0,
         _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
     };
-    // An answer lost makes one server seem silent a round earlier than the others. Probes notice
-    // sooner.
+    // A lost answer makes one server silent a round earlier than the others. Probes notice sooner.
     match health.kind == HealthKind::None || service.discover.is_some() {
         true => probes_ms.max(service.discover_interval_ms.saturating_mul(2)),
         false => probes_ms,

@@ -1,4 +1,4 @@
-//! From what is known of the farm to the tables that packets meet.
+//! Computes the data plane's tables from the state of the farm.
 
 mod forwarding;
 mod handoff;
@@ -39,58 +39,55 @@ use crate::pool::health;
 use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
 use crate::pool::serving::{Candidate, Condition};
 
-/// The most VIPs of a farm: addresses, each with a port and a protocol.
+/// Maximum number of VIPs of a farm: addresses, each with port and protocol.
 pub const VIPS_MAX: usize = 64;
 
-/// A service and who its servers are at the moment.
+/// A service with the current state of its servers.
 #[derive(Clone, Debug)]
 pub struct ServiceState<'a> {
-    /// As the operator describes it.
+    /// Settings of the service.
     pub service: &'a farm::Service,
-    /// Its servers.
     pub members: Vec<MemberState>,
 }
 
-/// A server and all that decides whether it takes new sessions.
+/// A server with all state that decides if it takes new sessions.
 #[derive(Clone, Debug)]
 pub struct MemberState {
-    /// From [`crate::farm::membership`].
     pub member: Member,
-    /// From [`crate::pool::health`].
     pub health: health::HealthStatus,
-    /// Whether the operator drains it.
+    /// True if the operator drains the server.
     pub admin_draining: bool,
-    /// Whether it wants no new sessions, by its own report.
+    /// True if the server's report refuses new sessions.
     pub refuses: bool,
-    /// Its share of what this host is asked for, where the policy goes by load; else its weight.
+    /// Share of the load offered to this host, if the policy computes shares; otherwise the weight
+    /// counts.
     pub share: Option<u16>,
-    /// How much of its weight it has by now, in tenths: [`crate::pool::WHOLE`] but for a while
-    /// after it came back.
+    /// Part of the weight that the server has, in tenths: [`crate::pool::FULL_WEIGHT`] except
+    /// during slow start or by report.
     pub tenths: u16,
 }
 
-/// The part of a plan for this host among others, where every host decides.
+/// Local host's part of a plan in an every-host farm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
-    /// The service addresses that this host answers for.
+    /// Service addresses that this host answers for.
     pub owned: BTreeSet<IpAddr>,
-    /// The MACs that other hosts send with.
+    /// MAC addresses of other hosts.
     pub macs: BTreeSet<Mac>,
-    /// Whether a process here reads what the data plane doesn't decide, where connections are
-    /// handed over.
+    /// True if a process on this host reads punted packets, for services that hand over
+    /// connections.
     pub reads_punted: bool,
-    /// A secret for the hash of what clients ask for.
+    /// Secret for the hash of requests.
     pub seed: Seed,
 }
 
 impl MemberState {
-    /// Whether it is wanted for new sessions, working and willing or not: neither the operator nor
-    /// its weight drains it.
+    /// True if neither the operator nor weight 0 drains the server; it may have failed or refuse.
     fn is_wanted(&self) -> bool {
         !self.admin_draining && self.member.weight > 0
     }
 
-    /// As the rule of who serves has it.
+    /// Returns the input of the serving rule.
     fn candidate(&self) -> Candidate {
         let condition = if !self.is_wanted() {
             Condition::Unwanted
@@ -106,7 +103,7 @@ impl MemberState {
         Candidate { backup: self.member.backup, condition }
     }
 
-    /// Whether it could take new sessions, if it wanted to.
+    /// True if the server could take new sessions if it did not refuse.
     fn is_able(&self) -> bool {
         self.health.state == health::HealthState::Up && !self.member.draining
     }
@@ -115,7 +112,7 @@ impl MemberState {
         self.health.state == health::HealthState::Down || self.member.draining
     }
 
-    /// Since when a server that once worked does not, in milliseconds.
+    /// Time of the failure of a server that was up, in milliseconds.
     fn failed_since_ms(&self) -> Option<u64> {
         let down = (self.health.state == health::HealthState::Down).then_some(self.health.since_ms);
         let silent = self.member.draining.then_some(self.member.since_ms);
@@ -124,67 +121,60 @@ impl MemberState {
     }
 }
 
-/// The tables, and what they mean.
+/// Tables and their meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// For the engine.
+    /// Tables for the engine.
     pub tables: Arc<Tables>,
-    /// The services, by their number.
     pub services: BTreeMap<u16, PlannedService>,
-    /// The servers that routes name together, by the number of their ring.
+    /// Sets of servers in routes, by the number of their ring.
     pub pools: BTreeMap<u16, PlannedService>,
-    /// The servers, by their slot.
     pub servers: BTreeMap<u16, ServerName>,
-    /// Servers that no room was left for: the farm is full.
+    /// Servers without a slot, because the farm is full.
     pub left_out: Vec<ServerName>,
 }
 
 /// A service in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedService {
-    /// Its name.
     pub name: String,
-    /// The policy that filled its ring.
+    /// Policy that filled the ring.
     pub policy: &'static str,
-    /// The members of its ring.
     pub ring_members: Vec<Weighted>,
-    /// The same with their shares of what this host is asked for.
+    /// Members of the ring with their shares of the load offered to this host.
     pub shares: Vec<Weighted>,
-    /// All that could serve in the stead of its members, and they themselves, at their configured
-    /// weights: the base of its hash table.
+    /// Base of the hash table: members and all servers that may replace them, at configured
+    /// weights.
     configured: Vec<Weighted>,
-    /// The servers of the base that work, drained ones included: flows without a session are
-    /// theirs.
+    /// Working servers of the base, drained ones included: they get flows without a session.
     working: Vec<Weighted>,
-    /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
+    /// True if too few servers work, so that the ring has failed or refusing ones.
     pub degraded: bool,
-    /// This host among them, where every host decides.
+    /// Local host among the members, with `every-host`.
     standing: Option<OwnPlace>,
-    /// The source of its routes, where connections are handed over.
+    /// Input of the compiled routes, with handover.
     compiled: Option<CompiledRoutes>,
 }
 
-/// A server's name and its service's.
+/// Name of a server with its service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerName {
-    /// The service's.
+    /// Name of the service.
     pub service: String,
-    /// The server's, unique within its service.
+    /// Name of the server, unique within its service.
     pub server: String,
 }
 
-/// Why there is no plan. A checked configuration meets none of these.
+/// Reason why there is no plan. A checked configuration has none of these errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Two services have the same address, port and protocol.
     #[error("services {first} and {second} both have {protocol} {address}",
         protocol = .key.protocol, address = SocketAddr::new(.key.address, .key.port))]
     SharedVip {
-        /// The key that they share.
+        /// VIP that two services share.
         key: VipKey,
-        /// One service.
         first: String,
-        /// The other.
         second: String,
     },
     /// More VIPs than [`VIPS_MAX`].
@@ -193,56 +183,54 @@ pub enum PlanError {
     /// Two services have the same name.
     #[error("two services are called {0}")]
     SharedName(String),
-    /// More service addresses than [`BEHIND_MAX`] on one server endpoint.
+    /// A server endpoint with more than [`BEHIND_MAX`] service addresses.
     #[error(
         "{protocol} {address} serves {count} service addresses by method nat; the most is {BEHIND_MAX}: give the \
          server another port for some of them", protocol = .key.protocol,
         address = SocketAddr::new(.key.address, .key.port)
     )]
     TooManyBehind {
-        /// The server's endpoint.
+        /// Endpoint of the server.
         key: VipKey,
-        /// How many VIPs.
         count: usize,
     },
     /// No policy has this name.
     #[error("service {service} asks for the policy {policy}, which there isn't")]
     UnknownPolicy {
-        /// The service.
         service: String,
-        /// The name.
+        /// Unknown name of the policy.
         policy: String,
     },
 }
 
-/// The name of the way to a host that is the last one that a packet takes; no server is called so.
+/// Identity of the forwarding entry to a host that must not forward the packet again; no server has
+/// such a name.
 fn last_identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server, "/last"])
 }
 
-/// The identity of a server through restarts and reloads: a digest of its names.
+/// Identity of a server across restarts and reloads: a digest of its names.
 pub fn identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server])
 }
 
-/// A number that stands for a text: the same after restarts, and on every host.
+/// Digest of a text, the same after restarts and on every host.
 pub fn digest(text: &str) -> u64 {
     digest_of(&[text])
 }
 
-/// The same of a text in parts.
+/// Digest of the concatenated parts.
 fn digest_of(parts: &[&str]) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(0x6576_656e_6572, 0x7365_7276_6572);
     parts.iter().for_each(|part| hasher.write(part.as_bytes()));
     hasher.finish()
 }
 
-/// Makes the tables for these services, with packets taken from these interfaces.
+/// Computes the tables for these services, with packets from these interfaces.
 ///
-/// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as
-/// it was. `previous` is what was in force: rings whose members did not change are taken from it,
-/// and where every host decides it is remembered for who isn't known any more. `fills` makes no
-/// difference but to the time it takes.
+/// The result depends on the arguments alone. `slots` gains new numbers; on an error it is
+/// unchanged. `previous` is the plan in force: rings with unchanged members are reused, and with
+/// `every-host` it supplies second chances. `fills` is a cache.
 pub fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
@@ -265,8 +253,7 @@ pub fn plan(
     Ok(Plan { tables: Arc::new(tables), ..plan })
 }
 
-/// Finds what no plan can be made of, before anything is numbered; gives how the services' policies
-/// are carried out.
+/// Checks for errors before any number is assigned. Returns the services' policies.
 fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
@@ -292,7 +279,7 @@ fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, Pl
     }
 }
 
-/// How many VIPs each endpoint of the listed servers stands behind.
+/// Returns the number of VIPs of each endpoint of listed servers.
 fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMap<VipKey, usize> {
     let mut behind = BTreeMap::new();
     for service in services.filter(|service| service.method.translates()) {
@@ -306,7 +293,7 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
     behind
 }
 
-/// Which servers of a running data plane are whose, for
+/// Returns the servers in a running data plane's tables, for
 /// [`crate::farm::membership::Membership::resume`].
 pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<RestoredServer> {
     let mut known = Vec::new();
@@ -342,11 +329,11 @@ struct Planner<'a> {
     hosts: &'a Hosts,
     previous: Option<&'a Plan>,
     tables: Tables,
-    /// All but the tables.
+    /// The plan without its tables.
     plan: Plan,
 }
 
-/// A server that has its slot.
+/// A server with its slot.
 struct WeightedServer<'a> {
     state: &'a MemberState,
     slot_weight: Weighted,
@@ -360,7 +347,7 @@ impl Planner<'_> {
         let (chosen, degraded) = chosen(service, &servers);
         for slot in chosen.iter().map(|member| member.slot) {
             if let Some(entry) = self.tables.servers.get_mut(&slot) {
-                // Servers that all failed at once are given the benefit of the doubt.
+                // Selected servers count as working, also if all failed at once.
                 entry.up = true;
             }
         }
@@ -411,7 +398,7 @@ impl Planner<'_> {
         self.weigh(&service.name, &servers);
     }
 
-    /// Gives servers that rings have their weights.
+    /// Sets the weights of servers that are in rings.
     fn weigh(&mut self, service: &str, servers: &[WeightedServer<'_>]) {
         let rings = self.plan.services.values().chain(self.plan.pools.values());
         let members = rings.filter(|ring| ring.name == service).flat_map(|ring| &ring.ring_members);
@@ -423,7 +410,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Notes that packets from these servers' own endpoints may be answers of this VIP.
+    /// Records that packets from these servers' endpoints may be replies of this VIP.
     fn stand_behind(&mut self, vip: u16, key: VipKey, servers: &[WeightedServer<'_>]) {
         let tables = &mut self.tables;
         for server in servers.iter().map(|servers| servers.slot_weight.slot) {
@@ -439,7 +426,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Gives every server that packets can be sent to its slot and entry, by slot.
+    /// Assigns slots and entries to all servers that packets can be forwarded to.
     fn assign_slots<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<WeightedServer<'a>> {
         let (mut servers, scale) = (Vec::new(), Scale::of(&state.members));
         for member in &state.members {
@@ -470,7 +457,8 @@ impl Planner<'_> {
         servers
     }
 
-    /// Where a server's frames go, if that is known and an interface of ours leads there.
+    /// Returns the destination of a server's frames, if it is known and an interface of the engine
+    /// leads there.
     fn destination(&self, member: &Member) -> Option<(Mac, u32)> {
         if member.local {
             return Some((Mac::default(), 0));
@@ -480,15 +468,15 @@ impl Planner<'_> {
         member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
     }
 
-    /// Where this host stands among the servers, if every host decides and this is one of them.
-    /// Every other host gets an entry more: the way to it that is a packet's last. One whose daemon
-    /// is silent may still serve what it has.
+    /// Returns this host among the servers, if placement is `every-host` and this host is one of
+    /// them. Every other host gets a second entry, by which it must not forward the packet again. A
+    /// host without reports may still serve its sessions.
     fn standing(&mut self, service: &farm::Service, servers: &[WeightedServer<'_>]) -> Option<OwnPlace> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_ways = BTreeMap::new();
-        // A connection that was handed over is known by the host that did: a ring that goes by hash
-        // names none.
+        // With handover only the accepting host knows a connection, so a ring by hash can't find
+        // it.
         let others = servers.iter().filter(|_| !service.method.hands_over());
         for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
@@ -513,8 +501,8 @@ impl Planner<'_> {
         Some(OwnPlace { own, last_ways })
     }
 
-    /// Notes by which MACs other hosts are known that pass packets on by the link: those that they
-    /// name, and those that the link does.
+    /// Records the MAC addresses of other hosts that forward packets on the link: configured ones
+    /// and those of the link.
     fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
         let passes_on =
             |state: &&ServiceState<'_>| state.service.is_on_every_host() && state.service.goes_by_link();
@@ -537,8 +525,7 @@ fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError
 
 fn idle_ticks(service: &farm::Service) -> IdleTicks {
     let timeouts = &service.timeouts;
-    // A session goes with its port, and takes it along no sooner than the server lets go of the
-    // connection.
+    // A session owns its port, which must not be freed before the server releases the connection.
     let borrows_ports = service.method.translates() && service.source_nat;
     let least_ms = if borrows_ports { HOLD_MS } else { 0 };
     IdleTicks {

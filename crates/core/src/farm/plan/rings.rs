@@ -1,5 +1,5 @@
-//! The tables that a service's servers are picked from, and those that older flows go by: on a
-//! director without its drains, and where every host decides with a second chance.
+//! Rings of a service, and tables for flows without a session: a director's include drained
+//! servers, and those of `every-host` give second chances.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -9,35 +9,35 @@ use super::Plan;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
 use crate::pool::policy::{Fills, PacketPolicy, Weighted, second_candidates};
 
-/// The policy of a ring.
+/// Policy and members of a ring.
 pub(super) struct RingPolicy<'a> {
-    /// By the policy of this name.
+    /// Name of the policy.
     pub(super) policy: &'static str,
     pub(super) packets: &'static PacketPolicy,
-    /// All that could serve in their stead, and they themselves, at their configured weights.
+    /// Members and all servers that may replace them, at configured weights.
     pub(super) configured: &'a [Weighted],
-    /// The configured servers that work, drained ones included.
+    /// Configured servers that work, drained ones included.
     pub(super) working: &'a [Weighted],
-    /// With the weights that all hosts know.
+    /// Members with the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
-    /// With their shares of what this host is asked for.
+    /// Members with their shares of the load offered to this host.
     pub(super) shares: &'a [Weighted],
 }
 
-/// Marks a slot that was a second chance before.
+/// Marks an earlier second chance.
 const KEPT: u16 = SERVER_SLOTS as u16;
 
-/// This host among the servers of a service.
+/// Local host among the servers of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Its slot.
+    /// Slot of this host.
     pub(super) own: u16,
-    /// The slots of other hosts that can be reached, each with that of the way there that is a
-    /// packet's last.
+    /// Slots of the other reachable hosts, with the slot of the entry by which each must not
+    /// forward the packet again.
     pub(super) last_ways: BTreeMap<u16, u16>,
 }
 
-/// The ring of service `number`, from the previous plan as far as it would come out the same.
+/// Returns the ring of service `number`, reusing unchanged parts of the previous plan.
 pub(super) fn ring(
     previous: Option<&Plan>,
     fills: &mut Fills,
@@ -52,7 +52,7 @@ pub(super) fn ring(
         .filter(|before| before.configured == members.configured);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
-    // With the same hash table, and the same ways, second chances come out the same.
+    // The same hash table and the same entries give the same second chances.
     if let Some(known) = order
         && before
             .is_some_and(|before| before.standing.as_ref() == standing && before.working == members.working)
@@ -75,7 +75,7 @@ pub(super) fn ring(
     Arc::new(Ring { previous, order, hash, second })
 }
 
-/// The table of flows that no session is known of; empty where it is the one in force.
+/// Returns the table for flows without a session; empty if it equals the hash table in force.
 fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>) -> Arc<[u16]> {
     if members.working == members.chosen {
         return Arc::default();
@@ -84,13 +84,13 @@ fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>
     if older == *hash { Arc::default() } else { older }
 }
 
-/// Where packets get a second chance, by slot of the hash table: who has passed one on to here may
-/// know more, or less, than this host.
+/// Returns the second chances by slot of the hash table: the target of packets that another host
+/// has forwarded to this one, because its table is newer or older.
 ///
-/// A flow that this host's own table gives to another goes there: the host that passed it on has
-/// changed its table already. A flow that it gives to this host goes to the server it named before:
-/// that lasts until the slot's host changes again. Hosts that can't be reached are left out, since
-/// nobody can be sent to them, and their numbers may become others'.
+/// A flow that this host's table gives to another host is forwarded there, since the sender's table
+/// has changed already. A flow that it gives to this host is forwarded to the slot's previous host,
+/// until the slot changes again. Unreachable hosts are left out: nothing can be forwarded to them,
+/// and their slots may be reused.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
     let OwnPlace { own, last_ways } = standing;
     if last_ways.is_empty() {
@@ -101,16 +101,15 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Ar
     let kept = known.map(|known| &*known.previous).filter(whole).unwrap_or_default();
     let mut chances: Arc<[u16]> = hash.into();
     let slots = Arc::make_mut(&mut chances);
-    // Step by step and without branches, since nobody can guess who is next in a hash table. Of a
-    // slot that isn't known it is as if this host had had it all along.
+    // Branch-free passes, since branches on hash table entries are unpredictable. An unknown slot
+    // counts as this host's own before.
     for (slot, before) in slots.iter_mut().zip(before) {
         *slot = select_unpredictable(slot == own, *before, *slot);
     }
     for (slot, kept) in slots.iter_mut().zip(kept) {
         *slot = select_unpredictable(slot == own, KEPT | *kept, *slot);
     }
-    // The ways to hosts, and behind them those that were second chances before, if they are there
-    // still.
+    // Entries of the hosts, followed by earlier second chances that still exist.
     let mut ways = [NO_SERVER; 2 * SERVER_SLOTS];
     for (slot, way) in last_ways {
         ways[place(*slot)] = *way;

@@ -1,5 +1,5 @@
-//! Numbers that keep their meaning: sessions name servers and VIPs by number, so a number is not
-//! given to another while a session may still hold it.
+//! Stable numbers: sessions name servers and VIPs by number, so a number is not reused while a
+//! session may still hold it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,33 +9,31 @@ use super::VIPS_MAX;
 use crate::farm;
 use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VIP_IDS, VipKey};
 
-/// The most services of a farm, each having a VIP: their numbers are less than this.
+/// Maximum number of services of a farm, each with a VIP, and limit of their numbers.
 pub const SERVICES_MAX: usize = VIPS_MAX;
 
-/// The servers' numbers.
+/// Assignment of numbers to servers, VIPs and services.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Slots {
-    /// Server slots, by identity; the retired ones too.
+    /// Slots by server identity, including retired ones.
     servers: BTreeMap<u64, u16>,
-    /// Every slot in `servers`.
+    /// All slots in `servers`.
     taken: BTreeSet<u16>,
-    /// All below this one are taken.
+    /// All slots below this one are taken.
     full_below: u16,
-    /// Slots of servers that are gone, but whose sessions may not be.
+    /// Slots of removed servers that may still have sessions.
     retired: BTreeSet<u16>,
     vips: BTreeMap<VipKey, u16>,
     last_vip_id: u16,
     services: BTreeMap<String, u16>,
-    /// Numbers of rings beside those of services: of the servers that a service's routes name
-    /// together.
+    /// Numbers of rings for sets of servers in routes, by service and names.
     pools: BTreeMap<(u16, Vec<String>), u16>,
-    /// Service numbers found in a running data plane, by VIP, until the first plan names them.
+    /// Service numbers of a running data plane by VIP, until the first plan names the services.
     adopted: BTreeMap<VipKey, u16>,
 }
 
 impl Slots {
-    /// Takes over the numbers of a running data plane. Numbers out of range, or in use for two, are
-    /// ignored.
+    /// Adopts the numbers of a running data plane. Numbers out of range or used twice are ignored.
     pub fn adopt(&mut self, running: &Tables) {
         for (&slot, server) in &running.servers {
             let fits = slot != NO_SERVER && usize::from(slot) < SERVER_SLOTS;
@@ -57,12 +55,12 @@ impl Slots {
         }
     }
 
-    /// Slots of servers that are gone. Each stays reserved until [`Slots::released`].
+    /// Returns the slots of removed servers. Each stays reserved until [`Slots::released`].
     pub fn retired(&self) -> impl Iterator<Item = u16> + '_ {
         self.retired.iter().copied()
     }
 
-    /// No session names this retired slot any more: it can be given to another server.
+    /// Frees a retired slot that no session names any more.
     pub fn released(&mut self, slot: u16) {
         if self.retired.remove(&slot) {
             self.taken.remove(&slot);
@@ -71,7 +69,7 @@ impl Slots {
         }
     }
 
-    /// The slot of a server, a new one if it has none; `None` if there is no room.
+    /// Returns the slot of a server, assigning a free one if needed; `None` if all are taken.
     pub(super) fn server(&mut self, identity: u64) -> Option<u16> {
         if let Some(&slot) = self.servers.get(&identity) {
             self.retired.remove(&slot);
@@ -86,7 +84,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The number of a VIP, a new one if it has none.
+    /// Returns the number of a VIP, assigning a free one if needed.
     pub(super) fn vip_id(&mut self, key: VipKey) -> u16 {
         if let Some(&id) = self.vips.get(&key) {
             return id;
@@ -94,15 +92,15 @@ impl Slots {
         let ids = 1..VIP_IDS as u16;
         let after_last = ids.clone().filter(|id| *id > self.last_vip_id).chain(ids);
         let is_free = |id: &u16| self.vips.values().all(|taken| taken != id);
-        // A plan has at most VIPS_MAX of them, and those of the plan before are forgotten after it.
+        // At most VIPS_MAX are in use by a plan, and those of the previous plan are freed after it.
         let id = after_last.into_iter().find(is_free).unwrap_or_default();
         self.vips.insert(key, id);
         self.last_vip_id = id;
         id
     }
 
-    /// The numbers of services, in their order: the one they have, or had in the data plane, or the
-    /// lowest that is free.
+    /// Returns the numbers of services in their order: their own, those of the data plane, or the
+    /// lowest free ones.
     pub(super) fn number_services<'a>(
         &mut self,
         services: impl Iterator<Item = &'a farm::Service> + Clone,
@@ -110,7 +108,7 @@ impl Slots {
         let adopted = core::mem::take(&mut self.adopted);
         let names: BTreeSet<&str> = services.clone().map(|service| service.name.as_str()).collect();
         self.services.retain(|name, _| names.contains(name.as_str()));
-        // Those that had a number come first, lest another is given it.
+        // Services with a number come first, so that it is not assigned to another one.
         for service in services.clone() {
             let mut keys = service.vip_keys().filter_map(|key| adopted.get(&key).copied());
             let number = keys.find(|number| self.is_free(*number));
@@ -134,9 +132,8 @@ impl Slots {
         self.services.values().chain(self.pools.values()).all(|taken| *taken != number)
     }
 
-    /// Forgets the rings of sets of servers that no route of these services names any more, so that
-    /// there is room for others. Rings change with the routes in one moment, so a number may be
-    /// given away at once.
+    /// Frees the ring numbers of sets that no route of these services names any more. Rings and
+    /// routes change together, so a number can be reused at once.
     pub(super) fn retain_pools<'a>(&mut self, services: impl Iterator<Item = (u16, &'a farm::Service)>) {
         let named = |(number, service): (u16, &'a farm::Service)| {
             service.routes.sets().iter().map(move |set| (number, set))
@@ -145,7 +142,7 @@ impl Slots {
         self.pools.retain(|(number, set), _| wanted.contains(&(*number, set)));
     }
 
-    /// The number of the ring of these servers of a service; `None` if there is no room.
+    /// Returns the ring number of a set of servers; `None` if all are taken.
     pub(super) fn pool(&mut self, service: u16, servers: &[String]) -> Option<u16> {
         let key = (service, servers.to_vec());
         if let Some(&number) = self.pools.get(&key) {
@@ -156,7 +153,7 @@ impl Slots {
         Some(number)
     }
 
-    /// Retires the servers, and forgets the VIPs, that the tables no longer have.
+    /// Retires servers and frees VIPs that are not in the tables.
     pub(super) fn retain(&mut self, tables: &Tables) {
         let gone = self.taken.iter().filter(|slot| !tables.servers.contains_key(slot));
         self.retired = gone.copied().collect();

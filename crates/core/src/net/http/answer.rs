@@ -1,4 +1,4 @@
-//! Responses that a program of ours gives by itself.
+//! HTTP responses made by Evener itself.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,18 +8,13 @@ use super::HttpRefusal;
 /// By which status a client is sent elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectStatus {
-    /// 302.
     Found,
-    /// 303.
     SeeOther,
-    /// 307.
     Temporary,
-    /// 308.
     Permanent,
 }
 
 impl RedirectStatus {
-    /// All of them.
     pub const ALL: [RedirectStatus; 4] = [
         RedirectStatus::Found,
         RedirectStatus::SeeOther,
@@ -27,7 +22,6 @@ impl RedirectStatus {
         RedirectStatus::Permanent,
     ];
 
-    /// Its number.
     pub const fn code(self) -> u16 {
         match self {
             RedirectStatus::Found => 302,
@@ -42,8 +36,8 @@ impl RedirectStatus {
         RedirectStatus::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// The same for a request by this method: after 302 and 303 clients may ask with GET (RFC 9110,
-    /// section 15.4), which would lose what they wanted to do.
+    /// Returns a status that keeps the method: after 302 and 303 clients may change it to GET (RFC
+    /// 9110, section 15.4), which would lose the request.
     #[must_use]
     pub fn keeping(self, method: &str) -> RedirectStatus {
         match (self, method) {
@@ -54,16 +48,13 @@ impl RedirectStatus {
     }
 }
 
-/// A response, before it is known how its connection goes on.
+/// A response, without the fields that depend on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status.
     pub status: u16,
     /// The kind of the body; `None` where there is no body (RFC 9110, section 15.3.5).
     pub kind: Option<&'static str>,
-    /// Header fields besides those that each response has.
     pub fields: Vec<(&'static str, String)>,
-    /// The body.
     pub body: String,
 }
 
@@ -73,7 +64,7 @@ impl Response {
         Response { status, kind: Some(kind), fields: Vec::new(), body }
     }
 
-    /// A response whose body is a sentence.
+    /// Returns a response with a sentence as body.
     pub fn sentence(status: u16, sentence: &str) -> Response {
         Response::of(status, "text/plain", [sentence, "\n"].concat())
     }
@@ -98,7 +89,7 @@ impl Response {
         Response::of(status.code(), "text/html", body).with("Location", location)
     }
 
-    /// The same with a header field more.
+    /// Adds a header field.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: String) -> Response {
         self.fields.push((name, value));
@@ -108,14 +99,13 @@ impl Response {
 
 /// The value of a field that each response has.
 pub const SERVER: &str = "evener";
-/// The same of another.
 pub const CACHE_CONTROL: &str = "no-store";
 
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
 const BODY_END: &str = "\">another address</a>.\n";
 
-/// Writes a path and query so that it can stand in a line and in an attribute, with one slash at
-/// its beginning: two would begin a host where somebody leaves out the base.
+/// Writes a path and query so that it is safe in a header line and in an attribute, with a single
+/// slash at the start: two would begin a host in a relative reference.
 fn encode(out: &mut String, path: &str) {
     let rest = path.trim_start_matches(['/', '\\']);
     out.push('/');

@@ -8,7 +8,7 @@ use super::refusal::HttpRefusal;
 
 /// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;
-/// How often codes of codes are read: no known server does so more than twice.
+/// Maximum number of nested percent-encodings: no known server decodes more than twice.
 const CODES_MAX: usize = 4;
 
 /// A host without its port, in lower case.
@@ -65,9 +65,9 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     Ok(path)
 }
 
-/// Whether a path may lead elsewhere in a server that reads it in another way than
-/// [`normal_path`]: with dot segments that have parameters (`..;a=b`), white space or control
-/// characters beside them, backslashes, or codes of codes (`%252e`, `%c0%ae`).
+/// True if a server that parses the path differently from [`normal_path`] may resolve it elsewhere:
+/// dot segments with parameters (`..;a=b`), white space or control characters beside dots,
+/// backslashes, or nested encodings (`%252e`, `%c0%ae`).
 pub fn has_hidden_dots(path: &str) -> bool {
     let Ok(mut path) = normal_path(path) else { return true };
     for _ in 0..CODES_MAX {

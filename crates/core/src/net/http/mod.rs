@@ -1,5 +1,4 @@
-//! HTTP/1 as a front needs it (RFC 9110, RFC 9112): heads of requests are read, and answers that
-//! the front gives by itself are made.
+//! HTTP/1 for a front (RFC 9110, RFC 9112): parsing of request heads, and own responses.
 
 mod answer;
 mod host;

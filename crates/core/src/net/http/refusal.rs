@@ -1,31 +1,27 @@
-//! Requests that are not acted on, and what their senders are told.
+//! Refused requests, and their responses.
 
-/// Why a request is not acted on.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HttpRefusal {
-    /// No HTTP/1.
     Malformed,
     /// The target has no path.
     Target,
-    /// None, more than one, or one that can't be.
+    /// No host, more than one, or a malformed one.
     Host,
     /// The target names another host than the Host line.
     Misdirected,
-    /// The body's length is said in two ways, or in one that can't be: what smuggling needs (RFC
-    /// 9112, section 6.3).
+    /// Ambiguous or malformed body length, which allows request smuggling (RFC 9112, section 6.3).
     Length,
     /// The body is encoded by something else than pieces.
     Encoding,
     /// The head is too long.
     TooLarge,
-    /// It is of another version of HTTP.
+    /// Another version of HTTP.
     Version,
-    /// It took too long.
     Timeout,
 }
 
 impl HttpRefusal {
-    /// All of them.
     pub const ALL: [HttpRefusal; 9] = [
         HttpRefusal::Malformed,
         HttpRefusal::Target,
@@ -38,7 +34,7 @@ impl HttpRefusal {
         HttpRefusal::Timeout,
     ];
 
-    /// Its name in views and metrics.
+    /// Name in views and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             HttpRefusal::Malformed => "malformed",
@@ -53,7 +49,7 @@ impl HttpRefusal {
         }
     }
 
-    /// The status that says so.
+    /// Status of the response.
     pub const fn status(self) -> u16 {
         match self {
             HttpRefusal::Malformed | HttpRefusal::Target | HttpRefusal::Host | HttpRefusal::Length => 400,
@@ -65,7 +61,7 @@ impl HttpRefusal {
         }
     }
 
-    /// A sentence for whoever sent it.
+    /// Sentence for the client.
     pub const fn sentence(self) -> &'static str {
         match self {
             HttpRefusal::Malformed => "This is no request of HTTP/1.",

@@ -13,25 +13,26 @@ pub const HEADERS_MAX: usize = 128;
 /// section 3.2.4).
 const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"];
 
-/// The head of a request, as far as it matters to who answers it.
+/// Head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// As it was written: methods are told by their case (RFC 9110, section 9.1).
+    /// Method as written: methods are case-sensitive (RFC 9110, section 9.1).
     pub method: &'b str,
     /// The path and query, beginning with a slash; or `*`.
     pub target: &'b str,
-    /// Where it is sent to, as written: from an absolute target, else the Host line; empty where
-    /// HTTP/1.0 names none.
+    /// Host as written: from an absolute target, else from the Host field; empty if an HTTP/1.0
+    /// request has none.
     pub host: &'b [u8],
-    /// Whether it has version 1.0.
+    /// True for HTTP/1.0.
     pub is_old: bool,
-    /// Whether more requests may follow on the connection.
+    /// True if more requests may follow on the connection.
     pub keeps_alive: bool,
     /// The body that follows the head.
     pub body: BodyFraming,
-    /// Whether the client waits before it sends the body (RFC 9110, section 10.1.1).
+    /// True if the client waits for 100 Continue before it sends the body (RFC 9110, section
+    /// 10.1.1).
     pub waits: bool,
-    /// Its credential, as written.
+    /// Authorization field, as written.
     pub authorization: Option<&'b [u8]>,
     /// The length of the head, in bytes.
     pub len: usize,
@@ -40,20 +41,17 @@ pub struct Request<'b> {
 /// The body that follows a head (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// So many bytes; mostly none.
+    /// Length in bytes; mostly 0.
     Length(u64),
-    /// Pieces that say their lengths.
     Chunked,
 }
 
 /// The parts of a head that have come so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadParse<'b> {
-    /// A whole head.
     Request(Request<'b>),
     /// A part of one.
     Incomplete,
-    /// Something else.
     Refused(HttpRefusal),
 }
 
@@ -62,8 +60,8 @@ pub fn read(bytes: &[u8]) -> HeadParse<'_> {
     read_within(bytes, HEAD_MAX)
 }
 
-/// The same for heads of up to `max` bytes. Each of the product's doors reads by this, so that none
-/// takes what another refuses.
+/// Reads a head of up to `max` bytes. All listeners use this parser, so that all refuse the same
+/// requests.
 pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
@@ -84,8 +82,7 @@ pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     }
 }
 
-/// Whether the first line ends in what says a version of HTTP (RFC 9112, section 2.3), and not in
-/// anything else.
+/// True if the first line ends in another HTTP version (RFC 9112, section 2.3).
 fn has_other_version(bytes: &[u8]) -> bool {
     let line =
         bytes.trim_ascii_start().split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
@@ -97,8 +94,8 @@ fn has_other_version(bytes: &[u8]) -> bool {
     words.next().is_some_and(is_version) && words.next().is_none()
 }
 
-/// Whether a line ends in LF alone. Recipients may take that for CR LF, and some don't (RFC 9112,
-/// section 2.2): where two readers differ, requests are smuggled.
+/// True if a line ends in LF alone. Some recipients accept that as CR LF and others don't (RFC
+/// 9112, section 2.2), which allows request smuggling.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let mut before = 0;
     head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')
@@ -109,8 +106,8 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     let is_old = parsed.version == Some(0);
     let lines = HeaderFields::read(parsed.headers, is_old)?;
     let (authority, target) = target(method, parsed.path.ok_or(HttpRefusal::Malformed)?)?;
-    // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be
-    // one.
+    // RFC 9112, section 3.2.2: the target's host takes precedence over the Host field, which is
+    // required all the same.
     let host = match (authority, lines.host) {
         (_, None) if !is_old => return Err(HttpRefusal::Host),
         (Some(authority), _) => authority.as_bytes(),
@@ -139,11 +136,11 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     })
 }
 
-/// Whether a target's host is that of the Host line: who goes by the one, and who by the other, are
-/// to mean the same (RFC 9112, section 3.2.2).
+/// Checks that the target's host is that of the Host field, so that servers which use either agree
+/// (RFC 9112, section 3.2.2).
 ///
 /// # Errors
-/// [`HttpRefusal::Misdirected`] where it isn't, [`HttpRefusal::Host`] where one is none.
+/// [`HttpRefusal::Misdirected`] if they differ, [`HttpRefusal::Host`] if one is malformed.
 fn agree(authority: &[u8], named: &[u8]) -> Result<(), HttpRefusal> {
     match host_of(authority)? == host_of(named)? {
         true => Ok(()),
@@ -151,12 +148,11 @@ fn agree(authority: &[u8], named: &[u8]) -> Result<(), HttpRefusal> {
     }
 }
 
-/// Whether a target's path stays below its root, whoever reads it: behind a member's URL it must
-/// not lead out of that (RFC 3986, section 5.2.4). Backslashes separate segments for some servers,
-/// and so they do here.
+/// Checks that a target's path stays below its root for any parser: it must not escape from a
+/// member's URL (RFC 3986, section 5.2.4). Backslashes count as separators, as in some servers.
 ///
 /// # Errors
-/// [`HttpRefusal::Target`] where it leads out of the root, or isn't encoded as a path is.
+/// [`HttpRefusal::Target`] if the path leaves the root, or is malformed.
 fn stays_inside(target: &str) -> Result<(), HttpRefusal> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     if !path.contains('%') && !path.contains("..") {
@@ -167,7 +163,7 @@ fn stays_inside(target: &str) -> Result<(), HttpRefusal> {
     normal_path(&separated).map(drop)
 }
 
-/// Whether a host is a name and perhaps a port, without anything that needs a closer look.
+/// True if a host is a name with optional port that needs no further checks.
 fn is_plain(host: &[u8]) -> bool {
     let (name, port) = match host.iter().rposition(|byte| *byte == b':') {
         Some(at) => (host.get(..at).unwrap_or_default(), host.get(at + 1..).unwrap_or_default()),
@@ -238,8 +234,8 @@ impl<'b> HeaderFields<'b> {
         if is_old || core::mem::replace(&mut self.chunked, true) {
             return Err(HttpRefusal::Length);
         }
-        // RFC 9112, section 6.3: where the last coding isn't chunked, nobody knows where the body
-        // ends. Section 7.1: it is applied once.
+        // RFC 9112, section 6.3: if the last coding isn't chunked, the end of the body is unknown.
+        // Section 7.1: chunked is applied once.
         let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
         let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
         if !codings.next().is_some_and(|last| is_chunked(&last)) {

@@ -6,7 +6,6 @@ use super::{BodyFraming, HeadParse, HttpRefusal, read};
 /// The part of a connection that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPosition {
-    /// A head.
     Head,
     /// A body of which so many bytes are left.
     Length(u64),
@@ -22,11 +21,12 @@ enum StreamPosition {
 /// The result of bytes that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestProgress {
-    /// So many of them, at least one, may be acted on: a whole head, or some of a body.
+    /// Number of bytes that may be forwarded, at least one: a complete head, or a part of a body.
     Bytes(usize),
     /// More has to come before any may be.
     Incomplete,
-    /// None of them ever, nor what follows: the next request is refused for this.
+    /// Neither these bytes nor later ones may be forwarded: the next request is refused for this
+    /// reason.
     End(HttpRefusal),
 }
 
@@ -43,17 +43,17 @@ impl Requests {
         Requests { position: StreamPosition::Head, is_single }
     }
 
-    /// Whether the next byte belongs to a head, or is the first of one.
+    /// True if the next byte belongs to a head or begins one.
     pub fn is_in_head(&self) -> bool {
         self.position == StreamPosition::Head
     }
 
-    /// Whether the client may send more of a request that has begun.
+    /// True if the current request is incomplete.
     pub fn is_in_request(&self) -> bool {
         matches!(self.position, StreamPosition::Length(_) | StreamPosition::Chunked | StreamPosition::Lost(_))
     }
 
-    /// Says how many of the next bytes may be acted on; these are then taken for passed.
+    /// Returns how many of the next bytes may be forwarded, and counts them as forwarded.
     pub fn pass(&mut self, bytes: &[u8]) -> RequestProgress {
         match &mut self.position {
             StreamPosition::Lost(refusal) => RequestProgress::End(*refusal),

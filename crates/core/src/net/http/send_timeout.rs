@@ -1,8 +1,8 @@
-//! How long a client may leave an answer untaken.
+//! Timeout for clients that do not read their response.
 //!
-//! Bytes written to a socket first fill the kernel's buffer, which says that it has room only when
-//! a third of it is free: at 1 KB/s that is minutes. So progress is what the client acknowledges,
-//! byte by byte.
+//! Bytes written to a socket fill the kernel's buffer first, which becomes writable only when a
+//! third of it is free: at 1 KB/s that takes minutes. Progress is therefore measured by the
+//! client's acknowledgments.
 
 /// An answer that waits for its client: from the moment that the socket takes no more until it does
 /// again.
@@ -21,8 +21,8 @@ impl SendTimeout {
         SendTimeout { timeout_ms, unacknowledged, since_ms: now_ms }
     }
 
-    /// Whether the client has taken nothing for too long. Nothing was written since it began, so
-    /// less to acknowledge is a byte taken.
+    /// True if the client has acknowledged nothing for too long. Nothing is written meanwhile, so
+    /// fewer unacknowledged bytes mean progress.
     pub fn has_expired(&mut self, now_ms: u64, unacknowledged: usize) -> bool {
         if unacknowledged < self.unacknowledged {
             (self.unacknowledged, self.since_ms) = (unacknowledged, now_ms);
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn client_reading_slowly_keeps_its_connection() {
-        // Its kernel acknowledges 8 KB at a time.
+        // The client's kernel acknowledges 8 KB at a time.
         let mut timeout = SendTimeout::begin(TIMEOUT_MS, 0, 2_000_000);
         for second in 0..1_900 {
             let taken = usize::try_from(second / 8 * 8_192).unwrap_or_default();

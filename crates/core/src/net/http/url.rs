@@ -15,13 +15,13 @@ pub const URL_MAX: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Url {
     text: String,
-    /// Where the host begins, where it ends, and where the port does.
+    /// Start and end of the host, and end of the port.
     host: (usize, usize),
     path: usize,
     port: u16,
 }
 
-/// Why a text is no URL of a server.
+/// Reason why a text is not a URL of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Neither http nor https.
@@ -30,7 +30,7 @@ pub enum UrlError {
     /// No host, or one that can't be.
     #[error("a server's URL names a host, and perhaps a port from 1 to 65535")]
     Host,
-    /// User and password.
+    /// URL with user or password.
     #[error("a server's URL has no user and no password: clients would learn them")]
     Credentials,
     /// A part that isn't a place below which pages are.
@@ -41,7 +41,6 @@ pub enum UrlError {
         "a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments"
     )]
     Characters,
-    /// Too long.
     #[error("a server's URL has at most 512 bytes")]
     TooLong,
 }
@@ -74,7 +73,7 @@ impl Url {
         }
         let (host, port) = host_and_port(authority, if scheme == "https" { 443 } else { 80 })?;
         let path = path.trim_end_matches('/');
-        // Empty and dot segments: what is below such a path is a matter of opinion.
+        // Empty and dot segments are refused: servers disagree about what is below such a path.
         if path.split('/').skip(1).any(|segment| matches!(decoded(segment), "" | "." | "..")) {
             return Err(UrlError::Characters);
         }
@@ -91,7 +90,6 @@ impl Url {
         &self.text
     }
 
-    /// Whether it is https.
     pub fn is_secure(&self) -> bool {
         self.text.starts_with("https:")
     }
@@ -121,7 +119,7 @@ impl Url {
         self.text.get(self.path..).unwrap_or_default()
     }
 
-    /// Whether this is the other one, or below it by whole segments.
+    /// True if this URL is the other one, or below it by whole segments.
     pub fn is_below(&self, other: &Url) -> bool {
         self.text
             .strip_prefix(&other.text)

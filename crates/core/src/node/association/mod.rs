@@ -1,13 +1,14 @@
-//! The state shared with one other node, whatever it sends: which of its messages to believe.
+//! State shared with one other node, independent of protocol: decides which of its messages to
+//! accept.
 //!
-//! No clock is compared. A node's *life* has an incarnation, random for each start, and counts its
-//! messages. A message *echoes* the receiver's life that it is written to, and a number of it that
-//! its sender has heard. So nothing that was said before this node's start is believed, and how old
-//! a message can be is known here. Another life of a node is believed only once it echoes something
-//! that was sent after the life before became known: what ended before that has never heard of it.
+//! No clocks are compared. A node's *life* has an incarnation, random for each start, and counts
+//! its messages. A message *echoes* the life of the receiver that it was written for, and the last
+//! number that its sender received from that life. A message from before this node's start is
+//! therefore never accepted, and this node knows the maximum age of each message. Another life of a
+//! node is accepted only once it echoes a message that was sent after the previous life became
+//! known: a life that ended before can't have received that.
 //!
-//! Protocols differ in one thing, [`Delivery`]: whether messages tell how their sender is, or each
-//! asks for something.
+//! Protocols differ in [`Delivery`]: messages report the sender's state, or each is a request.
 
 mod refusal;
 #[cfg(test)]
@@ -24,12 +25,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use window::{REACH_MAX, ReplayWindow};
 
-/// The most messages whose time of sending is remembered. Silence is a few intervals, and in one of
-/// them there are at most four hurried reports and four answers; older ones have their echo
-/// refused.
+/// Maximum number of messages whose time of sending is stored. The silence is a few intervals, with
+/// at most four early reports and four answers each; echoes of older messages are refused.
 const SENT_MAX: usize = 64;
 
-/// Which message of which life of a node. Zeros name none.
+/// Number of a message in a life of a node. Zero for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Numbers {
     /// Random for each start, never 0.
@@ -38,7 +38,7 @@ pub struct Numbers {
     pub sequence: u64,
 }
 
-/// The numbers of a message, and those it echoes, as they stand in it.
+/// Numbers of a message and of its echo, in wire format.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct NumbersBytes {
@@ -67,60 +67,62 @@ impl NumbersBytes {
     }
 }
 
-/// The order of messages of a protocol.
+/// Semantics of a protocol's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// Each says how its sender is: the latest counts, and only if it was written lately.
+    /// Each message reports the sender's state: only the latest counts, and only if it was sent
+    /// recently.
     Latest,
-    /// Each stands for itself, and comes in any order, once.
+    /// Each message is independent, and accepted once, in any order.
     Each,
 }
 
-/// Whether a message makes acquaintance.
+/// Role of a message in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handshake {
-    /// It says who its sender is, and may be written to nobody who is known yet.
+    /// First message, which may be written for no life of the receiver.
     Hello,
-    /// It answers one.
+    /// Answer to a first message.
     Ack,
-    /// It takes acquaintance for granted.
+    /// Not part of the handshake.
     None,
 }
 
-/// An authentic message, as far as it is judged by.
+/// Fields of an authentic message that decide about its acceptance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedMessage {
     pub(super) numbers: Numbers,
-    /// The receiver's life that it was written to, and a number of that which its sender had heard.
+    /// Life of the receiver that the message was written for, and the last number that the sender
+    /// received from it.
     pub(super) echo: Numbers,
     pub(super) handshake: Handshake,
 }
 
-/// The verdict on a message.
+/// Verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
-    /// To be believed.
+    /// The datagram is accepted and new.
     Good {
-        /// The first of its incarnation.
+        /// True for the first message of its incarnation.
         first: bool,
-        /// The first for a while.
+        /// True for the first message after a silence.
         revived: bool,
     },
-    /// Of a node that is to hear this one first; nothing but its numbers is taken from it, to be
-    /// echoed.
+    /// From a node that has to receive a message of this one first; only its numbers are used, for
+    /// the echo.
     Hello,
-    /// Neither. Not counted yet: see [`Association::refuse`].
+    /// Refused, and not counted yet: see [`Association::refuse`].
     Refused(Refusal),
 }
 
-/// One life of the other node.
+/// A life of the other node.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     incarnation: u64,
     window: ReplayWindow,
-    /// When it was first heard.
+    /// Time of the first message, in milliseconds.
     first_ms: u64,
-    /// When it was last heard.
+    /// Time of the last message, in milliseconds.
     last_ms: u64,
 }
 
@@ -134,34 +136,33 @@ impl Life {
 #[derive(Clone, Debug)]
 pub(super) struct Association {
     delivery: Delivery,
-    /// This node's incarnation.
+    /// Incarnation of this node.
     own: u64,
-    /// A node that isn't heard for so long is silent.
+    /// Time without messages after which a node is silent, in milliseconds.
     silence_ms: u64,
-    /// Of the message that was sent last.
+    /// Number of the last message sent.
     sequence: u64,
-    /// That of the message that was sent last before the believed life was. No other life is
-    /// believed that echoes it or one before.
+    /// Number of the last message sent before the accepted life was known. Another life that echoes
+    /// this number or a lower one is refused.
     settled: u64,
-    /// Sequence and time of what was sent lately, where that matters.
+    /// Number and time of recently sent messages, if the protocol needs them.
     sent: VecDeque<(u64, u64)>,
-    /// The life that is believed.
     life: Option<Life>,
-    /// Another one that said hello.
+    /// Another life that has sent a first message.
     caller: Option<Life>,
     received_ms: Option<u64>,
-    /// When the node was answered last.
+    /// Time of the last answer to the node, in milliseconds.
     answered_ms: Option<u64>,
     alive: bool,
     alive_until_ms: u64,
-    /// Why nothing of it is understood.
+    /// Reason why all messages of the node are refused.
     trouble: Option<Refusal>,
     tally: SenderCounts,
 }
 
 impl Association {
-    /// With a node that was never heard. Counts on from `after`, which is 0 unless this incarnation
-    /// may have spoken to it before.
+    /// Returns the state for a node without messages. Numbers continue after `after`, which is 0
+    /// unless this incarnation may have sent messages to the node before.
     pub(super) fn new(delivery: Delivery, own: u64, silence_ms: u64, after: u64) -> Association {
         Association {
             delivery,
@@ -182,7 +183,7 @@ impl Association {
         }
     }
 
-    /// From now on a node that isn't heard for so long is silent.
+    /// Sets the time after which a node is silent.
     pub(super) fn set_silence(&mut self, silence_ms: u64) {
         self.silence_ms = silence_ms;
     }
@@ -207,7 +208,7 @@ impl Association {
         MessageVerdict::Good { first, revived }
     }
 
-    /// Whether a message that is to be believed is the first of its life; else what it is.
+    /// Returns true if a message to accept is the first of its life, otherwise its verdict.
     fn weigh(&mut self, now_ms: u64, message: ReceivedMessage) -> Result<bool, MessageVerdict> {
         let ReceivedMessage { numbers, echo, handshake } = message;
         let refused = |refusal| Err(MessageVerdict::Refused(refusal));
@@ -248,7 +249,8 @@ impl Association {
             return Ok(first);
         }
         *(if first { &mut self.caller } else { &mut self.life }) = Some(life);
-        // Both went on for so long that neither is the other's former life.
+        // Both lives were active for so long that neither precedes the other: two nodes with one
+        // name.
         let both =
             self.alive && self.received_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
         match for_us {
@@ -263,13 +265,13 @@ impl Association {
         sent.is_some_and(|(_, at_ms)| now_ms.saturating_sub(*at_ms) <= self.silence_ms)
     }
 
-    /// Counts a refusal. Gives whether it is to be told: each is, once, until the node is heard
-    /// anew. See [`Association::suspect`], too.
+    /// Counts a refusal. True if it has to be reported: once per reason, until the node's next
+    /// accepted message. See also [`Association::suspect`].
     pub(super) fn refuse(&mut self, refusal: Refusal) -> bool {
         self.tally.refuse(refusal)
     }
 
-    /// This may be why the node isn't heard. Gives whether that is news.
+    /// Records a possible reason why the node is silent. True if that is new.
     pub(super) fn suspect(&mut self, refusal: Refusal) -> bool {
         let before = self.trouble();
         let certain = matches!(refusal, Refusal::Key { .. } | Refusal::Version { .. });
@@ -281,9 +283,10 @@ impl Association {
         self.trouble() != before
     }
 
-    /// Why nothing that the node says is understood, as far as can be told; nothing while it is.
+    /// Reason why all messages of the node are refused, as far as known; `None` while one is
+    /// accepted.
     pub(super) fn trouble(&self) -> Option<Refusal> {
-        // Anybody can forge a tag; and what is of another version may live all the same.
+        // A wrong tag can be forged, and a node of another version may be alive.
         self.trouble.filter(|trouble| !self.alive || matches!(trouble, Refusal::Version { .. }))
     }
 
@@ -294,7 +297,7 @@ impl Association {
         Numbers { incarnation: self.own, sequence: self.sequence }
     }
 
-    /// The same where it matters when it was sent.
+    /// Returns the next number, and stores its time for protocols that need it.
     pub(super) fn next_at(&mut self, now_ms: u64) -> Numbers {
         let numbers = self.next();
         if self.sent.len() == SENT_MAX {
@@ -304,14 +307,14 @@ impl Association {
         numbers
     }
 
-    /// The life to echo unasked: the one that is believed, so that recorded hellos of others come
-    /// to nothing; while it is silent, whichever was heard last.
+    /// Life to echo in unsolicited messages: the accepted one, so that replayed first messages have
+    /// no effect; while the node is silent, the one with the last message.
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
         self.caller.filter(later).or(self.life).map(|life| life.numbers()).unwrap_or_default()
     }
 
-    /// Whether an answer may be sent now; if so, the next may be in `pause_ms`.
+    /// True if an answer may be sent now; the next one is allowed after `pause_ms`.
     pub(super) fn may_answer(&mut self, now_ms: u64, pause_ms: u64) -> bool {
         let may = self.answered_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= pause_ms);
         if may {
@@ -320,27 +323,25 @@ impl Association {
         may
     }
 
-    /// The incarnation that is believed.
     pub(super) fn believed(&self) -> Option<u64> {
         self.life.map(|life| life.incarnation)
     }
 
-    /// The number of the message that was sent last.
+    /// Number of the last message sent.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The counts.
     pub(super) fn counters(&self) -> &MessageCounters {
         &self.tally.counters
     }
 
-    /// When the node was last believed.
+    /// Time of the last accepted message, in milliseconds.
     pub(super) fn received_ms(&self) -> Option<u64> {
         self.received_ms
     }
 
-    /// Whether it has not fallen silent, as far as [`Association::expire`] was told.
+    /// True if the node was not silent at the last [`Association::expire`].
     pub(super) fn is_alive(&self) -> bool {
         self.alive
     }
@@ -350,25 +351,26 @@ impl Association {
         self.alive.then_some(self.alive_until_ms)
     }
 
-    /// Counts as alive from now until it would have been heard. Gives whether it did not before.
+    /// Counts the node as alive until it should have sent a message. True if it was not alive.
     pub(super) fn presume(&mut self, now_ms: u64) -> bool {
         self.alive_until_ms = now_ms.saturating_add(self.silence_ms);
         !core::mem::replace(&mut self.alive, true)
     }
 
-    /// Counts as alive for so long more, if it does: nobody listened meanwhile.
+    /// Extends the time for which the node counts as alive, because messages were not read
+    /// meanwhile.
     pub(super) fn prolong(&mut self, ms: u64) {
         self.alive_until_ms = self.alive_until_ms.saturating_add(ms);
     }
 
-    /// Draws the conclusion from silence. Gives whether it has just ended to be alive.
+    /// Checks for silence. True if the node has just stopped being alive.
     pub(super) fn expire(&mut self, now_ms: u64) -> bool {
         let expired = self.alive && now_ms >= self.alive_until_ms;
         self.alive &= !expired;
         expired
     }
 
-    /// How many things are remembered of it.
+    /// Number of stored entries, for tests of bounds.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.sent.len()

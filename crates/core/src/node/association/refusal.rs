@@ -1,13 +1,13 @@
-//! Why what comes from a node is not believed, or not followed; and what is counted.
+//! Reasons why a node's message is refused, and counters.
 
 use core::fmt;
 
-/// Why a message, or what it says, was refused.
+/// Reason why a message or its content was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Not the shape of a message.
     Malformed,
-    /// Its tag is wrong.
+    /// The tag is wrong.
     Forged,
     /// Authentic, and written at another time by its sender's clock.
     Key {
@@ -16,30 +16,30 @@ pub enum Refusal {
     },
     /// Authentic, and of another version of the protocol.
     Version {
-        /// Which one its sender speaks.
+        /// Version of the sender.
         theirs: u8,
-        /// Which one this node does.
+        /// Version of this node.
         ours: u8,
     },
     /// Meant for another host.
     Misdirected,
-    /// Its sender is no host of the configuration.
+    /// The sender is not in the configuration.
     Stranger,
     /// Two nodes go on under one name.
     Namesake,
-    /// It was received before, or overtaken by others.
+    /// The message was received before, or overtaken by others.
     Replayed,
-    /// Of a life of its sender that ended before the one that is believed.
+    /// The message belongs to a life of its sender that ended before the accepted one.
     Ended,
-    /// It answers something that was sent too long ago: it may have been held up on the way.
+    /// The message echoes one that was sent too long ago: it may have been delayed.
     Stale,
     /// Written to a former life of this node, or to none.
     Former,
-    /// Its sender has not shown yet that it lives now.
+    /// The sender has not proved yet that it is alive.
     Unknown,
     /// For a component that this node doesn't have.
     Receptor,
-    /// Of another configuration: its sender lives, what it says of load and health is not read.
+    /// The sender has another configuration: it is alive, but its load and health are not used.
     Generation,
 }
 
@@ -62,7 +62,7 @@ impl Refusal {
         "generation",
     ];
 
-    /// Its name in views and metrics.
+    /// Name in views and metrics.
     pub const fn name(self) -> &'static str {
         Refusal::NAMES[self.index()]
     }
@@ -136,33 +136,33 @@ impl fmt::Display for Refusal {
 /// The counts of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MessageCounters {
-    /// Sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Of nodes that were heard by them: authentic, and in the order that the protocol wants.
+    /// Number of authentic messages in the order that the protocol requires.
     pub accepted: u64,
-    /// Authentic greetings of nodes that have not heard this one yet.
+    /// Number of authentic first messages of nodes that have not received any of this node.
     pub hellos: u64,
     refused: [u64; Refusal::NAMES.len()],
 }
 
 impl MessageCounters {
-    /// How many were refused for this reason.
+    /// Number of refusals for this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
         self.refused.get(refusal.index()).copied().unwrap_or_default()
     }
 
-    /// How many were refused for each reason, by its name.
+    /// Number of refusals for each reason, by name.
     pub fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Refusal::NAMES.into_iter().zip(self.refused)
     }
 
-    /// All counts by their names; of the refusals, those of these names.
+    /// All counters by name; of the refusals, those with these names.
     pub fn named(&self, refusals: &[&str]) -> impl Iterator<Item = (&'static str, u64)> {
         let rest = self.refusals().filter(|(name, _)| refusals.contains(name));
         [("sent", self.sent), ("accepted", self.accepted), ("hellos", self.hellos)].into_iter().chain(rest)
     }
 
-    /// Adds those of somebody else.
+    /// Adds another node's counters.
     pub fn add(&mut self, other: &MessageCounters) {
         self.sent += other.sent;
         self.accepted += other.accepted;
@@ -180,7 +180,7 @@ pub(in crate::node) struct SenderCounts {
 }
 
 impl SenderCounts {
-    /// Counts a refusal. Gives whether it is to be told: each is, once.
+    /// Counts a refusal. True if it has to be reported: once per reason.
     pub(in crate::node) fn refuse(&mut self, refusal: Refusal) -> bool {
         let index = refusal.index();
         if let Some(count) = self.counters.refused.get_mut(index) {
@@ -191,7 +191,7 @@ impl SenderCounts {
         self.reported != before
     }
 
-    /// Has all reasons told once more.
+    /// Lets all reasons be reported once more.
     pub(in crate::node) fn reset_logged(&mut self) {
         self.reported = 0;
     }

@@ -22,7 +22,7 @@ struct Mail {
 struct Node {
     association: Association,
     life: u64,
-    /// How far its clock is ahead.
+    /// Lead of the node's clock, in milliseconds.
     ahead_ms: u64,
     started_ms: u64,
     /// The messages that it has believed, by sender's life and sequence.
@@ -45,8 +45,7 @@ impl Pair {
         Pair { delivery, now_ms: 0, lives: 2, nodes, recorded: Vec::new() }
     }
 
-    /// Its message: a report of its own accord, a greeting, or one that takes acquaintance for
-    /// granted.
+    /// Writes a message of the node: a report, a greeting, or one outside of the handshake.
     fn write(&mut self, from: usize, handshake: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
@@ -144,7 +143,7 @@ impl Pair {
         }
     }
 
-    /// Whether each believes the present life of the other.
+    /// True if each node accepts the present life of the other.
     fn are_acquainted(&self) -> bool {
         [0, 1].into_iter().all(|at| {
             self.nodes[at].association.believed() == Some(self.nodes[1 - at].association.own)

@@ -1,27 +1,24 @@
-//! Which numbers of a sender were heard, so that none is believed twice.
+//! Replay window: the numbers of received messages.
 
 /// The most numbers that are remembered, down from the highest.
 pub(super) const REACH_MAX: u64 = u64::BITS as u64;
 
-/// A replay window, as that of RFC 4303, section 3.4.3: numbers may come in another order than they
-/// were sent, within so many of the highest as the receiver likes; each counts once. None was heard
-/// at first.
+/// A replay window as in RFC 4303, section 3.4.3: numbers may arrive out of order, within `reach`
+/// of the highest, and each is accepted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReplayWindow {
     highest: u64,
-    /// Bit `i`: `highest - i` was heard.
+    /// Bit `i` is set if `highest - i` was received.
     received: u64,
 }
 
 impl ReplayWindow {
-    /// The highest number that was heard.
     pub(super) fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Whether this number is heard for the first time, as far as is remembered, and is not `reach`
-    /// below the highest or more, which is at most [`REACH_MAX`]; it counts as heard from now on.
-    /// There is no number 0.
+    /// Accepts a number that was not received before and is less than `reach` below the highest.
+    /// `reach` is at most [`REACH_MAX`]. Number 0 is invalid.
     pub(super) fn accept(&mut self, number: u64, reach: u64) -> bool {
         if number == 0 {
             return false;

@@ -1,12 +1,11 @@
-//! How the directors of a farm know each other: who lives, of which release, with which file, ready
-//! or not, and what operators have set there.
+//! Directors of a farm: their liveness, release, configuration, readiness and operator's states.
 //!
-//! They choose alike without this, by the same file and the same key: what they say is for those
-//! who look at a farm, and no packet goes by it. A datagram is believed as [`super::association`]
-//! judges, so clocks may differ by hours. A director is known by its address in the file.
+//! Directors choose alike without this protocol, by the same file and key: reports are for views,
+//! and no packet depends on them. Datagrams are accepted as [`super::association`] decides, so
+//! clocks may differ by hours. A director is identified by its address in the file.
 //!
 //! [`Directors`] is a state machine: datagrams and the time go in; datagrams and events come out;
-//! [`Directors::known`] is the state. The order of calls: [`Directors::new`], then
+//! [`Directors::known`] is the state. Sequence of calls: [`Directors::new`], then
 //! [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`]; [`Directors::receive`]
 //! for each datagram.
 
@@ -32,16 +31,16 @@ use super::sending::{SendTimes, pause_ms};
 /// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener directors";
 
-/// This director among others.
+/// Settings of this director and the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectorSettings {
-    /// Its own address, as in the file.
+    /// Own address, as in the file.
     pub own: IpAddr,
-    /// The others'.
+    /// Addresses of the other directors.
     pub others: BTreeSet<IpAddr>,
     /// Between two datagrams to another one, in milliseconds.
     pub interval_ms: u64,
-    /// One that isn't heard for so long is silent, in milliseconds.
+    /// Time without datagrams after which a director is silent, in milliseconds.
     pub silence_ms: u64,
     /// Derived from the farm's secret by [`LABEL`].
     pub key: Key,
@@ -50,35 +49,34 @@ pub struct DirectorSettings {
 /// Another director, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDirector {
-    /// Its address in the file.
+    /// Address in the file.
     pub address: IpAddr,
-    /// Whether it was heard lately.
+    /// True if the director is not silent.
     pub alive: bool,
-    /// When it began to be alive, or ended, in milliseconds.
+    /// Time of the last change of `alive`, in milliseconds.
     pub since_ms: u64,
-    /// When it was last believed, in milliseconds.
+    /// Time of the last accepted datagram, in milliseconds.
     pub received_ms: Option<u64>,
-    /// Its last word; none of another version.
+    /// Last report; `None` for another version.
     pub report: Option<DirectorReport>,
-    /// Why nothing that it says is understood, as far as can be told.
+    /// Reason why all of its datagrams are refused, as far as known.
     pub trouble: Option<Refusal>,
 }
 
-/// In what a director differs from this one.
+/// Difference between another director and this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorDifference {
-    /// Its farm's file, or the key.
+    /// The file or the key differs.
     File,
-    /// The program's release.
     Release {
-        /// Its own.
+        /// Release of the other director.
         theirs: String,
     },
     /// The values that operators have set.
     Changes {
         /// The lines that only it has, as far as they are known.
         theirs: Vec<String>,
-        /// Those that only this one has.
+        /// Entries that only this director has.
         ours: Vec<String>,
     },
 }
@@ -86,21 +84,20 @@ pub enum DirectorDifference {
 /// Something that became known of another director.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorEvent {
-    /// It is heard, after it was not.
+    /// A silent director sends datagrams again.
     Answers(IpAddr),
-    /// It was not heard for a while.
+    /// A director is silent.
     Silent(IpAddr),
     /// A datagram was refused, for the first time for this reason.
     Refused {
-        /// In whose name; none if that can't be told.
+        /// Claimed sender; `None` if unknown.
         director: Option<IpAddr>,
-        /// Why.
         refusal: Refusal,
     },
 }
 
 impl DirectorEvent {
-    /// Whom it is about, if that is certain.
+    /// Director of the event, if certain.
     pub fn director(&self) -> Option<IpAddr> {
         match self {
             DirectorEvent::Answers(director) | DirectorEvent::Silent(director) => Some(*director),
@@ -127,7 +124,6 @@ impl fmt::Display for DirectorEvent {
 /// The effect of a datagram or of time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DirectorEffect {
-    /// Datagrams to send.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     /// The events that follow from it.
     pub events: Vec<DirectorEvent>,
@@ -141,7 +137,7 @@ struct Link {
     report: Option<DirectorReport>,
 }
 
-/// This director's view of the others.
+/// State of the other directors.
 #[derive(Clone, Debug)]
 pub struct Directors {
     settings: DirectorSettings,
@@ -151,13 +147,13 @@ pub struct Directors {
     own: DirectorReport,
     /// By digest of their addresses.
     links: BTreeMap<u64, Link>,
-    /// Of datagrams that are from no director that is known for certain.
+    /// Counters of datagrams without a known sender.
     others: SenderCounts,
     sending: SendTimes,
 }
 
 impl Directors {
-    /// A director that has heard of nobody yet. `incarnation` is random for each start.
+    /// Returns the state before any datagram. `incarnation` is random for each start.
     pub fn new(settings: DirectorSettings, incarnation: u64, now_ms: u64) -> Directors {
         let mut directors = Directors {
             settings,
@@ -200,7 +196,7 @@ impl Directors {
         }
     }
 
-    /// This director's word on itself from now on. News are sent soon.
+    /// Sets this director's report. A changed report is sent soon.
     pub fn set_own(&mut self, own: DirectorReport) {
         if self.own != own {
             self.own = own;
@@ -208,7 +204,7 @@ impl Directors {
         }
     }
 
-    /// Takes in a datagram, from whomever it came.
+    /// Applies a datagram of any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DirectorEffect {
         let envelope = match Envelope::read(bytes, &self.settings.key) {
             Ok(envelope) if envelope.kind != wire::KIND => return self.refuse(None, Refusal::Malformed),
@@ -274,14 +270,14 @@ impl Directors {
         effect
     }
 
-    /// When [`Directors::tick`] has something to do, in milliseconds.
+    /// Time of the next work for [`Directors::tick`], in milliseconds.
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
         expiries.fold(self.sending.due_ms(), u64::min)
     }
 
-    /// The other directors, in order of address. An address at which another one doesn't speak is
-    /// no director of its own, once that one has said that it has it.
+    /// Returns the other directors, sorted by address. An address of a director that sends from
+    /// another one is left out, once it has reported that it has both.
     pub fn known(&self) -> Vec<KnownDirector> {
         let reports = self.links.values().filter_map(|link| Some((link.address, link.report.as_ref()?)));
         let more: BTreeSet<IpAddr> = reports
@@ -295,7 +291,7 @@ impl Directors {
         known
     }
 
-    /// In what another one differs from this one; nothing of one that is silent.
+    /// Returns the differences between another director and this one; empty while it is silent.
     pub fn differences(&self, other: &KnownDirector) -> Vec<DirectorDifference> {
         let Some(theirs) = other.report.as_ref().filter(|_| other.alive) else { return Vec::new() };
         let differ =
@@ -336,7 +332,7 @@ impl Directors {
         DirectorEffect { events: event.into_iter().collect(), datagrams: Vec::new() }
     }
 
-    /// An answer that echoes what was heard; not many a second, and to the address in the file.
+    /// Returns an answer with an echo, rate-limited, to the address in the file.
     fn answer(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let may = self.links.get_mut(&to).is_some_and(|link| link.association.may_answer(now_ms, pause_ms));

@@ -1,6 +1,5 @@
-//! The body of a director's datagram to another, byte by byte as in
-//! `docs/how-it-works/directors.md`: items, of which a reader skips those that it doesn't know, so
-//! that a release may say more than the one before.
+//! Body of a datagram between directors, as in `docs/how-it-works/directors.md`: items, of which a
+//! reader skips unknown ones, so that later releases can add some.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -11,7 +10,7 @@ use crate::node::envelope::ReadError;
 
 /// The version written here. Another one's body is not read.
 pub const VERSION: u8 = 1;
-/// Directors' datagrams among those of nodes.
+/// Kind of directors' datagrams.
 pub(super) const KIND: u8 = 2;
 /// The longest release, in bytes.
 const RELEASE_LEN: usize = 32;
@@ -30,14 +29,14 @@ const ADDRESSES: u8 = 6;
 /// The most addresses that are written.
 const ADDRESSES_MAX: usize = 8;
 
-/// A director's word on itself. What it doesn't say is `None`.
+/// Report of a director. Missing items are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DirectorReport {
     /// Digest of the farm's file under the farm's key.
     pub fingerprint: Option<u64>,
-    /// The program's release.
+    /// Release of the program.
     pub release: Option<String>,
-    /// Whether it is ready for clients; if not, why.
+    /// Readiness for clients, or the reason against it.
     pub readiness: Option<Result<(), String>>,
     /// The values that operators have set there, in lines in order.
     pub changes: Option<Changes>,
@@ -55,7 +54,7 @@ pub struct Changes {
 }
 
 impl DirectorReport {
-    /// Its items, cut where they are too long.
+    /// Writes the items, truncating long ones.
     pub(super) fn write(&self) -> Vec<u8> {
         let mut body = Vec::new();
         let mut item = |kind: u8, bytes: &[u8]| {
@@ -90,10 +89,10 @@ impl DirectorReport {
         body
     }
 
-    /// Reads items.
+    /// Reads the items.
     ///
     /// # Errors
-    /// When they are not what this version writes.
+    /// The items are not as written by this version.
     pub(super) fn read(mut body: &[u8]) -> Result<DirectorReport, ReadError> {
         let mut report = DirectorReport::default();
         let (mut digest, mut lines) = (None, Vec::new());

@@ -16,34 +16,34 @@ const STAMP_MAX: f64 = 1e11;
 /// A message of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupMessage {
-    /// These join.
+    /// GROUP-ADD: members that join.
     Add(Vec<Joiner>),
-    /// These leave.
+    /// GROUP-EXIT: members that leave.
     Exit(Vec<Url>),
     /// GROUP-QUERY: list the members.
     Query,
-    /// This is a member's load.
+    /// LOAD-INFORM: load of a member.
     Inform(LoadInform),
     /// LOAD-QUERY: report your load.
     LoadQuery,
 }
 
-/// Why a body is none of its verb.
+/// Reason why a body is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Too long.
+    /// The message is too long.
     #[error("a message has at most 64 KB")]
     TooLong,
-    /// Not text.
+    /// The message is not text.
     #[error("the message is not text in UTF-8")]
     Text,
-    /// Nobody is named.
+    /// No member is named.
     #[error("the body is empty: write a member's URL, or several, one a line")]
     NoMember,
     /// A line that doesn't describe a member.
     #[error("line {line}: {why}")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         /// The error in it.
         why: JoinerError,
@@ -51,7 +51,7 @@ pub enum MessageError {
     /// More than a URL.
     #[error("line {line}: a member leaves by its URL alone")]
     Exit {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// Not the shape of a report.
@@ -85,10 +85,10 @@ impl MessageError {
 }
 
 impl GroupMessage {
-    /// Reads the body of a message. Lines end with LF or CR LF; empty ones say nothing.
+    /// Parses the body of a message. Lines end with LF or CR LF; empty lines are skipped.
     ///
     /// # Errors
-    /// The first that is wrong with it.
+    /// The first error of the body.
     pub fn read(verb: Verb, body: &[u8]) -> Result<GroupMessage, MessageError> {
         if body.len() > BODY_MAX {
             return Err(MessageError::TooLong);
@@ -101,14 +101,14 @@ impl GroupMessage {
             }
             Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(GroupMessage::Exit),
             Verb::Inform => report(text).map(GroupMessage::Inform),
-            // These have no body; what comes with them is nobody's business.
+            // Messages without a body; any content is ignored.
             Verb::Query => Ok(GroupMessage::Query),
             Verb::LoadQuery => Ok(GroupMessage::LoadQuery),
         }
     }
 }
 
-/// Lines that say something, counted from 1.
+/// Returns the lines that are not empty, numbered from 1.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty())
 }

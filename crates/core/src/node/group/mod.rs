@@ -11,23 +11,20 @@ pub use message::{BODY_MAX, GroupMessage, MessageError, write_inform, write_join
 /// A method of the group protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Members join.
     Add,
-    /// Members leave.
     Exit,
-    /// Somebody asks for the members.
+    /// Query for the members.
     Query,
     /// A member reports its load.
     Inform,
-    /// A director asks a member for its load.
+    /// Query of a director for a member's load.
     LoadQuery,
 }
 
 impl Verb {
-    /// All of them.
     pub const ALL: [Verb; 5] = [Verb::Add, Verb::Exit, Verb::Query, Verb::Inform, Verb::LoadQuery];
 
-    /// Its name, whose case counts (RFC 9110, section 9.1).
+    /// Name, which is case-sensitive (RFC 9110, section 9.1).
     pub const fn name(self) -> &'static str {
         match self {
             Verb::Add => "GROUP-ADD",

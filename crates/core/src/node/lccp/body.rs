@@ -10,25 +10,24 @@ use super::handoff::{STATE_LEN, TcpState};
 use super::socket::{SocketId, bare};
 use super::transfer::Piece;
 
-/// The most bytes of host, method and path together that a dispatcher is told.
+/// Maximum length of host, method and path together in a dispatch request, in bytes.
 pub const CONTENT_MAX: usize = 1_024;
 
-/// Which component of a node a message is for.
+/// Component of a node that receives a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Receptor {
-    /// Has clients' connections, and gives them away or takes them.
+    /// Owns clients' connections, and hands them over or receives them.
     Distributor = 1,
     /// Decides which server a connection is for.
     Dispatcher = 2,
-    /// Sends on what comes for a connection that was given away.
+    /// Forwards the packets of connections that were handed over.
     Forwarder = 3,
     /// Speaks for the node itself; every node has one.
     Agent = 4,
 }
 
 impl Receptor {
-    /// Every one.
     pub const ALL: [Receptor; 4] =
         [Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder, Receptor::Agent];
 
@@ -37,18 +36,18 @@ impl Receptor {
     }
 }
 
-/// Which components a node has. The agent is always one of them.
+/// Set of components of a node. The agent is always included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Components(u32);
 
 impl Components {
-    /// These, and the agent.
+    /// Returns a set of these components and the agent.
     pub fn new(receptors: &[Receptor]) -> Components {
         let bits = receptors.iter().map(|receptor| Components::bit(*receptor));
         Components(bits.fold(Components::bit(Receptor::Agent), |all, bit| all | bit))
     }
 
-    /// Whether it is one of them.
+    /// True if the set has this component.
     pub fn contains(self, receptor: Receptor) -> bool {
         self.0 & Components::bit(receptor) != 0
     }
@@ -64,7 +63,7 @@ impl Components {
     }
 }
 
-/// Why something that was asked for was not done.
+/// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ErrorCode {
@@ -72,16 +71,15 @@ pub enum ErrorCode {
     NoServer = 1,
     /// No room for another connection.
     NoCapacity = 2,
-    /// The connection can't be had here in the state that it has.
+    /// The connection's state can't be restored on this host.
     NotRestored = 3,
-    /// Nothing is known of the connection.
+    /// The connection is unknown.
     Unknown = 4,
-    /// The connection is at work, and may rest later.
+    /// The connection is busy, and may be idle later.
     Busy = 5,
 }
 
 impl ErrorCode {
-    /// Every one.
     pub const ALL: [ErrorCode; 5] = [
         ErrorCode::NoServer,
         ErrorCode::NoCapacity,
@@ -105,24 +103,22 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// `None` if it doesn't fit: host and method 255 bytes each, all together [`CONTENT_MAX`].
+    /// Returns `None` if the request is too long: host and method 255 bytes each, all together
+    /// [`CONTENT_MAX`].
     pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<ClientRequest> {
         let fits = host.len().max(method.len()) <= usize::from(u8::MAX)
             && host.len().saturating_add(method.len()).saturating_add(path.len()) <= CONTENT_MAX;
         fits.then(|| ClientRequest { host: host.into(), method: method.into(), path: path.into() })
     }
 
-    /// The host.
     pub fn host(&self) -> &[u8] {
         &self.host
     }
 
-    /// The method.
     pub fn method(&self) -> &[u8] {
         &self.method
     }
 
-    /// The path.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
@@ -142,86 +138,56 @@ impl ClientRequest {
 /// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageBody {
-    /// "I am there; do you know me?" For the agent.
-    Init {
-        /// The sender's components.
-        components: Components,
-    },
-    /// The answer to it by a node that knows the sender's life. One that doesn't answers by an
-    /// `Init` of its own.
-    InitAck {
-        /// The sender's components.
-        components: Components,
-    },
-    /// Which server is to have this connection?
-    DispatchRequest {
-        /// Which connection.
-        socket: SocketId,
-        /// The client's request.
-        content: ClientRequest,
-    },
-    /// This one.
+    /// Greeting, which requests an answer if the receiver is known. For the agent.
+    Init { components: Components },
+    /// Answer to a greeting by a node that knows the sender's life. Other nodes answer with an
+    /// `Init`.
+    InitAck { components: Components },
+    /// Request to select a server for this connection.
+    DispatchRequest { socket: SocketId, content: ClientRequest },
+    /// Server selected by the dispatcher.
     DispatchReply {
-        /// Which connection.
         socket: SocketId,
         /// By which route; `u16::MAX` by none.
         route: u16,
-        /// The server.
         server: SocketAddr,
     },
     /// Take this connection; a piece of it.
     Handoff {
-        /// Which connection.
         socket: SocketId,
-        /// Its state, and some bytes of its queues.
+        /// State of the connection, and some bytes of its queues.
         piece: Piece,
     },
     /// As much of it is here.
     HandoffAck {
-        /// Which connection.
         socket: SocketId,
-        /// How many bytes of the queues are here without a gap. All of them: the connection is
-        /// taken.
+        /// Number of bytes of the queues received without a gap. If complete, the connection is
+        /// accepted.
         missing: u32,
     },
-    /// Send on to this server what comes for this connection.
-    Forward {
-        /// Which connection.
-        socket: SocketId,
-        /// The server.
-        server: SocketAddr,
-    },
-    /// That is done.
-    ForwardAck {
-        /// Which connection.
-        socket: SocketId,
-    },
-    /// This connection is over.
-    Close {
-        /// Which connection.
-        socket: SocketId,
-    },
+    /// Request to forward this connection's packets to a server.
+    Forward { socket: SocketId, server: SocketAddr },
+    /// Acknowledgment of a [`MessageBody::Forward`].
+    ForwardAck { socket: SocketId },
+    /// The connection has ended.
+    Close { socket: SocketId },
     /// Let this connection go, if it rests where the client's next segment begins.
     Release {
-        /// Which connection.
         socket: SocketId,
         /// Sequence number of that segment.
         rcv_nxt: u32,
         /// The number that it acknowledges.
         snd_nxt: u32,
     },
-    /// It is no more here; this is where it was.
+    /// The connection was released, in this state.
     Released {
-        /// Which connection.
         socket: SocketId,
-        /// Its state, with empty queues.
+        /// State with empty queues.
         state: TcpState,
     },
-    /// The request failed.
     Error {
-        /// Which connection it was about, if about one.
+        /// Connection, if the request was about one.
         socket: Option<SocketId>,
-        /// Why.
         code: ErrorCode,
     },
 }
@@ -330,7 +296,7 @@ impl MessageBody {
 }
 
 impl BodyFields {
-    /// Their content. That nothing else stands there is for [`super::wire`] to see.
+    /// Parses the fields of a body. [`super::wire`] checks that unused fields are empty.
     pub(super) fn body(&self) -> Option<MessageBody> {
         let components = Components::of_bits(self.data);
         Some(match self.command {

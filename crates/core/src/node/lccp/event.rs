@@ -6,36 +6,20 @@ use core::net::IpAddr;
 use super::wire::{ReadError, VERSION};
 use crate::node::association::Refusal;
 
-/// Something that the operator may want to know of.
+/// Event for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LccpEvent {
     /// Another node is known.
-    Met {
-        /// Its address.
-        peer: IpAddr,
-    },
-    /// A node that was known has started anew: it has forgotten what was said before.
-    Restarted {
-        /// Its address.
-        peer: IpAddr,
-    },
-    /// A node is not heard any more.
-    Silent {
-        /// Its address.
-        peer: IpAddr,
-    },
-    /// It is heard again, and is the same as before.
-    Answers {
-        /// Its address.
-        peer: IpAddr,
-    },
-    /// A message was refused; told once for each node and reason until the node is heard anew.
-    Refused {
-        /// Its source.
-        peer: IpAddr,
-        /// Why.
-        refusal: Refusal,
-    },
+    Met { peer: IpAddr },
+    /// A known node has restarted, and lost its state.
+    Restarted { peer: IpAddr },
+    /// A node is silent.
+    Silent { peer: IpAddr },
+    /// A silent node sends messages again, without restart.
+    Answers { peer: IpAddr },
+    /// A message was refused; published once per node and reason until the node's next accepted
+    /// message.
+    Refused { peer: IpAddr, refusal: Refusal },
 }
 
 impl LccpEvent {

@@ -1,13 +1,11 @@
-//! The paper's Handoff Information: what a host must know of a socket to have it in the state that
-//! it had.
+//! The paper's Handoff Information: the state of a socket that another host needs to restore it.
 //!
-//! It is what Linux tells and takes in `TCP_REPAIR`, and nothing of how Linux does so.
+//! The fields are those of Linux's `TCP_REPAIR`, in a form independent of Linux.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most bytes that either queue of a socket may have. Twice what Linux lets a socket have by
-/// default.
+/// Maximum length of each queue of a socket, in bytes: twice the default maximum of Linux.
 pub const QUEUE_MAX: u32 = 8 << 20;
 /// Length of a state in a message, in bytes.
 pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
@@ -15,13 +13,13 @@ pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// In [`StateBytes::options`]: what client and server agreed on.
+/// Bits of [`StateBytes::options`]: options that client and server agreed on.
 const OPTION_SCALES: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_TIMESTAMPS: u8 = 4;
 
-/// The state of an open TCP connection. Names are those of RFC 9293, section 3.3.1, and of Linux
-/// where it has none; *send* is what the host does, not the client.
+/// State of an open TCP connection. Names are those of RFC 9293, section 3.3.1, or of Linux; *send*
+/// is the host's direction, not the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpState {
     /// First number that was sent and is not acknowledged: where the send queue begins.
@@ -34,24 +32,23 @@ pub struct TcpState {
     pub mss: u16,
     /// Window scales, if both sides scale.
     pub scales: Option<Scales>,
-    /// Whether both sides know selective acknowledgments.
+    /// True if both sides support selective acknowledgments.
     pub sack: bool,
     /// The timestamp of the host's clock now, if both sides send them.
     pub timestamp: Option<u32>,
-    /// The windows.
     pub window: TcpWindow,
-    /// Length of the send queue, in bytes: what the client has not acknowledged, sent or not.
+    /// Length of the send queue in bytes: data that the client has not acknowledged, sent or not.
     pub send_len: u32,
-    /// Length of the receive queue, in bytes: what the client has sent and nobody has read.
+    /// Length of the receive queue in bytes: data of the client that the process has not read.
     pub receive_len: u32,
 }
 
 /// By how many bits windows are shifted (RFC 7323, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Scales {
-    /// Those that the client tells; at most 14.
+    /// Scale announced by the client; at most 14.
     pub snd: u8,
-    /// Those that the host tells; at most 14.
+    /// Scale announced by the host; at most 14.
     pub rcv: u8,
 }
 
@@ -66,7 +63,7 @@ pub struct TcpWindow {
     pub max_window: u32,
     /// The receive window, in bytes.
     pub rcv_wnd: u32,
-    /// The next expected number when it was told last.
+    /// Next expected number at the time of the last window update.
     pub rcv_wup: u32,
 }
 
@@ -93,8 +90,7 @@ struct StateBytes {
 }
 
 impl TcpState {
-    /// Whether a connection can be in it: what is sent is queued, scales and queues are not too
-    /// large.
+    /// True if the state is possible: sent data is queued, and scales and queues are within limits.
     pub fn is_sound(&self) -> bool {
         let scales = self.scales.is_none_or(|scales| scales.snd.max(scales.rcv) <= SCALE_MAX);
         let queues = self.send_len.max(self.receive_len) <= QUEUE_MAX;

@@ -1,20 +1,19 @@
-//! Connections that other nodes give to this one: which of their pieces have come, and what was
-//! done with them.
+//! Connections that other nodes hand over to this one: received pieces, and outcomes.
 //!
-//! A node that gives a connection says it again until it is answered, so each is restored once
-//! however often it comes, and what came of it is remembered for longer than it is asked again.
+//! A node repeats a handover until it is answered. Each connection is therefore restored once, and
+//! its outcome is stored for longer than the retransmissions last.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketId, TcpState};
 
-/// The most bytes of a client that were read before somebody was found for it: twice what a
-/// director reads.
+/// Maximum number of a client's bytes read before a server was selected: twice the limit of a
+/// director.
 const UNREAD_MAX: u32 = 128 * 1_024;
-/// Connections that are coming, or whose socket is being made.
+/// Maximum number of connections being received or restored.
 const HANDOFFS_MAX: usize = 4_096;
-/// The outcome of a connection is remembered for longer than it is asked again, in milliseconds.
+/// Time for which an outcome is stored in milliseconds, longer than retransmissions last.
 pub(super) const MEMORY_MS: u64 = 10_000;
 /// Connections of which that is remembered, some 150 bytes each. More than come in that time: the
 /// oldest make way.
@@ -31,18 +30,19 @@ pub struct IncomingHandoffs {
 /// The action for a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandoffAction {
-    /// Say this.
+    /// Send this answer to the node.
     Answer(MessageBody),
-    /// All has come: make its socket, and say by [`IncomingHandoffs::end`] what came of that.
+    /// All pieces have arrived: restore the socket, and return the result to
+    /// [`IncomingHandoffs::end`].
     Restore(ReceivedConnection),
     /// Nothing: that is being done.
     Wait,
 }
 
-/// The node that gives a connection, and which one.
+/// Sending node and connection.
 type HandoffId = (IpAddr, SocketId);
 
-/// A connection that a node gives to this one.
+/// A connection being handed over to this node.
 #[derive(Debug)]
 struct IncomingHandoff {
     state: TcpState,
@@ -55,11 +55,11 @@ struct IncomingHandoff {
 #[derive(Debug, Default)]
 struct SettledHandoffs {
     by_connection: BTreeMap<HandoffId, SettledHandoff>,
-    /// The same, the oldest first. An entry that is here more than once counts at its last place.
+    /// Outcomes by age, oldest first. Of repeated entries the last counts.
     order: VecDeque<(u64, HandoffId)>,
 }
 
-/// It is here, or it can't be.
+/// The connection was restored, or failed.
 #[derive(Debug)]
 struct SettledHandoff {
     state: TcpState,
@@ -73,19 +73,19 @@ impl IncomingHandoffs {
         self.services = services;
     }
 
-    /// Whether connections to a service are taken here.
+    /// True if this host accepts connections of the service.
     pub fn serves(&self, service: SocketAddr) -> bool {
         self.services.contains(&service)
     }
 
-    /// Forgets what nobody asks for again.
+    /// Removes outcomes that are no longer needed.
     pub fn forget_old(&mut self, now_ms: u64) {
         let is_new = |since_ms: u64| now_ms.saturating_sub(since_ms) < MEMORY_MS;
         self.open.retain(|_, taking| is_new(taking.since_ms));
         self.done.forget(is_new);
     }
 
-    /// Takes in a piece of a connection.
+    /// Applies a piece of a connection.
     pub fn receive_piece(
         &mut self,
         node: IpAddr,
@@ -132,8 +132,8 @@ impl IncomingHandoffs {
         HandoffAction::Restore(handed)
     }
 
-    /// Notes what came of a connection. If that can't be told it comes anew, and isn't refused any
-    /// more: its socket may be here.
+    /// Records the outcome of a connection. If the answer can't be sent, the sender repeats the
+    /// handover, which is not refused then: the socket may exist.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -291,7 +291,7 @@ mod tests {
             takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 1_024)
         );
-        // One that is done with makes room for one.
+        // A finished handover makes room for another one.
         takings.end(NODE, from(1), Some(Ok(())), now);
         assert!(matches!(
             takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),

@@ -7,9 +7,8 @@ use crate::node::secret::{Key, Secret};
 /// Time for which one key is written with, in seconds.
 pub const EPOCH_S: u64 = 3_600;
 
-/// The two keys that are believed: that of this hour and that of the hour before. Which of them is
-/// written with changes half an hour later than they do, so that hosts whose clocks differ by as
-/// much have the same ones.
+/// The two valid keys, of this hour and of the previous one. The key for sending changes half an
+/// hour after these do, so that hosts whose clocks differ by up to half an hour accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HourlyKeys {
     secret: Secret,
@@ -38,8 +37,8 @@ impl HourlyKeys {
         (*number, key)
     }
 
-    /// The key of this number, and by how many hours its time is ahead of those that are believed,
-    /// if it isn't one of them.
+    /// Returns the key with this number, and if it is not valid, the number of hours by which its
+    /// time is ahead.
     pub(super) fn of(&self, number: u32) -> (Key, Option<i64>) {
         match self.live.iter().find(|(epoch, _)| *epoch == number) {
             Some((_, key)) => (*key, None),

@@ -1,16 +1,16 @@
-//! The Light-weight Cluster Control Protocol: how the nodes of a cluster ask which server is to
-//! have a connection, and give an open one to each other (section 3.2 of the paper on the LCCP web
-//! cluster).
+//! The Light-weight Cluster Control Protocol: nodes of a cluster request the server for a
+//! connection, and hand open connections over to each other (section 3.2 of the paper on the LCCP
+//! web cluster).
 //!
-//! It stands directly on IP and has no reliability of its own: a client's TCP sends again what was
-//! lost, and then all is asked anew. So every message means the same however often it comes, and
-//! none needs memory at its sender. The header is the paper's; around it stands what the paper
-//! lacks: a tag, by which no stranger can take a connection away, and numbers, by which nobody can
-//! do so with what was said before (`docs/how-it-works/lccp.md`).
+//! The protocol runs directly on IP without retransmission of its own: a client's TCP retransmits,
+//! and the request is repeated. All messages are idempotent, and none needs state at its sender.
+//! The header is the paper's. A tag is added against forged messages, and numbers against replayed
+//! ones (`docs/how-it-works/lccp.md`).
 //!
-//! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`]
-//! and [`Assembly`] cut what a socket has not delivered yet into messages and put it together
-//! again. [`IncomingHandoffs`] is what a node takes, [`Releases`] what it lets go.
+//! [`wire`] is the format, and [`LccpSession`] the state shared with one other node.
+//! [`TransferImage`] splits a socket's undelivered data into messages, and [`Assembly`] joins them.
+//! [`IncomingHandoffs`] are the connections that a node receives, [`Releases`] those that it
+//! releases.
 
 mod body;
 mod event;

@@ -1,5 +1,5 @@
-//! Connections that other nodes have this one let go: each is let go once, however often it is
-//! asked for.
+//! Connections that this node releases to others: each is released once, however often the request
+//! is repeated.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -7,52 +7,52 @@ use core::net::IpAddr;
 use super::incoming::MEMORY_MS;
 use super::{ErrorCode, SocketId, TcpState};
 
-/// How often a connection may be at work at the same place. The client's segment comes again after
-/// a fifth of a second, and each time after twice as long.
+/// Maximum number of requests for a connection that is busy at the same position. The client
+/// retransmits after a fifth of a second, and then at doubled intervals.
 const BUSY_MAX: u32 = 5;
-/// Connections that are being let go, or were a moment ago, some 150 bytes each. They are
-/// remembered for ten seconds, so this bounds how many move in that time.
+/// Maximum number of connections being released or released recently, some 150 bytes each. Entries
+/// are kept for ten seconds, so this limits the rate of releases.
 const RELEASES_MAX: usize = 65_536;
 
-/// Where a client's next segment begins, and what it acknowledges.
+/// Position of a connection: start and acknowledgment of the client's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
-    /// Its sequence number.
+    /// Sequence number of the segment.
     pub rcv_nxt: u32,
-    /// Its acknowledgment.
+    /// Acknowledgment number of the segment.
     pub snd_nxt: u32,
 }
 
-/// Connections that were let go a moment ago, or are about to be.
+/// Connections released recently or about to be.
 #[derive(Debug, Default)]
 pub struct Releases {
     by_connection: BTreeMap<(IpAddr, SocketId), Released>,
 }
 
-/// One of them.
+/// A connection released or to be released.
 #[derive(Debug)]
 struct Released {
     place: ResumePoint,
-    /// The answer; none while it is being let go.
+    /// Answer; `None` while the connection is being released.
     answer: Option<Result<TcpState, ErrorCode>>,
-    /// How often it was asked for in vain.
+    /// Number of requests while the connection was busy.
     busy: u32,
     since_ms: u64,
 }
 
-/// The action for a question.
+/// Action for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReleaseAction {
-    /// Say this.
+    /// Send this answer to the node.
     Answer(Result<TcpState, ErrorCode>),
-    /// Let it go, and say by [`Releases::end`] what came of that.
+    /// Release the connection, and return the result to [`Releases::end`].
     LetGo,
-    /// Nothing: that is being done.
+    /// Nothing: the release is in progress.
     Wait,
 }
 
 impl Releases {
-    /// A node wants a connection that is to rest at this place.
+    /// Applies a node's request for a connection that should be idle at this position.
     pub fn begin(
         &mut self,
         node: IpAddr,
@@ -65,7 +65,7 @@ impl Releases {
         let busy = known.map_or(0, |released| released.busy);
         match known {
             Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
-            // A connection that was at work may rest by now.
+            // A connection that was busy may be idle by now.
             Some(Released { answer: Some(answer), .. }) if *answer != Err(ErrorCode::Busy) => {
                 return ReleaseAction::Answer(*answer);
             }
@@ -78,8 +78,8 @@ impl Releases {
         ReleaseAction::LetGo
     }
 
-    /// Notes its outcome, and gives the answer that is due; `None` is asked again. A connection
-    /// that never comes to rest is not waited for.
+    /// Records the outcome, and returns the answer; `None` if the request will be repeated. A
+    /// connection that stays busy is given up.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -99,7 +99,7 @@ impl Releases {
         Some(answer)
     }
 
-    /// Forgets what nobody asks for again.
+    /// Removes entries that are no longer needed.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.by_connection.retain(|_, released| now_ms.saturating_sub(released.since_ms) < MEMORY_MS);
     }
@@ -158,7 +158,7 @@ mod tests {
         }
         assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
-        // Where it can't be told, it is as if nobody had asked.
+        // If the answer can't be sent, the request counts as not received.
         let place = ResumePoint { rcv_nxt: 7, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), place, None), None);

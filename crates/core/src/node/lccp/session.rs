@@ -1,4 +1,4 @@
-//! One other node: what of it is acted on.
+//! Session with one other node: decides which of its messages are used.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -11,17 +11,15 @@ use crate::node::association::{
     Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
 };
 
-/// A node that isn't heard for so long is asked for nothing, in milliseconds. Several greetings.
+/// Time without messages after which a node gets no requests, in milliseconds: several greetings.
 pub const SILENCE_MS: u64 = 3_000;
 
-/// The local node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalNode {
     /// The address that it sends from and is sent to.
     pub address: IpAddr,
     /// Random for each start, not 0.
     pub incarnation: u64,
-    /// Its components.
     pub components: Components,
 }
 
@@ -30,7 +28,7 @@ pub struct LocalNode {
 pub struct MessageEffect {
     /// The message, if it is to be acted on.
     pub message: Option<LccpMessage>,
-    /// Bytes to send back to the node, not longer than what was received.
+    /// Bytes to send back to the node, not longer than the received message.
     pub answer: Option<Vec<u8>>,
     /// Something for the log.
     pub notice: Option<LccpEvent>,
@@ -47,19 +45,20 @@ pub struct LccpSession {
 }
 
 impl LccpSession {
-    /// With a node that was never heard. Counts on from `after`, which is 0 unless there was
-    /// another session with it since this node's start: then [`LccpSession::sequence`] of that.
+    /// Returns a session with a node without messages. Numbers continue after `after`, which is 0
+    /// unless there was another session with the node since this node's start: then
+    /// [`LccpSession::sequence`] of that one.
     pub fn new(own: LocalNode, peer: IpAddr, after: u64) -> LccpSession {
         let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
         LccpSession { own, peer, association, components: None }
     }
 
-    /// Whether the other node is known, so that there is somebody to [`LccpSession::send`] to.
+    /// True if the other node is known, so that [`LccpSession::send`] can be used.
     pub fn is_known(&self) -> bool {
         self.association.believed().is_some()
     }
 
-    /// Whether it has been heard lately.
+    /// True if the node is not silent.
     pub fn is_alive(&self, now_ms: u64) -> bool {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
@@ -69,7 +68,6 @@ impl LccpSession {
         self.components
     }
 
-    /// The counts.
     pub fn counters(&self) -> &MessageCounters {
         self.association.counters()
     }
@@ -79,12 +77,13 @@ impl LccpSession {
         self.association.sequence()
     }
 
-    /// Why nothing that the node sends is understood, as far as can be told; nothing while it is.
+    /// Reason why all messages of the node are refused, as far as known; `None` while one is
+    /// accepted.
     pub fn trouble(&self) -> Option<Refusal> {
         self.association.trouble()
     }
 
-    /// Draws the conclusion from silence; gives it once.
+    /// Checks for silence, and returns the event once.
     pub fn expire(&mut self, now_ms: u64) -> Option<LccpEvent> {
         self.association.expire(now_ms).then_some(LccpEvent::Silent { peer: self.peer })
     }
@@ -119,8 +118,7 @@ impl LccpSession {
         same.then(|| self.write(keys, message.numbers, receptor, body))
     }
 
-    /// Takes in what stood behind the IP header of a packet from this node's address to the own
-    /// one.
+    /// Applies the payload of an IP packet from the node's address to the own one.
     pub fn receive(&mut self, now_ms: u64, keys: &HourlyKeys, bytes: &[u8]) -> MessageEffect {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
         let message = match LccpMessage::read(bytes, addresses, keys) {
@@ -137,7 +135,7 @@ impl LccpSession {
                 MessageEffect { answer: Some(self.send_init(keys, numbers)), ..MessageEffect::default() }
             }
             MessageVerdict::Refused(refusal) => {
-                // one of the two doesn't know that the other started anew
+                // a node doesn't know that the other one has restarted
                 let needs_handshake = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
                 let answer = needs_handshake.then(|| self.send_init(keys, numbers));
                 MessageEffect { answer, ..self.refuse(refusal) }
@@ -157,7 +155,7 @@ impl LccpSession {
         }
     }
 
-    /// Hands on what is believed; a greeting is answered here.
+    /// Returns an accepted message; greetings are answered here.
     fn believe(&mut self, keys: &HourlyKeys, message: LccpMessage) -> MessageEffect {
         let (MessageBody::Init { components } | MessageBody::InitAck { components }) = message.body else {
             return MessageEffect { message: Some(message), ..MessageEffect::default() };
@@ -169,7 +167,7 @@ impl LccpSession {
         MessageEffect { answer, ..MessageEffect::default() }
     }
 
-    /// Says who this node is, and wants to know who the other one is.
+    /// Writes a greeting with this node's components, which requests an answer.
     fn send_init(&mut self, keys: &HourlyKeys, echo: Numbers) -> Vec<u8> {
         let components = self.own.components;
         self.write(keys, echo, Receptor::Agent, MessageBody::Init { components })

@@ -1,4 +1,4 @@
-//! Which connection a message is about.
+//! Identification of a connection in messages.
 
 use core::net::SocketAddr;
 
@@ -11,14 +11,14 @@ pub struct SocketId {
 }
 
 impl SocketId {
-    /// Of the client's end and the server's, which is the service address. `None` if they can't be
-    /// those of a connection.
+    /// Returns the ID of the connection between the client's address and the service address;
+    /// `None` if they can't belong to one connection.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Option<SocketId> {
         let (client, server) = (bare(client)?, bare(server)?);
         (client.is_ipv4() == server.is_ipv4()).then_some(SocketId { client, server })
     }
 
-    /// The client's end.
+    /// Address of the client.
     pub fn client(&self) -> SocketAddr {
         self.client
     }
@@ -29,7 +29,7 @@ impl SocketId {
     }
 }
 
-/// An end without flow label and scope, which say nothing to another host. `None` if there is no
+/// Returns the address without flow label and scope, which are local to a host; `None` without
 /// address or port.
 pub(super) fn bare(end: SocketAddr) -> Option<SocketAddr> {
     let is_one = !end.ip().is_unspecified() && end.port() != 0;

@@ -1,7 +1,7 @@
-//! A connection in pieces: its state, and what its queues hold, in as many messages as that takes.
+//! A connection in pieces: its state and its queued bytes, split into messages.
 //!
-//! Each piece has the whole state, and its offset is its number, so pieces may come in any order
-//! and any number of times.
+//! Each piece has the whole state, and is identified by its offset, so pieces may arrive in any
+//! order and repeatedly.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// `None` if it is no part of a connection in this state.
+    /// Returns `None` if the piece does not fit a connection in this state.
     pub(super) fn new(state: TcpState, offset: u32, bytes: &[u8]) -> Option<Piece> {
         let rest = state.queued_len().checked_sub(offset)?;
         // an empty piece is the only one of empty queues
@@ -29,23 +29,22 @@ impl Piece {
         fits.then(|| Piece { state, offset, bytes: bytes.into() })
     }
 
-    /// The connection's state.
     pub fn state(&self) -> &TcpState {
         &self.state
     }
 
-    /// Where in the queues its bytes belong: first comes the send queue, then the receive queue.
+    /// Offset of its bytes in the queues: the send queue comes first, then the receive queue.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Its bytes of the queues.
+    /// Bytes of the queues.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A connection to be given away.
+/// A connection to be handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferImage {
     state: TcpState,
@@ -64,12 +63,12 @@ impl TransferImage {
     /// 0, all of them.
     pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
         let first = missing - missing % CHUNK_LEN;
-        // without queues there is a piece all the same
+        // A connection with empty queues has one piece, too.
         let end = self.state.queued_len().max(1);
         (first..end).step_by(CHUNK_LEN as usize).filter_map(|offset| self.piece(offset))
     }
 
-    /// Bytes of its queues: who misses the one behind them first has it all.
+    /// Number of queued bytes; a receiver that misses this offset first has them all.
     pub fn queued_len(&self) -> u32 {
         self.state.queued_len()
     }
@@ -80,10 +79,9 @@ impl TransferImage {
     }
 }
 
-/// A connection that was given here.
+/// A connection handed over to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedConnection {
-    /// Its state.
     pub state: TcpState,
     /// The bytes that the client has not acknowledged.
     pub send: Vec<u8>,
@@ -91,7 +89,7 @@ pub struct ReceivedConnection {
     pub receive: Vec<u8>,
 }
 
-/// A connection of which pieces have come. Holds no more than what came.
+/// A connection of which some pieces have arrived. Stores received bytes only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     state: TcpState,
@@ -100,15 +98,14 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Of the piece that came first, whichever it is.
+    /// Starts with the first piece that arrived.
     pub fn new(piece: Piece) -> Assembly {
         let mut assembly = Assembly { state: piece.state, pieces: BTreeMap::new(), missing: 0 };
         assembly.add(piece);
         assembly
     }
 
-    /// Takes a piece in. Gives whether it is of the same handoff: another state means that what has
-    /// come is obsolete.
+    /// Adds a piece. False if it has another state, so that the earlier pieces are obsolete.
     pub fn add(&mut self, piece: Piece) -> bool {
         let same = piece.state == self.state;
         if same {

@@ -1,7 +1,7 @@
-//! The message, byte by byte as in `docs/how-it-works/lccp.md`.
+//! Messages in wire format, as in `docs/how-it-works/lccp.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag. In between stands the
-//! paper's header with the paper's fields and lengths, and what a command may come with behind it.
+//! Every version has the same prefix and, at the end, the same tag. Between them are the header of
+//! the LCCP paper, with the fields and lengths of its section 3.2, and the data of the command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,24 +19,24 @@ use crate::node::secret::{Key, TAG_LEN, split_tag};
 
 /// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"LCCP";
-/// The version written here.
+/// Protocol version of messages written here, and the only one accepted.
 pub const VERSION: u8 = 1;
 /// Length of the shortest message, in bytes.
 pub const LEN_MIN: usize = size_of::<LccpPrefix>() + size_of::<LccpHeader>() + TAG_LEN;
-/// Length of the longest.
+/// Length of the longest message, in bytes.
 pub const LEN_MAX: usize = LEN_MIN + PAYLOAD_MAX;
 
 const PAYLOAD_MAX: usize = if CONTENT_MAX > CHUNK_LEN as usize { CONTENT_MAX } else { CHUNK_LEN as usize };
-// No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200,
-// sections 3 and 5).
+// Messages are never fragmented: the longest one and an IPv6 header fit the minimum MTU of IPv6
+// (RFC 8200, sections 3 and 5).
 const _: () = assert!(LEN_MAX <= 1_280 - 40);
-// The paper's Receptor, Command, Data, Socket ID and Handoff Information.
+// Receptor, Command, Data, Socket ID and Handoff Information have the lengths of the LCCP paper.
 const _: () = assert!(size_of::<Information>() == 90 && size_of::<LccpHeader>() == 3 * 4 + 12 + 90);
 
-/// In [`LccpPrefix::flags`]: the connection is one of IPv6.
+/// Bit of [`LccpPrefix::flags`]: the client's connection uses IPv6.
 const FLAG_IPV6: u8 = 1;
 
-/// The fields that all versions share.
+/// Fields before the header, which are the same in all versions.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct LccpPrefix {
@@ -48,7 +48,7 @@ struct LccpPrefix {
     numbers: NumbersBytes,
 }
 
-/// The paper's header.
+/// Header of the LCCP paper.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct LccpHeader {
@@ -62,7 +62,8 @@ struct LccpHeader {
     information: Information,
 }
 
-/// The paper's Handoff Information. IPv6 addresses have no room in the Socket ID.
+/// Handoff Information of the LCCP paper. Also has the addresses of an IPv6 connection, since the
+/// Socket ID has room for IPv4 addresses only.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Information {
@@ -72,7 +73,8 @@ struct Information {
     reserved: [u8; 8],
 }
 
-/// Between which hosts a message goes. It is good between no others.
+/// Addresses of the sender and the receiver of a message. The tag covers both, so a message is
+/// invalid between other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The IP header's source.
@@ -81,53 +83,52 @@ pub struct Addresses {
     pub destination: IpAddr,
 }
 
-/// A message whose tag is right, or one to be sent.
+/// A message with a valid tag, or one to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LccpMessage {
-    /// Its own numbers.
+    /// Sender's incarnation and sequence number of the message.
     pub numbers: Numbers,
-    /// The receiver's incarnation that it was written to, and the number of the message that it
-    /// answers; 0 if none.
+    /// Incarnation of the receiver that the message is for, and sequence number of the message that
+    /// this one answers. Each is 0 if there is none.
     pub echo: Numbers,
-    /// The component that it is for.
+    /// Component of the receiver that handles the message.
     pub receptor: Receptor,
-    /// Its body.
     pub body: MessageBody,
 }
 
-/// Why bytes are no message.
+/// Reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Not the shape of one, whoever wrote it; or authentic, but against the rules of its version.
+    /// Too short, or wrong magic or length; or authentic, but against the rules of its version.
     #[error("not a message of the cluster control protocol")]
     Malformed,
-    /// Authentic, but with a key that is not believed now.
+    /// Authentic, but with a key that is not valid now.
     #[error("written with the key of another time, {ahead_h} hours ahead")]
     Key {
-        /// By how many hours that time is ahead.
+        /// Hours by which the key's hour is ahead of the current one; negative if behind.
         ahead_h: i64,
     },
-    /// Of the right shape, but the tag is wrong: another secret, or meant for another host.
+    /// Correct format, but a wrong tag: another secret, or meant for another host.
     #[error("the tag is wrong: written with another secret, or between other hosts")]
     Forged,
-    /// Authentic, and of another version.
+    /// Authentic, but of another protocol version.
     #[error("of version {0}, and this is version {VERSION}")]
     Version(u8),
 }
 
 impl LccpMessage {
-    /// The bytes to send, behind the IP header.
+    /// Returns the message with its tag, as the payload of an IP packet.
     pub fn write(&self, addresses: Addresses, keys: &HourlyKeys) -> Vec<u8> {
         let (number, key) = keys.own();
         seal(self.unsealed(number), addresses, key)
     }
 
-    /// Reads what stood behind the IP header. Nothing is believed before the tag was found right,
-    /// in constant time.
+    /// Reads the payload of an IP packet. Magic and length are checked first, then the tag in
+    /// constant time, then all other fields.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been
-    /// written.
+    /// [`ReadError::Malformed`] also for an authentic message whose bytes differ from those that
+    /// [`LccpMessage::write`] produces for the same content.
     pub fn read(bytes: &[u8], addresses: Addresses, keys: &HourlyKeys) -> Result<LccpMessage, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
         let (prefix, rest) = LccpPrefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
@@ -146,8 +147,8 @@ impl LccpMessage {
         }
         let (header, payload) = LccpHeader::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
         let message = LccpMessage::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
-        // one way to say a thing: what is reserved is zero, and nothing stands where nothing
-        // belongs
+        // Each message has a single valid encoding: reserved fields are zero, and unused ones
+        // empty.
         if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
     }
 
@@ -169,7 +170,7 @@ impl LccpMessage {
         })
     }
 
-    /// All but the tag.
+    /// Returns the message without its tag. `key` is the number of the key for the tag.
     fn unsealed(&self, key: u32) -> Vec<u8> {
         let fields = self.body.fields();
         let ipv6 = fields.socket.is_some_and(|socket| socket.client().is_ipv6());
@@ -190,13 +191,14 @@ impl LccpMessage {
     }
 }
 
-/// Bytes with their tag, which is over the addresses too.
+/// Appends the tag to a message. The tag also covers the addresses.
 pub fn seal(bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
     key.seal(&pseudo_header(addresses), bytes)
 }
 
-/// The data that the tag covers besides the message: the first two fields of that of RFC 8200,
-/// section 8.1.
+/// Returns the data that the tag covers besides the message: source and destination address, like
+/// the first two fields of the IPv6 pseudo-header (RFC 8200, section 8.1). IPv4 addresses are
+/// mapped.
 fn pseudo_header(addresses: Addresses) -> [u8; 32] {
     let both = [mapped(addresses.source).octets(), mapped(addresses.destination).octets()];
     zerocopy::transmute!(both)
@@ -226,7 +228,8 @@ impl LccpHeader {
         header
     }
 
-    /// The connection; `None` also where no connection has these ends.
+    /// Returns the Socket ID of the message; `None` if no connection can have these endpoints, such
+    /// as the zeros of a message without a Socket ID.
     fn socket(&self, ipv6: bool) -> Option<SocketId> {
         let end = |short: [u8; 4], long: [u8; 16], port: U16| {
             let address = if ipv6 { Ipv6Addr::from(long).into() } else { Ipv4Addr::from(short).into() };

@@ -10,34 +10,34 @@ use alloc::vec::Vec;
 
 use super::PACKET_BITS;
 
-/// Gaps that differ by up to so much are of the same link, in percent.
+/// Maximum difference between gaps of the same link, in percent.
 const ALIKE_PERCENT: u64 = 15;
-/// Fewer gaps than these say nothing.
+/// Minimum number of gaps for a result.
 const GAPS_MIN: usize = 4;
-/// So many of a train may be lost, in percent.
+/// Maximum loss of a train, in percent.
 const LOST_PERCENT: usize = 10;
-/// A train whose sender took so much longer than it should is none, in percent.
+/// Trains that took longer than the nominal time by this percentage are discarded.
 const LATE_PERCENT: u64 = 30;
-/// Others that send more than so much of what a link carries aren't there, in percent.
+/// Maximum cross traffic in percent of the link's rate. A higher estimate means a token bucket.
 const BURST_PERCENT: u128 = 110;
 
 /// A packet of a train, as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeArrival {
-    /// Its place in the train.
+    /// Index in the train.
     pub index: u8,
-    /// When it was sent, by the sender's clock.
+    /// Time of sending by the sender's clock.
     pub sent_ns: u64,
-    /// When the kernel had it, by ours.
+    /// Time of arrival in the kernel, by this host's clock.
     pub arrived_ns: u64,
 }
 
-/// The rate of the narrowest link in bits a second, by a train that was sent at once. `None` where
-/// too little of it came.
+/// Returns the rate of the bottleneck link in bits per second, from a train sent back to back.
+/// `None` if too few packets arrived.
 ///
-/// Of the gaps between neighbours those count that are alike and take up most of the train's time:
-/// packets that a shaper lets pass at once, from tokens that were saved up, take no time; and one
-/// that came between two of them makes single gaps longer.
+/// Only the similar gaps that take most of the train's time count. Packets that a shaper's token
+/// bucket passes at once have gaps of almost zero, and cross traffic between two packets makes
+/// single gaps longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
@@ -79,16 +79,17 @@ pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottlenec
         return None;
     }
     let arrived_ns = last.arrived_ns.checked_sub(first.arrived_ns)?;
-    // In that time the link carried the train and the others, who came while the train was sent.
+    // During this time the link carried the train, and the cross traffic that arrived while the
+    // train was sent.
     let carried = u128::from(bottleneck_bps) * u128::from(arrived_ns) / 1_000_000_000;
     let ours = u128::from(between * PACKET_BITS) * train.len() as u128 / u128::from(packets.max(1));
     let others_bps = carried.saturating_sub(ours) * 1_000_000_000 / u128::from(sent_ns);
     Some(bottleneck_bps.saturating_sub(u64::try_from(others_bps).unwrap_or(u64::MAX)))
 }
 
-/// Whether a paced train came out so much more slowly than it was sent that others would have had
-/// to send more than a link of this rate carries: then the rate is none of the link's, but of what
-/// a token bucket let pass at once, and nothing is known of either.
+/// True if a paced train arrived so much more slowly than it was sent that cross traffic would
+/// exceed the link's rate. Then `bottleneck_bps` is the rate at which a token bucket passed a
+/// burst, and neither bandwidth is known.
 pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     let (Some(first), Some(last)) = (train.first(), train.last()) else { return false };
     let sent_ns = last.sent_ns.saturating_sub(first.sent_ns);
@@ -98,9 +99,9 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
-/// The rate of the narrowest link by a long train, and by shorter ones that went right behind it.
-/// Where these came out less than half as fast, a token bucket let the first one pass, and the last
-/// two tell the link's rate if they agree.
+/// Returns the rate of the bottleneck link from a long train and shorter ones right behind it. If
+/// the shorter trains arrived less than half as fast, the first one passed a token bucket, and the
+/// last two trains give the link's rate if they agree.
 pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival>]) -> Option<u64> {
     let first = bottleneck_bps(first)?;
     let behind: Vec<u64> = behind.iter().filter_map(|train| bottleneck_bps(train)).collect();
@@ -115,10 +116,10 @@ pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival
     }
 }
 
-/// The bandwidth that cprobe calls available: trains of echoes, of each the bits by the time from
-/// the first to the last; the mean of all but the fastest and the slowest. That is the rate at
-/// which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and
-/// what the link carries, and neither.
+/// Returns the available bandwidth as cprobe defines it: for each train of echoes the bits divided
+/// by the time from first to last, averaged without the fastest and the slowest train. This is the
+/// dispersion rate of the train (Dovrolis, Ramanathan and Moore 2001), which lies between the
+/// available bandwidth and the link's rate.
 pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
     let of = |train: &Vec<ProbeArrival>| {
         let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;

@@ -1,13 +1,12 @@
-//! Probes of the path from a server to a director: the director asks, the server's agent sends
-//! trains of packets, and the director looks at when they arrive.
+//! Probes of the path from a server to a director: the director sends a request, the server's agent
+//! sends trains of packets, and the director measures their arrival.
 //!
-//! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has
-//! shown that he is where he says: a director asks ([`ProbeMessage::Request`]), the agent answers
-//! with a number that only it can make for that address ([`ProbeMessage::Challenge`]) and that is
-//! no longer than the question, and a train goes only to the director that sends that number back
-//! ([`ProbeMessage::Go`]). The agent keeps nothing until then. A datagram that a listener on the
-//! way records and sends again brings a challenge and no train, since each number is good for one
-//! train of each [`TrainKind`].
+//! The direction is that of replies. An agent sends trains only to a director that has the farm's
+//! key and has proved its address: the director sends [`ProbeMessage::Request`], the agent answers
+//! with a number that only it can compute for that address ([`ProbeMessage::Challenge`], not longer
+//! than the request), and the train goes to the director that returns this number
+//! ([`ProbeMessage::Go`]). The agent keeps no state until then. A replayed datagram gets a
+//! challenge but no train, since each number is valid for one train of each [`TrainKind`].
 
 mod dispersion;
 mod trains;
@@ -21,16 +20,16 @@ use alloc::vec::Vec;
 
 use super::secret::{Key, Secret, TAG_LEN, split_tag};
 
-/// Numbers that tell one probe from another, in bytes.
+/// Length of the random numbers that identify probes, in bytes.
 pub const NONCE_LEN: usize = 8;
 /// Bytes of a packet's payload.
 pub const PACKET_LEN: usize = 1_400;
 /// The bytes of IPv4 and UDP before it: IPv6 is 20 more, a difference of 2 % that is ignored.
 const HEADERS_LEN: usize = 28;
-/// Packets of a train that goes at once; together with those of one that goes at a rate 62,832
-/// bytes with their headers.
+/// Number of packets of a back-to-back train. Both trains of a probe have 62,832 bytes, headers
+/// included.
 pub const AT_ONCE: u8 = 16;
-/// The latter's.
+/// Number of packets of a paced train.
 pub const PACED: u8 = 28;
 /// A packet's bits on the path.
 pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
@@ -38,17 +37,15 @@ pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
 /// whatever the sender's clock does, in percent.
 const FASTER_PERCENT: u64 = 15;
 
-/// The first bytes of each message: what it is, and of which version.
+/// Magic number of messages, with the version.
 const MAGIC: [u8; 4] = *b"EvP1";
 const CONTEXT: &[u8] = b"evener path probe";
 
-/// Which train of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrainKind {
-    /// All at once: how far its packets are apart when they arrive is what the narrowest link takes
-    /// for one.
+    /// Back to back: the gaps on arrival show the rate of the bottleneck link.
     AtOnce,
-    /// One packet after the other, a little faster than that.
+    /// Paced, at slightly more than the rate of the bottleneck link.
     Paced,
 }
 
@@ -64,7 +61,7 @@ impl TrainKind {
         [TrainKind::AtOnce, TrainKind::Paced].into_iter().find(|step| step.number() == number)
     }
 
-    /// How many packets it has.
+    /// Number of packets of the train.
     pub fn packets(self) -> u8 {
         match self {
             TrainKind::AtOnce => AT_ONCE,
@@ -81,36 +78,35 @@ pub type Nonce = [u8; NONCE_LEN];
 pub enum ProbeMessage {
     /// A director would like one.
     Request(Nonce),
-    /// The agent would have it say that it is where it seems to be.
+    /// The agent's challenge to prove the director's address.
     Challenge {
-        /// The director's number.
+        /// Number of the director.
         request: Nonce,
-        /// The agent's.
+        /// Number of the agent.
         challenge: Nonce,
     },
-    /// It is: a train may go.
+    /// The director's answer to the challenge: requests the train.
     Go {
-        /// The director's number.
+        /// Number of the director.
         request: Nonce,
-        /// The agent's.
+        /// Number of the agent.
         challenge: Nonce,
-        /// Which train.
         step: TrainKind,
         /// The time between two packets, in nanoseconds.
         gap_ns: u32,
     },
     /// A director looks whether a datagram of this size arrives.
     Size {
-        /// The director's number.
+        /// Number of the director.
         request: Nonce,
-        /// Payload in bytes.
+        /// Length of the payload, in bytes.
         len: u16,
     },
-    /// It has arrived.
+    /// The packet has arrived.
     Arrived {
-        /// The director's number.
+        /// Number of the director.
         request: Nonce,
-        /// Payload in bytes.
+        /// Length of the payload, in bytes.
         len: u16,
     },
 }
@@ -124,7 +120,7 @@ pub fn key(secret: &Secret) -> Key {
 }
 
 impl ProbeMessage {
-    /// As bytes, with their tag. A request is as long as what is answered to it.
+    /// Writes the message with its tag. A request is as long as its answer.
     pub fn seal(&self, key: &Key) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
@@ -159,7 +155,7 @@ impl ProbeMessage {
         key.seal(CONTEXT, bytes)
     }
 
-    /// Reads one; nothing unless it is whole, of this version and of somebody with the key.
+    /// Reads a message; `None` unless it is complete, of this version and has a valid tag.
     pub fn open(key: &Key, bytes: &[u8]) -> Option<ProbeMessage> {
         let len = u16::try_from(bytes.len()).ok()?;
         let (bytes, _) = split_tag(bytes).filter(|(bytes, tag)| key.has_sealed(CONTEXT, bytes, tag))?;
@@ -184,21 +180,20 @@ impl ProbeMessage {
     }
 }
 
-/// A packet of a train. It has no tag: whoever knows its number sees the path.
+/// A packet of a train. It has no tag: the number alone proves that its sender is on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainPacket {
-    /// The agent's number of the probe.
+    /// Number of the agent for the probe.
     pub challenge: Nonce,
-    /// Of which train it is.
     pub step: TrainKind,
-    /// Its place in the train, from 0.
+    /// Index in the train, from 0.
     pub index: u8,
-    /// When it was sent, by the agent's own clock in nanoseconds.
+    /// Time of sending by the agent's clock, in nanoseconds.
     pub sent_ns: u64,
 }
 
 impl TrainPacket {
-    /// Its payload, [`PACKET_LEN`] bytes.
+    /// Writes the payload, of [`PACKET_LEN`] bytes.
     pub fn write(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.push(4);
@@ -209,7 +204,6 @@ impl TrainPacket {
         bytes
     }
 
-    /// Reads one.
     pub fn read(bytes: &[u8]) -> Option<TrainPacket> {
         let rest = bytes.strip_prefix(&MAGIC)?.strip_prefix(&[4])?;
         let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
@@ -222,7 +216,7 @@ impl TrainPacket {
 /// The longest time to send a train, in nanoseconds.
 pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
 
-/// Whether a train that goes at this rate is sent in time.
+/// True if a train with this gap is within the time limit.
 pub fn is_in_time(step: TrainKind, gap_ns: u32) -> bool {
     u64::from(step.packets()) * u64::from(gap_ns) <= TRAIN_NS_MAX
 }

@@ -1,4 +1,4 @@
-//! The agent's side: whom it answers, and whom it sends a train.
+//! The agent's side: answers to probe requests, and trains to send.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
@@ -20,44 +20,44 @@ const REMEMBERED: usize = 64;
 pub struct Train {
     /// The agent's number of the probe.
     pub challenge: Nonce,
-    /// Which train.
     pub step: TrainKind,
     /// The time between two packets, in nanoseconds.
     pub gap_ns: u32,
 }
 
-/// Why a message is not answered.
+/// Reason why a message is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
-    /// Nothing is answered: it is of nobody who may ask, or makes no sense.
+    /// Ignored: the sender is not allowed to probe, or the message is malformed.
     Silent,
     /// A train is on its way, or was a moment ago.
     Busy,
 }
 
-/// An agent that is asked for probes.
+/// State of an agent that answers probe requests.
 #[derive(Debug)]
 pub struct ProbeResponder {
     key: Key,
-    /// Its own, which nobody else has: by it challenges are made, and known again.
+    /// Own secret key, which makes and checks challenges.
     own: Key,
     /// Trains that were sent, the last one first.
     sent: VecDeque<(Nonce, TrainKind)>,
-    /// The probe whose train was sent last, and when the next one may be, in milliseconds.
+    /// Probe of the last train, and time from which the next train is allowed, in milliseconds.
     last: Option<Nonce>,
     free_ms: u64,
 }
 
 impl ProbeResponder {
-    /// With the farm's key of probes, and a random one of its own.
+    /// Returns the state with the farm's key of probes and a random own key.
     pub fn new(key: Key, own: Key) -> ProbeResponder {
         ProbeResponder { key, own, sent: VecDeque::new(), last: None, free_ms: 0 }
     }
 
-    /// A message from there: what to answer, or the train to send. `is_director` says who may ask.
+    /// Returns the answer to a message, or the train to send. `is_director` decides which addresses
+    /// may probe.
     ///
     /// # Errors
-    /// The probes that it ignores.
+    /// The message is not answered.
     pub fn receive(
         &mut self,
         now_ms: u64,
@@ -117,12 +117,12 @@ impl ProbeResponder {
     }
 }
 
-/// An agent's response.
+/// Response of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeResponse {
-    /// It sends this back.
+    /// Send this message back.
     Answer(ProbeMessage),
-    /// It sends this train there.
+    /// Send this train of packets.
     Train(Train),
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let forged = ProbeMessage::Request(REQUEST).seal(&Key([0; 32]));
         let refused = farm.responder.receive(1_100, director(), &forged, |_| true);
         assert_eq!(refused, Err(ProbeRefusal::Silent));
-        // Its own challenge, sent back, is none for it.
+        // A challenge is not an answer to the agent that sent it.
         let own = ProbeMessage::Challenge { request: REQUEST, challenge };
         assert_eq!(farm.receive(1_100, director(), own), Err(ProbeRefusal::Silent));
         let long =

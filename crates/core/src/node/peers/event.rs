@@ -1,4 +1,4 @@
-//! Events between hosts, in words for the log.
+//! Events between hosts, with text for the log.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,72 +6,46 @@ use core::net::IpAddr;
 
 use crate::node::association::Refusal;
 
-/// Something that the operator may want to know of.
+/// Event for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A host is heard, for the first time or again.
-    Answers {
-        /// Its name.
-        host: String,
-    },
-    /// A host has not been heard for the set time.
-    Silent {
-        /// Its name.
-        host: String,
-    },
-    /// A host takes part no longer, and says so itself.
-    Left {
-        /// Its name.
-        host: String,
-    },
-    /// A host that took no part takes part again.
-    Returned {
-        /// Its name.
-        host: String,
-    },
-    /// A host has been running another configuration for a while.
+    /// A host sends datagrams, for the first time or again.
+    Answers { host: String },
+    /// A host is silent.
+    Silent { host: String },
+    /// A host has left the farm, by its own report.
+    Left { host: String },
+    /// A host that had left takes part again.
+    Returned { host: String },
+    /// A host has had another configuration for a while.
     Differs {
-        /// Its name.
         host: String,
-        /// Digest of its configuration.
+        /// Digest of the host's configuration.
         generation: u64,
     },
-    /// This host was alone, and takes part again once it has heard the others.
+    /// The local host was alone, and takes part again after it has received the others' reports.
     Rejoins,
-    /// A host runs the same configuration as this one again.
-    Agrees {
-        /// Its name.
-        host: String,
-    },
-    /// A datagram was refused; told once for each host and reason until the host is heard anew.
+    /// A host has the same configuration as this one again.
+    Agrees { host: String },
+    /// A datagram was refused; published once per host and reason until the host's next accepted
+    /// datagram.
     Refused {
-        /// The sender, where that is known for certain.
+        /// Sender, if the sender is certain.
         host: Option<String>,
-        /// Why.
         refusal: Refusal,
     },
-    /// This host owns an address from now on.
-    Claimed {
-        /// Which.
-        address: IpAddr,
-    },
-    /// This host owns an address no longer.
+    /// The local host owns an address from now on.
+    Claimed { address: IpAddr },
+    /// The local host no longer owns an address.
     Released {
-        /// Which.
         address: IpAddr,
-        /// The host that is to own it; `None` if the configuration doesn't have it any more.
+        /// New owner; `None` if the address was removed from the configuration.
         to: Option<String>,
     },
-    /// An address is this host's to claim, but somebody else answers for it.
-    PutOff {
-        /// Which.
-        address: IpAddr,
-    },
-    /// Somebody else answers for an address that this host owns.
-    ClaimedTwice {
-        /// Which.
-        address: IpAddr,
-    },
+    /// The local host should claim an address, but another host answers for it.
+    PutOff { address: IpAddr },
+    /// Another host answers for an address that this host owns.
+    ClaimedTwice { address: IpAddr },
 }
 
 /// The names of the reasons for which a datagram may be refused.

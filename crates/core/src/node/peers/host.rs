@@ -1,4 +1,4 @@
-//! Hosts as the configuration has them, as they tell of themselves, and as they are seen.
+//! Hosts: configuration, own report, and observed state.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,20 +16,20 @@ pub const BITS: usize = 64;
 /// A host's knowledge of the farm from its configuration.
 #[derive(Clone, Debug)]
 pub struct PeerSettings {
-    /// This host's name.
+    /// Name of this host.
     pub name: String,
     /// All hosts, this one included.
     pub hosts: Vec<HostSetting>,
     /// The names of the services, in the order that bits of `up` and `draining` have; at most
     /// [`BITS`].
     pub services: Vec<String>,
-    /// The service addresses that hosts own, in the same order on every host; at most [`BITS`].
+    /// Service addresses that hosts own, in the same order on every host; at most [`BITS`].
     pub addresses: Vec<Publishable>,
     /// Digest of all in the configuration that hosts must agree on.
     pub generation: u64,
     /// Time between two datagrams to a host, in milliseconds.
     pub interval_ms: u64,
-    /// A host not heard for this long counts as down, in milliseconds. Several intervals.
+    /// Time without datagrams after which a host is down, in milliseconds. Several intervals.
     pub silence_ms: u64,
     /// Derived from the farm's secret with [`super::LABEL`].
     pub key: Key,
@@ -40,20 +40,19 @@ pub struct PeerSettings {
 pub struct HostSetting {
     /// Unique among the hosts.
     pub name: String,
-    /// Where its datagrams go.
+    /// Destination of its datagrams.
     pub address: IpAddr,
 }
 
 /// A service address that one of the hosts owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publishable {
-    /// The address.
     pub address: IpAddr,
     /// The host that publishes it; `None` has hosts elect one.
     pub publisher: Option<String>,
 }
 
-/// This host's status.
+/// Status of this host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnStatus {
     /// Sessions being served here.
@@ -62,25 +61,24 @@ pub struct OwnStatus {
     pub up: u64,
     /// Bit `i`: it is drained there.
     pub draining: u64,
-    /// The MACs that its frames may have as source; [`super::wire::MACS_MAX`] of them are told.
+    /// Source MAC addresses of its frames; at most [`super::wire::MACS_MAX`] are reported.
     pub macs: Vec<Mac>,
 }
 
 /// A host, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
-    /// Its name.
     pub name: String,
-    /// Its own address.
+    /// Own address of the host.
     pub address: IpAddr,
-    /// Whether it is this host.
+    /// True for this host.
     pub own: bool,
-    /// Whether it was heard lately.
+    /// True if the host is not silent.
     pub alive: bool,
-    /// Whether anything was believed that it said of its part: not of one with another
-    /// configuration from the beginning.
+    /// True if a report of the host was accepted; false for one that always had another
+    /// configuration.
     pub believed: bool,
-    /// Whether it takes part. Of use only while it is alive.
+    /// True if the host takes part. Meaningful only while it is alive.
     pub ready: bool,
     /// Bit `i`: its server of service `i` is healthy.
     pub up: u64,
@@ -88,19 +86,19 @@ pub struct KnownHost {
     pub draining: u64,
     /// Sessions being served there.
     pub load: u32,
-    /// Whether it runs another configuration: `ready`, `up`, `draining`, `load` and `owned` are
-    /// from before.
+    /// True if the host has another configuration: `ready`, `up`, `draining`, `load` and `owned`
+    /// are from before.
     pub generation_differs: bool,
-    /// Why nothing that it says is understood, as far as can be told; nothing while it is.
+    /// Reason why all of its datagrams are refused, as far as known; `None` while one is accepted.
     pub refused: Option<Refusal>,
-    /// The MACs that its frames may have as source. They outlive silence: a host whose daemon is
-    /// dead still sends.
+    /// Source MAC addresses of its frames. They are kept during silence, since a host without
+    /// daemon still forwards packets.
     pub macs: Vec<Mac>,
-    /// The addresses it says it owns.
+    /// Addresses that the host owns by its report.
     pub owned: Vec<IpAddr>,
-    /// When it was last heard, in milliseconds.
+    /// Time of the last datagram, in milliseconds.
     pub received_ms: Option<u64>,
-    /// When `alive` last changed, in milliseconds.
+    /// Time of the last change of `alive`, in milliseconds.
     pub since_ms: u64,
 }
 
@@ -133,11 +131,11 @@ impl KnownHost {
 /// The effect of a datagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatagramEffect {
-    /// For the log.
+    /// Events for the log.
     pub notices: Vec<PeerEvent>,
     /// To be sent to this host now.
     pub answer: Option<(IpAddr, Vec<u8>)>,
-    /// Whether [`super::Peers::hosts`], loads and times aside, or [`super::Peers::owned`] changed.
+    /// True if [`super::Peers::hosts`], except loads and times, or [`super::Peers::owned`] changed.
     pub changed: bool,
 }
 
@@ -146,13 +144,13 @@ pub struct DatagramEffect {
 pub struct Tick {
     /// To be sent to these hosts.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
-    /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to
+    /// Addresses to probe by ARP or neighbour solicitation; replies go to
     /// [`super::Peers::answered`].
     pub probes: Vec<IpAddr>,
     /// Addresses that are owned here, to be announced to everyone.
     pub claimed: Vec<IpAddr>,
-    /// For the log.
+    /// Events for the log.
     pub notices: Vec<PeerEvent>,
-    /// As [`DatagramEffect::changed`].
+    /// See [`DatagramEffect::changed`] for its meaning.
     pub changed: bool,
 }

@@ -1,4 +1,4 @@
-//! One other host, and what it said last.
+//! State of one other host, with its last report.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use crate::net::wire::Mac;
 use crate::node::association::Association;
 
-/// A host's last report that was to be believed.
+/// Last accepted report of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct LastReport {
     pub(super) ready: bool,
@@ -18,24 +18,23 @@ pub(super) struct LastReport {
     pub(super) owned: BTreeSet<IpAddr>,
 }
 
-/// Another host.
 #[derive(Clone, Debug)]
 pub(super) struct PeerState {
     pub(super) name: String,
     pub(super) address: IpAddr,
     pub(super) association: Association,
-    /// When it began to be alive, or ended.
+    /// Time of the last change of liveness, in milliseconds.
     pub(super) since_ms: u64,
-    /// Since when it is present: see [`PeerState::is_present`].
+    /// Time since when the host is present in milliseconds: see [`PeerState::is_present`].
     pub(super) present_since_ms: Option<u64>,
     pub(super) content: Option<LastReport>,
     pub(super) macs: Vec<Mac>,
-    /// The configuration of its last report; `None` after one of another version.
+    /// Configuration digest of its last report; `None` for another version.
     pub(super) generation: Option<u64>,
-    /// Since when that is another than this host's.
+    /// Time since when the digest differs from this host's, in milliseconds.
     pub(super) differs_since_ms: Option<u64>,
     pub(super) reported_difference: bool,
-    /// Whether it took part no longer, by its own word.
+    /// True if the host has left, by its own report.
     pub(super) left: bool,
 }
 
@@ -56,14 +55,13 @@ impl PeerState {
         }
     }
 
-    /// Whether it may be the rightful owner of an address. A host that runs another configuration
-    /// and has never said whether it takes part, may: an address that nobody owns is better than
-    /// one that two hosts do.
+    /// True if the host may be the rightful owner of an address. That includes a host with another
+    /// configuration and no accepted report: an address without owner is better than one with two.
     pub(super) fn is_present(&self) -> bool {
         self.association.is_alive() && self.content.as_ref().is_none_or(|content| content.ready)
     }
 
-    /// Whether it takes part, as far as it was believed.
+    /// True if the host takes part, by its last accepted report.
     pub(super) fn is_ready(&self) -> bool {
         self.content.as_ref().is_some_and(|content| content.ready)
     }
@@ -73,13 +71,13 @@ impl PeerState {
         self.present_since_ms = if self.is_present() { self.present_since_ms.or(Some(now_ms)) } else { None };
     }
 
-    /// How many things are remembered of it.
+    /// Number of stored entries, for tests of bounds.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.association.memory().max(self.macs.len())
     }
 
-    /// Whether its last report was of this generation.
+    /// True if its last report was of this generation.
     pub(super) fn agrees(&self, generation: u64) -> bool {
         self.generation == Some(generation)
     }

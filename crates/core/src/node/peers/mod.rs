@@ -1,17 +1,16 @@
-//! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each
-//! is, and who owns which service address.
+//! Hosts of an every-host farm: their liveness, load, health and ownership of service addresses.
 //!
-//! Every host tells every other one of itself a few times a silence, in a datagram of its own
-//! (`docs/how-it-works/peers.md`). A believed datagram is authentic, in order, and fresh, as
-//! [`super::association`] judges; others change nothing but counters. Clocks are not compared, so
-//! they may be wrong or jump.
+//! Every host sends its report to every other one several times per silence, in separate datagrams
+//! (`docs/how-it-works/peers.md`). A datagram is accepted if it is authentic, in order and fresh,
+//! as [`super::association`] decides; others only change counters. Clocks are not compared, so they
+//! may be wrong or jump.
 //!
-//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or
-//! to announce and [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to probe or
+//! announce and [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
 //!
-//! The order of calls: [`Peers::new`] once, then [`Peers::set_own`]; [`Peers::tick`] at
-//! [`Peers::next_at`]; [`Peers::receive`] for each datagram, whose effect may have an answer. Two
-//! hosts are associated once each has echoed the other's life.
+//! Sequence of calls: [`Peers::new`] once, then [`Peers::set_own`]; [`Peers::tick`] at
+//! [`Peers::next_at`]; [`Peers::receive`] for each datagram, which may have an answer. Two hosts
+//! are associated once each has echoed the other's life.
 //!
 //! ```
 //! use evener_core::node::peers::{HostSetting, PeerSettings, Peers};
@@ -83,40 +82,40 @@ use wire::{Body, Datagram, HostReport, ReadError, VERSION};
 /// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener peers";
 
-/// This host's view of all of them.
+/// State of this host and all others.
 #[derive(Clone, Debug)]
 pub struct Peers {
     settings: PeerSettings,
     incarnation: u64,
     /// The last sequence to any host that is none any more: it may come back, and remember.
     left_at: u64,
-    /// When this host takes part even if others were never heard.
+    /// Time from which this host takes part even without any report of others, in milliseconds.
     ready_at_ms: u64,
     ready: bool,
-    /// Whether tables are on their way.
+    /// True while the engine applies tables.
     waits: bool,
     left: bool,
     own: OwnStatus,
     /// The other hosts, by digest of their names.
     links: BTreeMap<u64, PeerState>,
     owner: AddressOwnership,
-    /// Of datagrams that are from no host that is known for certain, and of hosts that are gone.
+    /// Counters of datagrams without a known sender, and of removed hosts.
     others: SenderCounts,
     claims: u64,
     claimed_twice: u64,
     sending: SendTimes,
     started_ms: u64,
-    /// When time or a datagram was last looked at.
+    /// Time of the last call, in milliseconds.
     looked_ms: u64,
 }
 
 impl Peers {
-    /// A host that has heard of nobody yet. `incarnation` is random for each start.
+    /// Returns the state before any datagram. `incarnation` is random for each start.
     pub fn new(settings: PeerSettings, incarnation: u64, now_ms: u64) -> Peers {
         let ready_at_ms = now_ms.saturating_add(settings.silence_ms);
         let mut peers = Peers {
             settings,
-            // 0 in a datagram means "never heard"
+            // 0 in a datagram means "nothing received"
             incarnation: incarnation.max(1),
             left_at: 0,
             ready_at_ms,
@@ -157,9 +156,9 @@ impl Peers {
         lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
 
-    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and
-    /// as taking part, with these bits, until they would have been heard; this host takes part at
-    /// once and owns what it owned.
+    /// Resumes after a restart of the daemon while the data plane ran on: these hosts count as
+    /// alive and taking part, with these bits, until their reports are due. This host takes part at
+    /// once and keeps its addresses.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
@@ -190,12 +189,12 @@ impl Peers {
         }
     }
 
-    /// Whether tables are on their way to the engine.
+    /// Records if the engine is applying tables.
     pub fn wait_for_tables(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// Takes in a datagram, from whomever it came.
+    /// Applies a datagram of any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DatagramEffect {
         self.wake(now_ms);
         let datagram = match Datagram::read(bytes, &self.settings.key) {
@@ -216,7 +215,7 @@ impl Peers {
         }
         let mut received = DatagramEffect::default();
         let before = KnownHost::of(link, self.settings.generation);
-        // every datagram says who its sender is
+        // every datagram names its sender
         let Datagram { numbers, echo, .. } = datagram;
         let answers = match link
             .association
@@ -243,12 +242,12 @@ impl Peers {
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
-                // one that was away was no company
+                // a host that was silent does not count as company
                 self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
                 self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
-                // so that it knows at once that it is heard
+                // so that the sender knows at once that its datagrams arrive
                 first
             }
         };
@@ -279,10 +278,9 @@ impl Peers {
         tick
     }
 
-    /// Time in which this host did nothing at all, long after it was to, as while its programs are
-    /// loaded or the machine stood still, is no time in which others were silent: what they have
-    /// said meanwhile is still to be heard. A host that took part without it would remember a ring
-    /// that nobody had.
+    /// Extends other hosts' liveness by the time in which this host was not scheduled, for instance
+    /// while the machine was suspended: their reports are still unread. Without this, the host
+    /// would store a ring that no other host had.
     fn wake(&mut self, now_ms: u64) {
         let due_ms = self.next_at().max(self.looked_ms);
         let late_ms = now_ms.saturating_sub(due_ms);
@@ -293,14 +291,14 @@ impl Peers {
         }
     }
 
-    /// When [`Peers::tick`] has something to do, in milliseconds.
+    /// Time of the next work for [`Peers::tick`], in milliseconds.
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
         let ready = (!self.ready && !self.waits && !self.left).then_some(self.ready_at_ms);
         expiries.chain(ready).chain(self.owner.next_at()).fold(self.sending.due_ms(), u64::min)
     }
 
-    /// Somebody else answers ARP or neighbour discovery for a service address.
+    /// Applies a reply of another host for a service address.
     pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<PeerEvent> {
         match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
             ConflictOutcome::Nothing => Vec::new(),
@@ -314,8 +312,8 @@ impl Peers {
         }
     }
 
-    /// This host goes: it takes part no longer and owns nothing. Sent now, this lets others take
-    /// over at once.
+    /// Leaves the farm: this host no longer takes part and owns nothing. The returned reports let
+    /// others take over at once.
     pub fn leave(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.left = true;
         self.ready = false;
@@ -337,7 +335,7 @@ impl Peers {
         self.owner.owned()
     }
 
-    /// The service addresses that are this host's to own, but that somebody else answers for.
+    /// Service addresses that this host should own but another host answers for.
     pub fn put_off(&self) -> &BTreeSet<IpAddr> {
         self.owner.put_off()
     }
@@ -402,14 +400,15 @@ impl Peers {
         }
     }
 
-    /// Sends the next datagrams soon: what changed is news, but not many a second.
+    /// Sends the next reports soon, rate-limited.
     fn hurry(&mut self) {
         self.sending.hurry(self.settings.interval_ms);
     }
 
-    /// Takes part an interval after every other host was heard, or once it would have been: until
-    /// then the ring here is that of all the others, as it is everywhere, and so it is remembered:
-    /// once it is in force, so tables on their way are waited for. Whether it does so from now on.
+    /// Takes part one interval after all other hosts have reported, or once their reports are
+    /// overdue. Until then this host's ring is that of the other hosts, the same as theirs. That
+    /// ring has to be in force before, so tables in progress are awaited. True if this host takes
+    /// part from now on.
     fn settle_ready(&mut self, now_ms: u64) -> bool {
         if self.ready || self.left {
             return false;
@@ -424,7 +423,7 @@ impl Peers {
         self.ready
     }
 
-    /// Counts a refusal, and tells it the first time.
+    /// Counts a refusal, and publishes the first one.
     fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> DatagramEffect {
         let (host, news, changed) = match sender.and_then(|sender| self.links.get_mut(&sender)) {
             Some(PeerState { name, association, .. }) => {
@@ -436,23 +435,22 @@ impl Peers {
         DatagramEffect { notices: notice.into_iter().collect(), answer: None, changed }
     }
 
-    /// The same of a wrong tag. The host that it is said to be from may be the one with another
-    /// secret.
+    /// Counts a datagram with a wrong tag. The claimed sender may have another secret.
     fn refuse_forged(&mut self, claimed: u64) -> DatagramEffect {
         let link = self.links.get_mut(&claimed);
         let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
         DatagramEffect { changed, ..self.refuse(None, Refusal::Forged) }
     }
 
-    /// Whether others take part, as far as this host knows, besides one of them.
+    /// True if other hosts take part, without counting `host`.
     fn is_accompanied_but_for(&self, host: Option<u64>) -> bool {
         let others = self.links.iter().filter(|(digest, _)| Some(**digest) != host);
         others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
-    /// A host that was alone, cut off or with another file than the rest, knows a ring of its own:
-    /// once it finds others that are together it goes by theirs first, as one that has just
-    /// started.
+    /// Handles the end of isolation. A host that was alone, cut off or with another file, has a
+    /// ring of its own; once it finds others that are together, it starts with their ring, as after
+    /// a restart.
     fn rejoin(
         &mut self,
         now_ms: u64,
@@ -472,7 +470,7 @@ impl Peers {
         }
     }
 
-    /// Takes in a datagram that was judged good.
+    /// Applies an accepted datagram.
     fn believe(
         &mut self,
         now_ms: u64,
@@ -563,7 +561,7 @@ impl Peers {
         to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
     }
 
-    /// An answer that echoes what was heard; not many a second.
+    /// Returns an answer with an echo, rate-limited.
     fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let link = self.links.get_mut(&datagram.sender);

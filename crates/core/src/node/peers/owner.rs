@@ -1,10 +1,10 @@
-//! The owner of a service address, which answers ARP and neighbour discovery for it.
+//! Owner of a service address, which answers ARP and neighbour discovery for it.
 //!
-//! The rightful owner is the host that publishes the address, while it is there; else the one of
-//! highest random weight among those that are (Thaler and Ravishankar, "Using name-based mappings
-//! to increase hit rates", 1998): hosts that see each other come to the same one without asking,
-//! and only a lost host's addresses move. The rightful owner claims what nobody else does; who owns
-//! an address against the right gives it back gently.
+//! The rightful owner is the host that publishes the address, while it is present; otherwise the
+//! present host with the highest random weight (Thaler and Ravishankar, "Using name-based mappings
+//! to increase hit rates", 1998). Hosts that see each other agree on it without negotiation, and
+//! only a lost host's addresses move. The rightful owner claims addresses without owner; another
+//! owner first keeps the address and then releases it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -15,24 +15,24 @@ use siphasher::sip::SipHasher24;
 
 use super::{Publishable, digest};
 
-/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227
-/// waits longer because it asks strangers; here it is a second look behind the hosts' own reports.
+/// Time to wait for an answer to a probe of an address, in milliseconds. RFC 5227 waits longer,
+/// since it probes unknown hosts; here the probe only supplements hosts' reports.
 const PROBE_INTERVAL_MS: u64 = 300;
-/// How often an address is asked for before it is claimed.
+/// Number of probes before an address is claimed.
 const PROBE_COUNT: u8 = 2;
 
 /// A host as a possible owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostCandidate<'a> {
     pub(super) name: &'a str,
-    /// Whether it is this host.
+    /// True for this host.
     pub(super) own: bool,
-    /// Whether its datagrams come. One that runs another configuration may own addresses by that,
-    /// though it takes no part here.
+    /// True if the host sends datagrams. A host with another configuration may own addresses,
+    /// although it takes no part.
     pub(super) is_alive: bool,
     /// Since when it is there.
     pub(super) present_since_ms: Option<u64>,
-    /// The addresses that it owns by its own report, if it runs the same configuration.
+    /// Addresses that the host owns by its report, if it has the same configuration.
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -42,25 +42,25 @@ impl HostCandidate<'_> {
     }
 }
 
-/// How far this host is with an address.
+/// Progress of this host with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimStage {
     /// Not its own; not claimed before `until_ms`.
     Idle { until_ms: u64 },
-    /// Asked for `times` times, last at `at_ms`.
+    /// Probed `times` times, last at `at_ms`.
     Probing { at_ms: u64, times: u8 },
-    /// Its own.
+    /// Owned by this host.
     Owned(OwnedAddress),
 }
 
 /// The state of an address that is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OwnedAddress {
-    /// To be announced.
+    /// True if the address has to be announced.
     announce: bool,
-    /// Another host says that it owns it too, and will have announced it.
+    /// True if another host claims the address, and will have announced it.
     rival: bool,
-    /// The operator was told that somebody else answers for it.
+    /// True if the conflict was reported to the operator.
     reported: bool,
 }
 
@@ -69,11 +69,9 @@ const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 /// The actions that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
-    /// To ask everyone for.
     pub(super) probes: Vec<IpAddr>,
-    /// To announce.
     pub(super) claimed: Vec<IpAddr>,
-    /// Of those, the newly owned.
+    /// Newly owned addresses among `claimed`.
     pub(super) gained: Vec<IpAddr>,
 }
 
@@ -81,11 +79,11 @@ pub(super) struct OwnershipActions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConflictOutcome {
     Nothing,
-    /// Of an address that is claimed just now. Whether that is `news`.
+    /// Conflict for an address being claimed. `news` is true for the first one.
     PutOff {
         news: bool,
     },
-    /// Of an address that is owned here. Whether that is `news`.
+    /// Conflict for an owned address. `news` is true for the first one.
     Twice {
         news: bool,
     },
@@ -96,9 +94,9 @@ pub(super) enum ConflictOutcome {
 pub(super) struct AddressOwnership {
     stages: BTreeMap<IpAddr, ClaimStage>,
     owned: BTreeSet<IpAddr>,
-    /// To be claimed, but for who else answers.
+    /// Addresses to claim once no other host answers for them.
     put_off: BTreeSet<IpAddr>,
-    /// The other hosts that were there the last time, and whether they were believed.
+    /// Other hosts present at the last check, and true if their claims were known.
     present: BTreeMap<String, bool>,
 }
 
@@ -111,7 +109,7 @@ impl AddressOwnership {
         &self.put_off
     }
 
-    /// Goes on with these addresses. Gives those that were owned and are there no more.
+    /// Follows other addresses. Returns owned addresses that were removed.
     pub(super) fn reconfigure(&mut self, addresses: &[Publishable]) -> Vec<IpAddr> {
         let kept: BTreeSet<IpAddr> = addresses.iter().map(|one| one.address).collect();
         let lost = self.owned.difference(&kept).copied().collect();
@@ -138,7 +136,7 @@ impl AddressOwnership {
         self.owned.clear();
     }
 
-    /// Somebody else answers for the address.
+    /// Applies a reply of another host for the address.
     pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> ConflictOutcome {
         match self.stages.get_mut(&address) {
             Some(ClaimStage::Owned(owned)) => {
@@ -152,7 +150,7 @@ impl AddressOwnership {
         }
     }
 
-    /// When a claim in progress goes on.
+    /// Time of the next step of a claim, in milliseconds.
     pub(super) fn next_at(&self) -> Option<u64> {
         let due = |stage: &ClaimStage| match stage {
             ClaimStage::Probing { at_ms, .. } => Some(at_ms + PROBE_INTERVAL_MS),
@@ -161,7 +159,7 @@ impl AddressOwnership {
         self.stages.values().filter_map(due).min()
     }
 
-    /// Lets go of what others should own. Gives the addresses and to whom they go.
+    /// Releases addresses that other hosts should own. Returns them with their new owners.
     pub(super) fn release(
         &mut self,
         now_ms: u64,
@@ -173,13 +171,14 @@ impl AddressOwnership {
         let returned = self.returned(hosts);
         for one in addresses {
             let Some(ClaimStage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
-            // Two that claim an address see each other: all but the best of them let go, at once.
+            // Hosts that claim the same address see each other: all except the best release it, at
+            // once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
-            // When the other has let go, its announcements are what the link knows. A host that was
-            // away may have owned the address meanwhile, and have let go before this host heard of
-            // it.
+            // After the other host has released the address, the link knows the other's
+            // announcements. A host that was away may have owned and released the address before
+            // this host received its report.
             owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
             let heir = match best.filter(|host| !host.own) {
@@ -198,15 +197,14 @@ impl AddressOwnership {
         released
     }
 
-    /// A host begins anew: what it owned before it may have announced again, and have let go before
-    /// this host heard of it.
+    /// Records a restart of a host: it may have announced its earlier addresses, and released them
+    /// before this host received its report.
     pub(super) fn begins_anew(&mut self, host: &str) {
         self.present.remove(host);
     }
 
-    /// Whether another host may have announced what is owned here, unknown to this one: it was not
-    /// there the last time, or nothing that it says of addresses was believed, and that has just
-    /// come to its end.
+    /// True if another host may have announced an owned address without this host's knowledge: it
+    /// was absent before, or its claims were unknown until now.
     fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
@@ -220,8 +218,8 @@ impl AddressOwnership {
             || before.keys().any(is_gone)
     }
 
-    /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by
-    /// nobody.
+    /// Continues claims of addresses that this host should own, and that no other host claims or
+    /// answers for.
     pub(super) fn advance(
         &mut self,
         now_ms: u64,
@@ -263,12 +261,12 @@ impl AddressOwnership {
     }
 }
 
-/// The host that is to own an address, of those that are there.
+/// Returns the rightful owner of an address among the present hosts.
 fn rightful<'a>(address: &Publishable, hosts: &'a [HostCandidate<'a>]) -> Option<&'a HostCandidate<'a>> {
     best(address, hosts.iter())
 }
 
-/// The best owner of these, of those that are there: the publisher, else by weight.
+/// Returns the best owner among these hosts, if present: the publisher, else by weight.
 fn best<'a>(
     address: &Publishable,
     hosts: impl Iterator<Item = &'a HostCandidate<'a>>,
@@ -277,8 +275,7 @@ fn best<'a>(
     present.max_by_key(|host| rank(address, host.name))
 }
 
-/// The order of right: the publisher first, then by a weight that is random, but the same
-/// everywhere.
+/// Rank of a host: the publisher first, then a random weight that is the same on every host.
 fn rank(address: &Publishable, host: &str) -> (bool, u64, u64) {
     let bits = match address.address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -415,7 +412,7 @@ mod tests {
         let believed = HostCandidate { claims: Some(&nothing), ..here };
         let seen = [believed, believed, away, away, believed, believed].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 0, 0, 1, 0]);
-        // Of one with another file nobody knows what it owned.
+        // The claims of a host with another file are unknown.
         let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
         // Nor of one that has had another file since it began, and never took part here.

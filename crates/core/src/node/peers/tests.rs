@@ -197,7 +197,7 @@ fn second_host_of_same_name_is_reported_and_ignored() {
     let refusals =
         notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
     assert!(refusals.count() <= 1);
-    // when the first is gone, the other one is who it says
+    // once the first host is gone, its twin is accepted as this host
     for now_ms in (20_000..24_000).step_by(500) {
         twin.receive(now_ms, &tick(&mut a, now_ms));
         if let Some((_, answer)) = a.receive(now_ms, &tick(&mut twin, now_ms)).answer {
@@ -385,7 +385,7 @@ fn returning_host_is_reported() {
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);
     assert_eq!(a.receive(600, &end).notices, [PeerEvent::Left { host: "web2".to_string() }]);
-    // It starts anew before anybody has missed it.
+    // The host restarts before its silence is noticed.
     let mut b = host("web2", 33, 700);
     let mut notices = Vec::new();
     for now_ms in (700..SILENCE_MS + 5_000).step_by(100) {

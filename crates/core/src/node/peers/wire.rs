@@ -1,8 +1,7 @@
-//! The datagram by which a host tells another of itself, byte by byte as in
-//! `docs/how-it-works/peers.md`.
+//! Report of a host to another one in wire format, as in `docs/how-it-works/peers.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag, so that hosts of different
-//! versions still see that the other one lives.
+//! Every version has the same prefix and the same tag at the end, so that hosts of different
+//! versions see that the other one is alive.
 
 use alloc::vec::Vec;
 
@@ -19,10 +18,10 @@ use crate::node::secret::{Key, TAG_LEN};
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
 pub const LEN: usize = PREFIX_LEN + size_of::<ReportFields>() + TAG_LEN;
-/// The most MACs that a host tells of.
+/// Maximum number of MAC addresses in a report.
 pub const MACS_MAX: usize = 8;
 
-/// Hosts' datagrams among those of nodes.
+/// Kind of hosts' datagrams.
 const KIND_REPORT: u8 = 1;
 /// In [`ReportFields::flags`]: the host takes part.
 const FLAG_READY: u8 = 1;
@@ -43,44 +42,40 @@ struct ReportFields {
     macs: [Mac; MACS_MAX],
 }
 
-/// A datagram whose tag is right, or one to be sent.
+/// A datagram with a valid tag, or one to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// Digest of the name of the host that sent it.
     pub sender: u64,
     /// Digest of the name of the host it is for.
     pub receiver: u64,
-    /// Its own numbers.
+    /// Numbers of the datagram.
     pub numbers: Numbers,
-    /// The last that the sender has heard from the receiver.
+    /// Last numbers that the sender has received from the receiver.
     pub echo: Numbers,
-    /// Its body.
     pub body: Body,
 }
 
 /// The body of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Of [`VERSION`].
+    /// A host report of [`VERSION`].
     Report(HostReport),
-    /// Of another version: the sender lives, no more is known.
-    Foreign {
-        /// Which one.
-        version: u8,
-    },
+    /// Another version: the sender is alive, nothing else is known.
+    Foreign { version: u8 },
 }
 
 /// A host's report of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostReport {
-    /// Digest of its configuration. The fields behind it mean something only to hosts that have the
-    /// same.
+    /// Digest of the configuration. The following fields are valid only for hosts with the same
+    /// digest.
     pub generation: u64,
     /// Sessions being served there.
     pub load: u32,
-    /// Whether it takes part: in rings, and as an owner of addresses.
+    /// True if the host takes part: in rings, and as an owner of addresses.
     pub ready: bool,
-    /// Whether it knows of others that do, besides whom this is sent to.
+    /// True if the host knows of others that take part, besides the receiver.
     pub accompanied: bool,
     /// Bit `i`: its own server of the configuration's service `i` is healthy.
     pub up: u64,
@@ -93,7 +88,7 @@ pub struct HostReport {
 }
 
 impl Datagram {
-    /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no
+    /// Writes the datagram. MAC addresses beyond [`MACS_MAX`] are left out; another version has no
     /// body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
         let (version, fields) = match &self.body {
@@ -105,11 +100,11 @@ impl Datagram {
         Envelope { version, kind: KIND_REPORT, sender, receiver, numbers, echo, body }.write(key)
     }
 
-    /// Reads what was received. Nothing is believed before the tag was found right, in constant
-    /// time.
+    /// Reads a received datagram. The tag is checked before all else, in constant time.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.
+    /// [`ReadError::Malformed`] also for an authentic datagram that violates the rules of its
+    /// version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
         let Envelope { version, kind, sender, receiver, numbers, echo, body } = Envelope::read(bytes, key)?;
         let body = match version {
@@ -153,7 +148,7 @@ impl ReportFields {
             up: self.up.get(),
             draining: self.draining.get(),
             owned: self.owned.get(),
-            // a group address as a frame's source says nothing of who sent it
+            // a group address as a frame's source identifies no host
             macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
         })
     }

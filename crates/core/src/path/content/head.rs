@@ -39,7 +39,7 @@ enum HeadState {
     BeforeHost,
     HostName,
     HostV6,
-    /// Behind a bracket.
+    /// Behind the bracket of an IPv6 address.
     AfterV6,
     /// A port's first digit.
     Colon,
@@ -62,7 +62,7 @@ enum PathSegment {
 /// The parts seen so far. Places are offsets from the first byte.
 struct HeadParser {
     state: HeadState,
-    /// Where the method ends; the path begins behind the space that follows.
+    /// End of the method; the path begins behind the space that follows.
     method_end: usize,
     path_end: usize,
     segment: PathSegment,
@@ -75,7 +75,7 @@ struct HeadParser {
     host: usize,
     /// 0: there was no host.
     host_end: usize,
-    /// Whether the host's last byte is a dot.
+    /// True if the last byte of the host is a dot.
     dot: bool,
 }
 

@@ -1,34 +1,34 @@
-//! The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3).
+//! The server name (SNI) in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3).
 //!
-//! With encrypted hellos the name is the outer one, the only one that anybody on the way is to see.
+//! With Encrypted Client Hello, the name is that of the outer hello: the inner one is encrypted.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::{HOST_MAX, PuntReason, RequestClass, RequestKey, is_name_byte};
 
-/// A record of the handshake (RFC 8446, section 5.1).
+/// Content type of handshake records (RFC 8446, section 5.1).
 pub(super) const HANDSHAKE: u8 = 0x16;
-/// Bytes before a record's content.
+/// Length of a record's header, in bytes.
 const RECORD_HEADER: usize = 5;
-/// Bytes of the longest record that holds a hello: a hello is never encrypted (RFC 8446, section
-/// 5.1).
+/// Maximum length of a record with a hello, in bytes, header included. Such records are never
+/// encrypted, so the limit of plaintext records applies (RFC 8446, section 5.1).
 pub const HELLO_MAX: usize = RECORD_HEADER + RECORD_MAX;
-/// Bytes that a record may hold.
+/// Maximum length of a plaintext record's content, in bytes.
 const RECORD_MAX: usize = 1 << 14;
-/// The first half of every version's number since SSL 3.0.
+/// Major version in records: the same since SSL 3.0.
 const MAJOR: u8 = 3;
-/// Bytes before a message's content: its kind and length.
+/// Length of a handshake message's header, in bytes: message type and length.
 const MESSAGE_HEADER: usize = 4;
 const CLIENT_HELLO: u8 = 1;
-/// The version that hellos of TLS 1.3 repeat from the past, and the client's random bytes.
+/// Length of the fields legacy_version and random, in bytes.
 const VERSION_AND_RANDOM: usize = 2 + 32;
 const SESSION_ID_MAX: usize = 32;
 const SERVER_NAME: usize = 0;
 const HOST_NAME: u8 = 0;
 
-/// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path
-/// and a method.
+/// Reads a hello that is complete in one record of at most `limit` bytes. The key has the server
+/// name as host, and an empty path and method.
 pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut hello = message(payload, limit)?;
     hello.read_bytes(VERSION_AND_RANDOM)?;
@@ -39,18 +39,18 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     hello.read_bytes(cipher_suites)?;
     let compression = hello.u8()?;
     hello.read_bytes(compression.into())?;
-    // until TLS 1.2 a hello could do without extensions (RFC 5246, section 7.4.1.2)
+    // Up to TLS 1.2, extensions are optional (RFC 5246, section 7.4.1.2).
     let host = if hello.is_over() { &[] } else { extensions(&mut hello)? };
     Ok(RequestKey { class: RequestClass::Hello, host, path: &[], method: &[] })
 }
 
-/// The inside of the message that the record is to hold, the whole of it and nothing else.
+/// Returns a cursor at the content of the hello, which must fill its record exactly. Fails with
+/// [`PuntReason::Split`] if the hello continues in another record.
 fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, PuntReason> {
     let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
     odd_unless(cursor.u8()? == HANDSHAKE)?;
     odd_unless(cursor.u8()? == MAJOR)?;
-    // The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix
-    // E.1).
+    // The minor version of the record is ignored (RFC 8446, section 5.1; RFC 5246, appendix E.1).
     cursor.u8()?;
     let record_len = cursor.u16()?;
     if (1..MESSAGE_HEADER).contains(&record_len) {
@@ -67,10 +67,11 @@ fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, PuntReason> {
     }
 }
 
-/// A hello that comes in several records (RFC 8446, section 5.1), in one.
+/// Joins a hello that is split over several records (RFC 8446, section 5.1) into one record.
 ///
 /// # Errors
-/// Why there is none: it isn't whole yet, or odd.
+/// [`PuntReason::Incomplete`] if more bytes are needed, [`PuntReason::Odd`] if the hello is
+/// malformed or too long for one record.
 pub fn joined(payload: &[u8]) -> Result<Vec<u8>, PuntReason> {
     let (mut message, mut rest) = (Vec::new(), payload);
     loop {
@@ -92,7 +93,8 @@ pub fn joined(payload: &[u8]) -> Result<Vec<u8>, PuntReason> {
     }
 }
 
-/// The server's name among all extensions, which fill the rest; empty if it is none of them.
+/// Returns the server name from the extensions, which must fill the rest of the hello; empty if no
+/// extension has a server name.
 fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
     let len = hello.u16()?;
     odd_unless(hello.at + len == hello.end)?;
@@ -109,8 +111,9 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
     Ok(host.unwrap_or_default())
 }
 
-/// The one name of the list that the extension of `len` bytes is, without a dot at its end: clients
-/// send what their URL has, though RFC 6066, section 3, wants none.
+/// Returns the name in a server_name extension of `len` bytes, whose list must have exactly one
+/// entry. A trailing dot is removed: clients may send the host of their URL unchanged, although RFC
+/// 6066, section 3, forbids the dot.
 fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], PuntReason> {
     let end = hello.at + len;
     odd_unless(hello.u16()? + 2 == len)?;
@@ -129,7 +132,8 @@ fn odd_unless(good: bool) -> Result<(), PuntReason> {
     if good { Ok(()) } else { Err(PuntReason::Odd) }
 }
 
-/// Bytes up to an end that they claim themselves and that may not have come yet.
+/// Position in a hello. `end` is the end by the length fields; the payload may end earlier if
+/// further segments have not been received yet.
 struct Cursor<'a> {
     payload: &'a [u8],
     at: usize,

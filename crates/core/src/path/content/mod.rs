@@ -41,24 +41,17 @@ pub const CLASSES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestClass {
-    /// `GET`.
     Get = 0,
-    /// `HEAD`.
     Head = 1,
-    /// `POST`.
     Post = 2,
-    /// `PUT`.
     Put = 3,
-    /// `DELETE`.
     Delete = 4,
-    /// Any other method.
     Other = 5,
     /// No request but a TLS ClientHello.
     Hello = 6,
 }
 
 impl RequestClass {
-    /// All of them.
     pub const ALL: [RequestClass; 7] = [
         RequestClass::Get,
         RequestClass::Head,
@@ -69,7 +62,7 @@ impl RequestClass {
         RequestClass::Hello,
     ];
 
-    /// That of a method, whose case counts (RFC 9110, section 9.1).
+    /// Returns the class of a method, which is case-sensitive (RFC 9110, section 9.1).
     pub fn of(method: &[u8]) -> RequestClass {
         match method {
             b"GET" => RequestClass::Get,
@@ -82,10 +75,9 @@ impl RequestClass {
     }
 }
 
-/// A client's request.
+/// Request of a client, as far as routes read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestKey<'a> {
-    /// Its method's class.
     pub class: RequestClass,
     /// The host as it was sent, in whatever case, without the port. Empty if none was named.
     pub host: &'a [u8],
@@ -100,11 +92,11 @@ pub struct RequestKey<'a> {
 pub enum ContentParse<'a> {
     /// A request or hello that leaves no doubt.
     Request(RequestKey<'a>),
-    /// One that isn't decided here.
+    /// Not decided in the data plane.
     Punt(PuntReason),
 }
 
-/// Why something isn't decided here.
+/// Reason why a request is not decided in the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PuntReason {
     /// Nothing is wrong with it; more bytes may complete it.
@@ -139,10 +131,9 @@ pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
     if is_one { payload.get(empty..) } else { None }
 }
 
-/// Whether what begins with a method and then, at `target`, like a target may be a request line, as
-/// far as it goes: text, with a version before its end. Of HTTP/0.9, which has no version, there is
-/// only `GET`. Of a body's bytes, one segment in 100,000 has such a beginning by chance, and none
-/// of them such a line.
+/// True if bytes with a method, and at `target` the like of a target, may be a request line as far
+/// as they go: text, with a version before its end. HTTP/0.9 has no version and only `GET`. Of body
+/// bytes one segment in 100,000 begins so by chance, and none has such a line.
 fn may_be_line(line: &[u8], target: usize) -> bool {
     let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     let text = line.get(target..end.unwrap_or(line.len())).unwrap_or_default();

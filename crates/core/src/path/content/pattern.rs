@@ -1,85 +1,86 @@
-//! Patterns of hosts and paths, as they are written in a configuration.
+//! Patterns of hosts and paths in the routes of a configuration.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 
 use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, is_v6_byte};
 
-/// Hosts: `img.example.com`, or `*.example.com` for all that end so, with one label more or with
-/// several.
+/// Host pattern: `img.example.com` matches this host only, `*.example.com` matches hosts with one
+/// or more labels before `.example.com`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern(HostMatch);
 
-/// In lower case.
+/// Form of a host pattern; its text is in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostMatch {
     Exact(String),
-    /// With the dot that it begins with.
+    /// Suffix of a wildcard, with the leading dot: `.example.com`.
     End(String),
 }
 
-/// Paths: `/exact`, `/prefix/*`, or any text with `*` for some bytes or none, slashes included, and
-/// `?` for one byte.
+/// Path pattern: `/exact`, `/prefix/*`, or a glob. In a glob, `*` matches any number of bytes, none
+/// and slashes included, and `?` matches one byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern(PathMatch);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PathMatch {
     Exact(String),
-    /// With the slash that it ends in.
+    /// Prefix, with the trailing slash.
     Beginning(String),
     Glob(String),
 }
 
-/// The one text of a pattern that is looked up by its hash.
+/// Text of a pattern that one lookup in the hash table finds: the whole host or path, or a part of
+/// it, which is a host's suffix or a path's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiteralPattern<'a> {
     Exact(&'a str),
     Part(&'a str),
 }
 
-/// The error in a pattern, in a sentence.
+/// Reason why the text of a pattern is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// No host.
+    /// The host is empty.
     #[error("a host is missing: leave `host` out where any will do")]
     HostMissing,
-    /// Longer than hosts are.
+    /// The host is longer than [`HOST_MAX`].
     #[error("the host is longer than {HOST_MAX} bytes, and no name is")]
     HostLong,
-    /// A star in another place.
+    /// The host has a star that is not the whole first label.
     #[error("a star stands for whole labels, at the left and once: write *.example.com")]
     HostStar,
-    /// A port.
+    /// The host has a port.
     #[error("hosts are compared without their ports: leave the port out")]
     HostPort,
-    /// A dot at the end, or two in a row.
+    /// The host has an empty label: a dot at either end, or two dots in a row.
     #[error("there is nothing between two dots, or behind the last one: write it as in img.example.com")]
     HostLabel,
-    /// A character that no host can have.
+    /// The host has a character that is invalid in hosts.
     #[error(
         "{0:?} is in no host: it has letters, digits, '-' and '_'; write other letters in their xn-- form"
     )]
     HostByte(char),
-    /// No slash in front.
+    /// The path doesn't begin with a slash.
     #[error("a path begins with '/': write /img/* for all that is in /img/")]
     PathRelative,
-    /// Longer than paths that are read.
+    /// The path is longer than [`READ_MAX`], the number of bytes read of a request.
     #[error("the path is longer than {READ_MAX} bytes")]
     PathLong,
-    /// Encoded bytes.
+    /// The path has a `%`: requests are decoded before they are compared.
     #[error("paths are compared once they are decoded: write the character itself for its '%' code")]
     PathEncoded,
-    /// A part that normal paths don't have.
+    /// The path has an empty, `.` or `..` segment, which normalised paths never have.
     #[error("paths are compared once they are normal, without '//', '/./' and '/../': so this matches none")]
     PathAbnormal,
-    /// Line ends and the like.
+    /// The path has a control character.
     #[error("{0:?} can't be in a path")]
     PathByte(char),
 }
 
 impl HostPattern {
-    /// Of a pattern as it is written, in any case.
+    /// Parses a host pattern in upper or lower case.
     pub fn parse(text: &str) -> Result<HostPattern, PatternError> {
         if text.is_empty() {
             return Err(PatternError::HostMissing);
@@ -118,7 +119,7 @@ impl HostPattern {
         }))
     }
 
-    /// Whether a host is meant, in whatever case.
+    /// True if the pattern matches a host, in upper or lower case.
     pub fn matches(&self, host: &[u8]) -> bool {
         match &self.0 {
             HostMatch::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
@@ -131,7 +132,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether all hosts of another pattern are hosts of this one.
+    /// True if the pattern matches every host that another pattern matches.
     pub fn covers(&self, other: &HostPattern) -> bool {
         match (&self.0, &other.0) {
             (_, HostMatch::Exact(name)) => self.matches(name.as_bytes()),
@@ -140,7 +141,8 @@ impl HostPattern {
         }
     }
 
-    /// The literal by which it is looked up, unless it is too long for that.
+    /// Returns the text for the hash lookup; `None` for a wildcard with more than
+    /// [`HOST_LABELS_MAX`] labels.
     pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
             HostMatch::Exact(name) => Some(LiteralPattern::Exact(name)),
@@ -150,7 +152,7 @@ impl HostPattern {
 }
 
 impl PathPattern {
-    /// Of a pattern as it is written.
+    /// Parses a path pattern.
     pub fn parse(text: &str) -> Result<PathPattern, PatternError> {
         if !text.starts_with('/') {
             return Err(PatternError::PathRelative);
@@ -177,7 +179,7 @@ impl PathPattern {
         }))
     }
 
-    /// Whether a path without its query is meant.
+    /// True if the pattern matches a path without its query.
     pub fn matches(&self, path: &[u8]) -> bool {
         match &self.0 {
             PathMatch::Exact(whole) => path == whole.as_bytes(),
@@ -188,8 +190,8 @@ impl PathPattern {
         }
     }
 
-    /// Whether all paths of another pattern are paths of this one, as far as a comparison of their
-    /// characters shows it: only a star covers a star.
+    /// True if the pattern matches every path that another pattern matches, as far as a comparison
+    /// of characters shows: only a star covers a star.
     pub fn covers(&self, other: &PathPattern) -> bool {
         let (wide, narrow) = (self.to_string(), other.to_string());
         globs(wide.as_bytes(), narrow.as_bytes(), |wanted, byte| {
@@ -197,7 +199,8 @@ impl PathPattern {
         })
     }
 
-    /// The literal by which it is looked up, if it is no glob and not too deep for that.
+    /// Returns the text for the hash lookup; `None` for a glob, and for a prefix with more than
+    /// [`PATH_DEPTH_MAX`] slashes.
     pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
             PathMatch::Exact(whole) => Some(LiteralPattern::Exact(whole)),
@@ -235,12 +238,13 @@ fn count(text: &str, byte: u8) -> usize {
     text.bytes().filter(|b| *b == byte).count()
 }
 
-/// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit,
-/// the last star takes a byte more. Earlier ones never need to, so it takes no more steps than the
-/// product of both lengths.
+/// True if a text matches a glob; `is_same` compares a byte of the glob with one of the text. A
+/// star first matches no byte. If the rest of the glob fails to match, the last star matches one
+/// byte more. Earlier stars never need to match more, so the number of steps is at most the product
+/// of both lengths.
 fn globs(glob: &[u8], text: &[u8], is_same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut in_glob, mut in_text) = (0, 0);
-    // behind the last star, and where its text ends
+    // Position in the glob after the last star, and the end of the text that this star matches.
     let mut star = None;
     while let Some(byte) = text.get(in_text) {
         match glob.get(in_glob) {

@@ -34,8 +34,8 @@ pub struct RoutePattern {
 }
 
 impl RoutePattern {
-    /// Whether it takes a request. A hello says neither path nor method, so only routes that want
-    /// neither take one.
+    /// True if the route takes a request. A TLS hello has neither path nor method, so only routes
+    /// without both take one.
     pub fn takes(&self, key: &RequestKey<'_>) -> bool {
         let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
         let hello = key.class == RequestClass::Hello;
@@ -44,7 +44,7 @@ impl RoutePattern {
         host && path && (self.methods.is_empty() || self.methods.iter().any(named))
     }
 
-    /// Its one key, if it is simple.
+    /// Returns the single hash key of a simple route.
     fn key(&self, key: HashKey) -> Option<RouteKey> {
         if self.methods.iter().any(|method| RequestClass::of(method.as_bytes()) == RequestClass::Other) {
             return None;
@@ -82,7 +82,7 @@ impl RoutePattern {
 pub struct RouteEntry {
     /// The route's number, or [`NO_ROUTE`].
     pub route: [u16; CLASSES],
-    /// Its ring. Of no meaning where there is no route.
+    /// Ring of each class; meaningless without a route.
     pub ring: [u16; CLASSES],
 }
 
@@ -103,14 +103,13 @@ impl RouteEntry {
     }
 }
 
-/// Where a request goes.
+/// Result of the look-up of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteMatch {
     /// To a server of this ring.
     Ring {
         /// The route's number, or [`NO_ROUTE`]: none takes it, and the ring is the service's own.
         route: u16,
-        /// The ring.
         ring: u16,
     },
     /// A complex route might be the first that takes it.
@@ -127,7 +126,7 @@ struct RouteRing {
 /// A service's routes, ready to be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteIndex {
-    /// The hash's secret.
+    /// Secret of the hash.
     pub key: HashKey,
     /// The simple routes, and for each of their hosts, at [`PRESENT`], the first of all that have
     /// it: so paths are only looked up for hosts where they can change anything.
@@ -173,16 +172,16 @@ impl RouteIndex {
         }
     }
 
-    /// Where a request goes, as the kernel finds it.
+    /// Looks a request up as the kernel does.
     pub fn find(&self, key: &RequestKey<'_>) -> RouteMatch {
         let RouteRing { route, ring } = self.first(key);
         // a complex route before it may want the request as well; NO_ROUTE is behind all of them
         if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
-    /// Where a request goes, complex routes included: the route, if one takes it, and the ring. For
-    /// requests that application space has normalised: the host without its port and a dot at the
-    /// end, the path decoded and without dot segments.
+    /// Looks a request up, complex routes included. Returns the route, if one takes the request,
+    /// and the ring. For requests normalised in user space: the host without port and final dot,
+    /// the path decoded and without dot segments.
     pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
         let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);

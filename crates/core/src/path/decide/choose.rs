@@ -1,5 +1,5 @@
-//! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC,
-//! section 3.1).
+//! Choice of a server for a client's packet: by its session, by selection for a new session, or by
+//! the hash (LSMAC, section 3.1).
 
 use super::flow::Flow;
 use super::follow::{PacketSide, first_mark, has_ended};
@@ -27,11 +27,11 @@ pub struct Selected {
 /// The session that a packet begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
-    /// None.
+    /// The packet has no session.
     Nothing,
-    /// One of a server that the service's policy selected.
+    /// A session on a server that the service's policy selects.
     Session,
-    /// One of a server that the client's request selected (`handoff`).
+    /// A session on a server that the client's request selects (`handoff`).
     Request {
         /// The number of the route; `None` if no route matched.
         route: Option<u16>,
@@ -47,8 +47,8 @@ impl Selected {
     }
 }
 
-/// Whether a session says where a packet goes. A packet that another host passed on is for this
-/// host, although a session here may name a third one.
+/// True if the session decides the destination of a packet. A packet that another host passed on is
+/// for this host, although a session here may name a third host.
 pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
@@ -81,9 +81,9 @@ impl Decide<'_, '_> {
     /// Selects the server of a packet that has no session and begins none.
     ///
     /// The tables name it. If they name this host itself, which doesn't know the flow either, or if
-    /// another host has passed the packet on to this one, the flow may be older than the last change
-    /// of hosts: it gets a second chance at the host that the hash table named before, which serves
-    /// it.
+    /// another host has passed the packet on to this one, the flow may be older than the last
+    /// change of hosts: it gets a second chance at the host that the hash table named before, which
+    /// serves it.
     pub(super) fn select_without_session(&self, vip: &Vip, key: SessionKey, arrival: Arrival) -> Selected {
         let counted = |server, reason| Selected { also_counted: Some(reason), ..Selected::of(server) };
         let Some(ring) = self.tables.rings.get(&vip.service) else {
@@ -114,13 +114,13 @@ impl Decide<'_, '_> {
         if goes_by_previous { previous } else { by_hash(ring, hash) }
     }
 
-    /// Whether a packet gets a new server although its session is known: the server is gone; a
+    /// True if a packet gets a new server although its session is known: the server is gone; a
     /// client's port is used again after the old connection; or a first try meets a server that has
     /// failed.
     ///
-    /// Where it isn't plausible that the client has closed, its port stays with the server while
-    /// that takes new sessions: a stranger's RST and SYN would else move a connection that is open.
-    /// Packets of a stateless service go by the hash.
+    /// Unless the client has plausibly closed, the port stays with the server while that takes new
+    /// sessions: else a stranger's RST and SYN would move an open connection. Packets of a
+    /// stateless service go by the hash.
     pub(super) fn chooses_anew(&self, flow: &Flow<'_>, value: Value) -> bool {
         let Some(server) = self.tables.servers.get(&value.server()) else {
             return true;
@@ -136,8 +136,8 @@ impl Decide<'_, '_> {
             }
     }
 
-    /// Whether a session stands against a SYN that another host seems to have passed on to this one.
-    /// Anybody on the link can write such a frame; a connection that is open goes on as before.
+    /// True if a session holds against a SYN that another host seems to have passed on. Anybody on
+    /// the link can write such a frame; an open connection goes on as before.
     fn stands(&self, flow: &Flow<'_>, value: Value) -> bool {
         let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
         is_open
@@ -163,8 +163,8 @@ impl Decide<'_, '_> {
         let state = if flow.is_udp() { State::UdpNew } else { State::New };
         let value = flow.value(server, state).with_mark(first_mark(flow));
         let selected = Selected { opens: Opens::Session, ..Selected::of(server) };
-        // A packet that goes by the hash needs no session (Distributed Packet Rewriting, section 3).
-        // Only an old session must not stand against that, so it is changed.
+        // A packet that goes by the hash needs no session (Distributed Packet Rewriting, section
+        // 3). Only an old session must not stand against that, so it is changed.
         if flow.vip.stateless && server != flow.vip.own && found.is_none() {
             return selected;
         }
@@ -182,9 +182,8 @@ impl Decide<'_, '_> {
 
     /// Writes a flow's new session, in the place of `found` if there was one.
     ///
-    /// # Errors
-    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the session's
-    /// then; [`Reason::TableFull`] if there is no room for a new one.
+    /// # Errors [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the
+    /// session's then; [`Reason::TableFull`] if there is no room for a new one.
     pub(super) fn put_session(
         &self,
         flow: &Flow<'_>,

@@ -1,4 +1,4 @@
-//! How a packet gets to its server, by each kind of forwarding.
+//! Delivery of a packet to its server, by each kind of forwarding.
 
 use super::choose::Selected;
 use super::flow::Flow;
@@ -22,7 +22,7 @@ pub(super) const NO_INTERFACE: u32 = 0;
 /// The part of a packet's session that matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
-    /// Spreads tunnels.
+    /// Hash of the flow, which spreads tunnels.
     pub(super) hash: FlowHash,
     /// The port that stands for the client, or 0.
     pub(super) port: u16,
@@ -85,8 +85,8 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Sends a packet to a server. A packet goes no further than its arrival allows, whatever server
-    /// was selected: it is served here then, and never goes in circles.
+    /// Sends a packet to a server. A packet goes no further than its arrival allows, whatever
+    /// server was selected: it is served here then, and never goes in circles.
     pub(super) fn deliver(
         &mut self,
         at: &Layers,
@@ -158,7 +158,8 @@ impl Decide<'_, '_> {
         Ok(())
     }
 
-    /// Sends the error that a client's packet has become to the client, where the host's routes say.
+    /// Sends the error that a client's packet has become to the client, where the host's routes
+    /// say.
     fn too_big_by_route(&mut self, at: &Layers) -> Verdict {
         let hop = match super::is_link_local(at.src) {
             true => FibResult::HostStack,
@@ -175,7 +176,7 @@ impl Decide<'_, '_> {
     pub(super) fn untag(&mut self, at: &Layers, ifindex: u32) {
         let link_len = link_len(self.packet, at, ifindex);
         if link_len != at.l3 {
-            // It becomes shorter, so there is room.
+            // The frame becomes shorter, so there is room.
             let _ = self.packet.relink(at.l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
         }
     }

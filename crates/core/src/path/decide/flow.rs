@@ -8,8 +8,8 @@ use crate::path::parse::Segment;
 use crate::path::sessions::{FlowHash, SessionKey, State, Value};
 use crate::path::tables::Vip;
 
-/// How far from where it belongs a sequence number may be, in units of `near_mark`: 64 KB. More
-/// isn't on its way before the first acknowledgment, or behind the last byte.
+/// Greatest distance of a sequence number from the expected one, in units of `near_mark`: 64 KB. No
+/// more is in flight before the first acknowledgment, or behind the last byte.
 pub(super) const NEAR: u16 = 64;
 /// Of the mark of a session that is half-closed: the end is plausible.
 pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
@@ -43,12 +43,12 @@ impl Flow<'_> {
         self.segment.protocol == Protocol::Udp
     }
 
-    /// Whether the session's mark is that of the connection's cookie, which packets don't change.
+    /// True if the session's mark is that of the connection's cookie, which packets don't change.
     pub(super) fn keeps_mark(&self) -> bool {
         self.vip.handoff.is_some()
     }
 
-    /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
+    /// True if this packet may begin a session: any UDP packet, or a TCP SYN without ACK.
     pub(super) fn opens(&self) -> bool {
         self.is_udp() || self.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
     }
@@ -57,7 +57,7 @@ impl Flow<'_> {
         Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
     }
 
-    /// Whether a session's new value must be written over the old one.
+    /// True if a session's new value must replace the old one.
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = new.state().step(&self.vip.idle) as i32;
@@ -69,7 +69,8 @@ impl Flow<'_> {
     }
 }
 
-/// Whether a client has sent so much that its mark is to be noted anew, lest it loses touch.
+/// True if a client has sent so much that its mark must be stored anew, so that later packets still
+/// match.
 pub(super) fn has_moved_on(old: u16, new: u16) -> bool {
     new.wrapping_sub(old).wrapping_add(NEAR / 4) & NEAR_MASK > NEAR / 2
 }

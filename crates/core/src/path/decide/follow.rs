@@ -1,26 +1,26 @@
-//! How a session's state moves with the packets of its flow, whichever side they are from.
+//! State of a session by the packets of its flow, from both sides.
 //!
-//! A TCP session is *embryonic* until its client has answered. Where the server's SYN and ACK come
-//! by here, the client must acknowledge the server's initial sequence number, of which the mark
-//! keeps 12 bits: only who has seen it knows it. Elsewhere a second segment has to follow the
-//! client's own initial sequence number closely; a blind sender of both can do that, and the shares
-//! of services bound what it gains. A UDP flow is embryonic until its client sends again two
-//! seconds or more after its first packet, and after an answer where those come by here: a question
-//! and its answer, or a stranger's two packets in a row, are no more than that.
+//! A TCP session is *embryonic* until its client has answered. Where the server's SYN-ACK passes
+//! this host, the client must acknowledge the server's initial sequence number, of which the mark
+//! keeps 12 bits: only a host that has seen the number knows it. Elsewhere a second segment has to
+//! follow the client's own initial sequence number closely; a blind sender of both can do that, and
+//! the shares of services bound the gain. A UDP flow is embryonic until its client sends again two
+//! seconds or more after its first packet, and after a reply where replies pass this host: a
+//! question and its answer, or a stranger's two packets in a row, are no more than that.
 //!
-//! Windows aren't tracked, so a FIN or RST may be anybody's. One in the client's name makes a
-//! session half-closed, which puts an end to nothing: it lives on (RFC 9293, section 3.6), and a
-//! segment that doesn't belong before that end shows that the client knows nothing of it, and
-//! revives the session. An end that is close to what was last noted of the client's numbers is
-//! *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the
-//! session's time away, and only behind a plausible one may the port begin a new connection to
-//! another server. Where both sides are seen, FINs of both end a connection, and so does an RST of
-//! the server, which answers for itself, and behind the server's FIN a plausible one of the client.
+//! Windows aren't tracked, so a FIN or RST may be forged. One in the client's name makes a session
+//! half-closed, which ends nothing: the session lives on (RFC 9293, section 3.6), and a segment
+//! that doesn't belong before that end shows that the client knows nothing of the end, and revives
+//! the session. An end close to the last noted sequence number of the client is *plausible*; a
+//! blind forgery is plausible once in sixteen times. Any other end takes none of the session's time
+//! away, and only behind a plausible end may the port begin a new connection to another server.
+//! Where both sides are seen, FINs of both end a connection. So does an RST of the server, which
+//! answers for itself, and behind the server's FIN a plausible RST of the client.
 //!
-//! Where both sides are seen, nothing but the client's answer makes an embryonic session more than
-//! that, no end either. Linux resets a half-open connection that gets another SYN within its
-//! window; if that closed a session, strangers' SYNs would come to hold places and ports for as
-//! long as clients do that were served.
+//! Where both sides are seen, only the client's answer makes an embryonic session more than
+//! embryonic; no end does. Linux resets a half-open connection that gets another SYN within its
+//! window; if that closed a session, strangers' SYNs would hold places and ports for as long as
+//! clients that were served.
 
 use super::Decide;
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
@@ -28,8 +28,8 @@ use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
 
-/// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the
-/// first of which may have just ended: two seconds, as conntrack has it of streams.
+/// Least age of a UDP flow when its client sends again, in units of [`time_mark`], the first of
+/// which may be partial: two seconds, as conntrack's streams.
 const LASTING: u16 = 16;
 const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
 
@@ -56,7 +56,6 @@ pub(super) enum PacketSide {
         /// Else they go straight to the client.
         sees_answers: bool,
     },
-    /// The server.
     Server,
 }
 
@@ -65,7 +64,7 @@ pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
     if flow.is_udp() { time_mark(flow.now) } else { near_mark(flow.segment.sequence) }
 }
 
-/// Whether a session is over, as far as can be told: its client's port may be used again.
+/// True if a session is over, as far as can be told: the client's port may be used again.
 pub(super) fn has_ended(value: Value) -> bool {
     match value.state() {
         State::Closing => true,
@@ -75,11 +74,12 @@ pub(super) fn has_ended(value: Value) -> bool {
 }
 
 impl Decide<'_, '_> {
-    /// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the
-    /// session waits for one, or if it acknowledges what the client has last sent: the client's ACK
-    /// may be lost behind the director, or put off by the server (`TCP_DEFER_ACCEPT`). Any other
-    /// answers a SYN that the client has sent to the server itself. It ends a session that was about
-    /// to end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+    /// True if a server's packet belongs to a session with the same endpoints. A SYN-ACK does if
+    /// the session waits for one, or if it acknowledges what the client sent last: the client's ACK
+    /// may be lost behind the director, or delayed by the server (`TCP_DEFER_ACCEPT`). Any other
+    /// SYN-ACK answers a SYN that the client sent to the server itself, and ends a session that was
+    /// about to end: the server has given these endpoints to another connection (RFC 9293, section
+    /// 3.6.1).
     pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
         const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
         let value = session.value;
@@ -111,7 +111,7 @@ impl Decide<'_, '_> {
 struct SessionUpdate {
     state: State,
     mark: u16,
-    /// Whether it lives at least as long as before.
+    /// True if the session lives at least as long as before.
     lasts: bool,
 }
 
@@ -196,24 +196,24 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     }
 }
 
-/// Whether a client's segment is what follows its SYN.
+/// True if a client's segment is what follows its SYN.
 fn answers_syn_ack(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
     let is_answer = flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
     is_answer
         && match was.state() {
-            // Its cookie was looked at.
+            // The cookie was checked already.
             _ if flow.keeps_mark() => true,
             State::Answered => exact_mark(flow.segment.acknowledgment.wrapping_sub(1)) == was.mark(),
             _ => !sees_answers && fits_mark(flow.segment.sequence, was.mark()),
         }
 }
 
-/// Whether a sequence number is close to the marked one.
+/// True if a sequence number is close to the marked one.
 fn fits_mark(sequence: u32, mark: u16) -> bool {
     near_mark(sequence).wrapping_sub(mark).wrapping_add(NEAR) & NEAR_MASK <= 2 * NEAR
 }
 
-/// Whether a sequence number is before the marked one, as far as a mark tells.
+/// True if a sequence number is before the marked one, as far as a mark tells.
 fn is_behind(sequence: u32, mark: u16) -> bool {
     mark.wrapping_sub(near_mark(sequence)) & NEAR_MASK <= NEAR_MASK / 2
 }

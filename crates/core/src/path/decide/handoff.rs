@@ -60,16 +60,15 @@ fn look_again(
     then(&mut decide, &flow, found)
 }
 
-/// Whether a segment proves its client's handshake.
+/// Result of the check of a client's handshake.
 enum HandshakeProof {
-    /// It doesn't.
+    /// The segment proves nothing.
     Missing,
-    /// It is the first after the cookie with this mark.
+    /// First segment after the cookie with this mark.
     First(u16),
-    /// It is a keep-alive probe in the place of the first segment, of a connection with these
-    /// options.
+    /// Keep-alive probe in the place of the first segment, of a connection with these options.
     Probe(SynOptions),
-    /// It wasn't checked: too many like it were guesses.
+    /// Not checked: too many segments like it were guesses.
     Unchecked,
 }
 
@@ -77,8 +76,8 @@ impl Decide<'_, '_> {
     /// Decides a TCP packet for a service whose connections are handed over.
     pub(super) fn hand_off(&mut self, flow: &Flow<'_>, handoff: &Handoff) -> Decision {
         let segment = flow.segment;
-        // Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4):
-        // of one request that makes two.
+        // Some readers take urgent data out of the stream, and others don't (RFC 6093, section
+        // 3.4): of one request that makes two.
         if segment.flags & TCP_URG != 0 {
             return Decision::drop(Reason::BadFlags);
         }
@@ -88,8 +87,8 @@ impl Decide<'_, '_> {
         }
         if flow.opens() {
             if let Some(session) = found {
-                // It may be forged, in a connection that lives: that one goes on as before, until
-                // another cookie comes back.
+                // The segment may be forged while the connection is alive: the connection goes on
+                // until another cookie comes back.
                 let doubted = session.value.mark() | DOUBTED;
                 self.memory.sessions.change(session, session.value.with_mark(doubted));
             }
@@ -124,11 +123,11 @@ impl Decide<'_, '_> {
         self.later_segment(flow, handoff, session)
     }
 
-    /// Decides a segment of a connection that has a server. The connection of a client that requests
-    /// something else than its server has moves, or it ends.
+    /// Decides a segment of a connection that has a server. The connection of a client that
+    /// requests something else than its server has moves, or it ends.
     fn later_segment(&mut self, flow: &Flow<'_>, handoff: &Handoff, session: FoundSession<'_>) -> Decision {
-        // The segment with the first request is sent once more as such, when the connection moves or
-        // by the client.
+        // The segment with the first request is sent once more as such, when the connection moves
+        // or by the client.
         let is_elsewhere = handoff.later != RehandoffMode::Stay
             && !self.answers(flow, session.value.server())
             && self.answered_mark(flow.segment, REPLAYED).is_none();
@@ -146,8 +145,8 @@ impl Decide<'_, '_> {
         self.send_to_server(flow, selected)
     }
 
-    /// Whether a server answers a request in a segment of its connection. A segment that doesn't
-    /// begin like a request is part of one, or can't be read by anyone; of a request that can't be
+    /// True if the server serves a request in a segment of its connection. A segment without a
+    /// request line continues a request, or can't be read by anyone; of a request that can't be
     /// read here nothing is known.
     fn answers(&self, flow: &Flow<'_>, server: u16) -> bool {
         let answers_all = self.tables.pools.get(&server) == Some(&u64::MAX);
@@ -240,9 +239,9 @@ impl Decide<'_, '_> {
         self.frame_back(Reason::CookieSent)
     }
 
-    /// Checks whether a segment that belongs to no session, or maybe to another than the one that is
-    /// known, is the first after a cookie. A segment without data would gain nothing by it, so it is
-    /// no guess.
+    /// Checks whether a segment that belongs to no session, or maybe to another than the one that
+    /// is known, is the first after a cookie. A segment without data would gain nothing by it, so
+    /// it is no guess.
     fn prove(&self, flow: &Flow<'_>, at_work: bool) -> HandshakeProof {
         let segment = flow.segment;
         let Some(header) = self.header_of_answer(segment) else { return HandshakeProof::Missing };
@@ -371,8 +370,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Drops a segment of a connection that isn't known: it may have overtaken the first, which then
-    /// comes again, and this one too. Only a segment that comes again is answered with a reset.
+    /// Drops a segment of a connection that isn't known: it may have overtaken the first, which
+    /// then comes again, and this one too. Only a segment that comes again is answered with a
+    /// reset.
     pub(super) fn unmatched_segment(&mut self, flow: &Flow<'_>, reason: Reason) -> Decision {
         let segment = flow.segment;
         match segment.flags & TCP_RST == 0
@@ -397,7 +397,7 @@ impl Decide<'_, '_> {
         TcpHeader::read(self.packet.frame(), &segment.at).filter(|_| is_plain(segment))
     }
 
-    /// Whether a segment's checksum is right, or left to the hardware.
+    /// True if a segment's checksum is right, or left to the hardware.
     fn is_sound(&self, segment: &Segment) -> bool {
         let at = &segment.at;
         let Some(transport) = self.packet.frame().get(at.l4..at.l3 + at.len) else { return false };
@@ -406,7 +406,7 @@ impl Decide<'_, '_> {
     }
 }
 
-/// Whether a packet is whole, with nothing between the headers: its answer can be written in its
+/// True if a packet is whole, with nothing between the headers: its answer can be written in its
 /// place.
 fn is_plain(segment: &Segment) -> bool {
     let at = &segment.at;

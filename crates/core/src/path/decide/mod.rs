@@ -1,4 +1,4 @@
-//! One packet, one verdict: the specification that every engine carries out.
+//! Decision about one packet: the specification that every engine carries out.
 //!
 //! `Decide` is one packet with everything that its decision depends on; the steps are its
 //! methods, under the names that `bpf/director` has:
@@ -49,10 +49,7 @@ use core::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The engine sends the frame out of this interface, as it now stands.
-    Forward {
-        /// Interface index.
-        ifindex: u32,
-    },
+    Forward { ifindex: u32 },
     /// The host's own stack receives the frame, as it now stands.
     Pass,
     /// The host's own stack sends the rewritten packet: it finds the neighbour, or fragments it.
@@ -75,21 +72,20 @@ pub const HELD_FRAME_MAX: usize = 2_048;
 /// The state besides the tables: memory that outlives a packet, and the host's routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// The session tables.
     pub sessions: Sessions<'a>,
     /// Ring cursors and active sessions.
     pub counts: Counts<'a>,
     /// Ports of the director's own addresses.
     pub ports: Ports<'a>,
-    /// First fragments.
+    /// Records of first fragments.
     pub fragments: &'a dyn Fragments,
-    /// Where answers go.
+    /// Next hops of replies.
     pub routes: &'a dyn Routes,
     /// Key of the flow hash.
     pub seed: Seed,
     /// Key of the hash that picks from hash tables: of all hosts that must agree, the same.
     pub ring_seed: Seed,
-    /// How long addresses may be answered for.
+    /// Lease on answering for service addresses.
     pub lease: Lease<'a>,
     /// The keys of cookies.
     pub cookies: SharedKeys<'a>,
@@ -97,7 +93,7 @@ pub struct Memory<'a> {
     pub marker: SharedMarker<'a>,
     /// Recently seen segments without a session.
     pub unmatched: Unmatched<'a>,
-    /// How many wrong cookies were seen.
+    /// Counts of wrong cookies.
     pub guesses: Guesses<'a>,
 }
 
@@ -106,7 +102,6 @@ pub struct Memory<'a> {
 pub struct Decision {
     /// The verdict on the frame.
     pub verdict: Verdict,
-    /// Why.
     pub reason: Reason,
     /// The server that was selected for the packet, and how.
     pub selected: Selected,
@@ -132,7 +127,7 @@ impl Decision {
         }
     }
 
-    /// Whether the packet begins a session on the server that gets it.
+    /// True if the packet begins a session on its server.
     pub fn is_new_session(&self) -> bool {
         self.server() != NO_SERVER && self.selected.opens != Opens::Nothing
     }
@@ -267,7 +262,7 @@ impl<'a, 'p> Decide<'a, 'p> {
     }
 }
 
-/// Whether an address is valid on one link only.
+/// True if an address is valid on one link only.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

@@ -38,7 +38,7 @@ pub(super) struct ReplyPath {
 /// The next hop towards a client.
 #[derive(Clone, Copy)]
 pub(super) enum ClientPath {
-    /// That of the host's routes.
+    /// The next hop of the host's routes.
     Routes,
     /// The neighbour that the client's own packets came from.
     Near(LinkLocalPeer),

@@ -14,10 +14,10 @@ use crate::net::wire::{
 /// well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEndpoints {
-    /// Where it is from; port 0 where it has none, or where it isn't to be seen: in a later
-    /// fragment, behind IPv6 extension headers.
+    /// Source; port 0 if the packet has none or hides it: later fragments, and behind IPv6
+    /// extension headers.
     pub src: SocketAddr,
-    /// Where it is sent to; ports alike.
+    /// Destination; the port as for the source.
     pub dst: SocketAddr,
     /// The protocol that the IP header names.
     pub protocol: u8,
@@ -28,7 +28,7 @@ pub struct PacketEndpoints {
 }
 
 impl PacketEndpoints {
-    /// `None` where a frame isn't of IP, or ends within the IP header.
+    /// Returns `None` if the frame is not IP, or ends within the IP header.
     pub fn of(frame: &[u8]) -> Option<PacketEndpoints> {
         let (ethernet, _) = Ethernet::ref_from_prefix(frame).ok()?;
         let (l3, ethertype) = behind_tags(frame, ethernet.ethertype.get())?;

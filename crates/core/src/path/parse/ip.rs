@@ -78,7 +78,7 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     };
     let UpperLayer { protocol, offset, fragment } = upper;
     let transport = Protocol::of_number(protocol);
-    // These may stand at the beginning of what was cut (RFC 8200, section 4.5).
+    // Both headers may begin the cut part (RFC 8200, section 4.5).
     let is_cut = matches!(protocol, protocol::DESTINATION_OPTIONS | protocol::AUTHENTICATION);
     let later = fragment.is_some() && is_cut;
     if protocol == protocol::ICMPV6 && fragment.is_none() {

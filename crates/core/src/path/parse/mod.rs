@@ -32,35 +32,30 @@ const TAG_LEN: usize = 4;
 /// The most tags that are looked behind: a customer's and a provider's (IEEE 802.1ad).
 const TAGS_MAX: usize = 2;
 
-/// Where an IP packet stands in its frame, and what every one has.
+/// Position of an IP packet in its frame, and the fields that every packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub l3: usize,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     pub l4: usize,
     /// Bytes of the IP packet, header included.
     pub len: usize,
-    /// Source address.
     pub src: IpAddr,
-    /// Destination address.
     pub dst: IpAddr,
     /// Of the transport, as IANA numbers it.
     pub protocol: u8,
-    /// The fragment's place.
+    /// Fragment offset, if the packet is a fragment.
     pub fragment: Option<Fragment>,
 }
 
 /// A packet with ports, whole or a first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it stands.
+    /// Position in the frame.
     pub at: Layers,
-    /// TCP or UDP.
     pub protocol: Protocol,
-    /// Source port.
     pub src_port: u16,
-    /// Destination port.
     pub dst_port: u16,
     /// TCP control bits; 0 for UDP.
     pub flags: u8,
@@ -80,15 +75,15 @@ impl Segment {
 /// An ICMP error: about which packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// The error itself.
+    /// Position of the error.
     pub at: Layers,
-    /// Where the packet that it is about stands in it.
+    /// Position of the quoted packet within it.
     pub quoted: Layers,
-    /// That packet's transport.
+    /// Transport of the quoted packet.
     pub protocol: Protocol,
-    /// Its source port.
+    /// Source port of the quoted packet.
     pub src_port: u16,
-    /// Its destination port.
+    /// Destination port of the quoted packet.
     pub dst_port: u16,
 }
 
@@ -106,7 +101,7 @@ pub enum Parsed {
     Echo(Layers),
     /// Someone asks by ARP who has this address.
     ArpRequest {
-        /// Where the ARP body begins.
+        /// Offset of the ARP body.
         l3: usize,
         /// The address asked for.
         target: Ipv4Addr,
@@ -115,7 +110,7 @@ pub enum Parsed {
     },
     /// Someone asks by neighbour discovery who has this address.
     Solicitation {
-        /// Where the IP header begins.
+        /// Offset of the IP header.
         l3: usize,
         /// The address asked for.
         target: Ipv6Addr,
@@ -163,8 +158,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
     Parsed::Pass(Reason::OtherHost)
 }
 
-/// Where the layer-three header begins, behind at most two tags, and its type; `None` if the frame
-/// ends before.
+/// Returns the offset of the layer-three header behind at most two tags, and its type; `None` if
+/// the frame ends before.
 fn behind_tags(frame: &[u8], mut ethertype: u16) -> Option<(usize, u16)> {
     let mut l3 = ETHERNET_LEN;
     for _ in 0..TAGS_MAX {
@@ -199,7 +194,7 @@ fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> 
 fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
     if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
-        // It would be written over the ports, or over the control bits behind them (RFC 1858,
+        // A second fragment would overwrite the ports, or the control bits behind them (RFC 1858,
         // section 4).
         let least = match protocol {
             Protocol::Tcp => TCP_LEN,

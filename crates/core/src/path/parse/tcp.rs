@@ -14,11 +14,9 @@ pub struct TcpHeader {
     pub sequence: u32,
     /// The next byte expected.
     pub acknowledgment: u32,
-    /// Control bits.
     pub flags: u8,
-    /// How much the sender takes, not scaled.
+    /// Receive window, not scaled.
     pub window: u16,
-    /// Its options.
     pub options: TcpOptions,
 }
 

@@ -13,8 +13,8 @@ use crate::net::wire::{
 };
 use crate::path::parse::Layers;
 
-/// How much of a packet an ICMP error quotes, in bytes: what fits 576 bytes with IPv4 options to
-/// spare (RFC 1812, section 4.3.2.3). Every packet that is too long is longer.
+/// Bytes of a packet that an ICMP error quotes: what fits 576 bytes with IPv4 options to spare (RFC
+/// 1812, section 4.3.2.3). Every packet that is too long is longer.
 pub const QUOTE_LEN: usize = 512;
 /// A neighbour advertisement with its one option, behind the link header.
 const ADVERTISEMENT_LEN: usize = 40 + 24 + 8;
@@ -55,7 +55,7 @@ pub fn neighbour_answer(
     if !packet.relink(l3, missing, l3, ethertype(true)) || !packet.truncate(l3 + ADVERTISEMENT_LEN) {
         return false;
     }
-    // One who checks whether it may have the address has none yet: everybody is told.
+    // A host that probes for an address has none yet: the answer is broadcast.
     let probe = sender.is_unspecified();
     let to = if probe { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { sender };
     let ip = Ipv6 {
@@ -169,7 +169,7 @@ pub fn too_big(packet: &mut Packet<'_>, at: &Layers, mtu: u16, from: IpAddr) -> 
     true
 }
 
-/// Whence it came.
+/// Sends a packet back to its sender.
 pub(super) fn send_back(packet: &mut Packet<'_>) {
     if let Some(Ok((&Ethernet { dst, src, .. }, _))) =
         packet.frame().get(..ETHERNET_LEN).map(Ethernet::ref_from_prefix)

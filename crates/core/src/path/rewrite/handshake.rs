@@ -16,7 +16,7 @@ const WINDOW: u16 = 65_535;
 /// The longest options of an answer: what Linux sends.
 const OPTIONS_MAX: usize = 20;
 
-/// How a SYN is answered.
+/// Fields of the answer to a SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct SynAck {
     /// The initial sequence number, and the clock for timestamps.

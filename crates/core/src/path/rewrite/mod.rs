@@ -42,7 +42,7 @@ fn fix(frame: &mut [u8], at: usize, change: ChecksumDelta) {
     }
 }
 
-/// Where a version's header has its addresses and its time to live.
+/// Offsets of the addresses and the time to live in a version's header.
 struct HeaderOffsets {
     src: usize,
     dst: usize,
@@ -58,7 +58,7 @@ pub fn ttl(frame: &[u8], at: &Layers) -> u8 {
     frame.get(at.l3 + fields(at.dst.is_ipv6()).ttl).copied().unwrap_or_default()
 }
 
-/// One hop less (RFC 1812, section 5.3.1). The caller has seen that there is one.
+/// Decrements the time to live (RFC 1812, section 5.3.1). The caller has checked that it is not 0.
 pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
     let v6 = at.dst.is_ipv6();
     let place = at.l3 + fields(v6).ttl;

@@ -11,13 +11,9 @@ use crate::path::parse::{IcmpError, Layers};
 /// The new ends of a packet; `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// Source address.
     pub src: Option<IpAddr>,
-    /// Source port.
     pub src_port: Option<u16>,
-    /// Destination address.
     pub dst: Option<IpAddr>,
-    /// Destination port.
     pub dst_port: Option<u16>,
 }
 

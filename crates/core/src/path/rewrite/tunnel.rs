@@ -20,9 +20,8 @@ const GUE_LEN: usize = 12;
 /// The packet around a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunnel {
-    /// Of which kind.
     pub encapsulation: Encapsulation,
-    /// The outer source.
+    /// Source address of the outer header.
     pub from: IpAddr,
     /// The outer destination, of the same family.
     pub to: IpAddr,

@@ -1,24 +1,26 @@
-//! How much of a table is in use: it is made for the most that it may ever hold, and sessions stand
-//! in as few of its buckets as serve.
+//! Extent of a session table: the part of its buckets that is in use. A table is allocated for the
+//! maximum number of sessions. While it holds fewer, its sessions use fewer buckets.
 //!
-//! A hash names a bucket of the whole table, and the lowest bits of that one's number name the one
-//! in use. So with as many bits as the whole table has, sessions stand as if there were no extent;
-//! and one bit more moves those of bucket `i` to `i` or to one bucket further up alone.
+//! A session's hash selects a bucket number of the whole table. The lowest bits of this number, as
+//! many as a mask has, select the bucket in use. A mask of all bits uses the whole table. If one
+//! more bit doubles the buckets in use from n to 2n, each session of bucket `i` stays or moves to
+//! bucket `i + n`.
 
 use super::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Buckets in use of a table that was just made.
+/// Number of buckets in use in a new table, unless the whole table is smaller.
 pub const FIRST_BUCKETS: usize = 2_048;
-/// All buckets: a whole table's extent, before and now.
+/// Extent word of a table that uses all buckets and is not being resized.
 pub const ALL_BUCKETS: u64 = u64::MAX;
 
-/// The word that says it, which the kernel's programs read too: below, the bits of a bucket's
-/// number that count now; above, those that did before. While the two differ, sessions are on their
-/// way from where they stood to where they are to stand.
+/// Word with the two bucket masks of a table, shared with the BPF programs. The lower half is the
+/// current mask, the upper half the previous one. While they differ, the table is being resized:
+/// sessions move from their buckets under the previous mask to those under the current one. Without
+/// a word, all buckets are in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<'a>(pub Option<&'a AtomicU64>);
 
-/// Both parts of it.
+/// Current and previous bucket mask of a table. They are equal unless the table is being resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BucketMasks {
     pub(super) now: u32,
@@ -44,8 +46,8 @@ impl Extent<'_> {
     }
 }
 
-/// The extent of so many buckets of a table that has `all`: at least as many, a power of two, or
-/// all.
+/// Returns the mask that uses at least `buckets` of the `all` buckets of a table: their number
+/// rounded up to a power of two, or all buckets if that is not below `all`.
 pub(super) const fn mask_for(buckets: usize, all: usize) -> u32 {
     match buckets.checked_next_power_of_two() {
         Some(used) if used < all => used as u32 - 1,
@@ -53,13 +55,14 @@ pub(super) const fn mask_for(buckets: usize, all: usize) -> u32 {
     }
 }
 
-/// The word of a table that was just made, or holds nothing.
+/// Returns the extent word of a new or empty table that uses at least `buckets` of its `all`
+/// buckets.
 pub const fn extent_for(buckets: usize, all: usize) -> u64 {
     let mask = mask_for(buckets, all) as u64;
     mask << 32 | mask
 }
 
-/// Buckets that such an extent has, of a table of `all`.
+/// Returns the number of buckets in use under a mask, in a table of `all` buckets.
 pub(super) const fn used(mask: u32, all: usize) -> usize {
     let used = mask as usize + 1;
     if used < all { used } else { all }

@@ -60,7 +60,7 @@ pub const fn ticks(ms: u64) -> u32 {
     if ticks > (i32::MAX as u64) / 2 { (i32::MAX / 2) as u32 } else { ticks as u32 }
 }
 
-/// Ticks as milliseconds.
+/// Converts ticks to milliseconds.
 pub const fn ms(ticks: u32) -> u64 {
     ((ticks as u64) << 20) / 1_000_000
 }
@@ -68,11 +68,8 @@ pub const fn ms(ticks: u32) -> u64 {
 /// The key of a session: the client's endpoint and the VIP (which stands for the other one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
-    /// The client's address.
     pub client: IpAddr,
-    /// The client's port.
     pub port: u16,
-    /// [`crate::path::tables::Vip::id`].
     pub vip: u16,
 }
 
@@ -103,7 +100,7 @@ impl SessionKey {
         SessionKey { client: client.to_canonical(), port: (rest >> 16) as u16, vip: rest as u16 }
     }
 
-    /// Its keyed hash.
+    /// Returns the keyed hash of the key.
     pub fn hash(&self, seed: Seed) -> FlowHash {
         match self.client {
             IpAddr::V4(client) => FlowHash::of(&Self::word(client, self.port, self.vip), seed),
@@ -143,8 +140,8 @@ impl FlowHash {
     pub const fn hash_slot(self) -> usize {
         (((self.0 >> 16) as u32 as u64 * HASH_SLOTS as u64) >> 32) as usize
     }
-    /// Where in its bucket the session is looked for first, and then round: the lowest bits, by
-    /// which no bucket is named.
+    /// Returns the place in its bucket where a session is looked for first: the lowest bits, which
+    /// name no bucket.
     pub const fn home(self) -> usize {
         self.0 as usize % BUCKET_SESSIONS
     }
@@ -166,7 +163,7 @@ const fn scale(x: u32, n: u32) -> u32 {
     ((x as u64 * n as u64) >> 32) as u32
 }
 
-/// Eight IPv4 sessions.
+/// Bucket of eight IPv4 sessions.
 pub type Bucket4 = Bucket<1>;
 /// Eight IPv6 sessions, or ports.
 pub type Bucket6 = Bucket<3>;
@@ -174,9 +171,8 @@ pub type Bucket6 = Bucket<3>;
 /// A session as found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The key.
     pub key: SessionKey,
-    /// Which server, in which state, until when.
+    /// Server, state and expiry.
     pub value: Value,
 }
 
@@ -286,7 +282,7 @@ impl<'a> Sessions<'a> {
         self.six.end_move();
     }
 
-    /// Whether sessions are on their way to where they shall stand.
+    /// True while sessions move to another extent.
     pub fn is_resizing(&self) -> bool {
         self.four.extent.masks().is_moving() || self.six.extent.masks().is_moving()
     }

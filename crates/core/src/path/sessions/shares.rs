@@ -25,27 +25,27 @@ impl Shares<'_> {
         self.word(vip, at).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// How many assured sessions are a VIP's own.
+    /// Number of assured sessions guaranteed to a VIP.
     pub fn own(&self, vip: u16) -> u64 {
         self.read(vip, 0)
     }
 
-    /// How many it has.
+    /// Number of assured sessions of a VIP.
     pub fn assured(&self, vip: u16) -> u64 {
         self.read(vip, 1)
     }
 
-    /// How many all have.
+    /// Number of assured sessions of all VIPs.
     pub fn all_assured(&self) -> u64 {
         self.0.iter().skip(1).step_by(2).map(|word| word.load(Relaxed)).sum()
     }
 
-    /// Whether a VIP has less than its own.
+    /// True if a VIP has less than its share.
     pub(super) fn is_short(&self, vip: u16) -> bool {
         self.assured(vip) < self.own(vip)
     }
 
-    /// Whether a VIP has more than its own.
+    /// True if a VIP has more than its share.
     pub(super) fn is_beyond(&self, vip: u16) -> bool {
         self.assured(vip) > self.own(vip)
     }

@@ -1,4 +1,4 @@
-//! One table of sessions: buckets of eight, keys of any length.
+//! Session table: buckets of eight, keys of any length.
 
 use super::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -10,7 +10,7 @@ use super::{BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State,
 /// A key's words; what they mean is for who made them.
 pub type Words<const N: usize> = [u64; N];
 
-/// One session's place in memory.
+/// Place of a session in memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slot<const N: usize> {
@@ -45,11 +45,10 @@ impl<const N: usize> Default for Bucket<N> {
 pub struct FoundSession<'a> {
     place: &'a AtomicU64,
     vip: u16,
-    /// The value found.
     pub value: Value,
 }
 
-/// How often a new session asks for another one's place.
+/// Number of attempts of a new session to take another one's place.
 const ATTEMPTS: usize = 2;
 
 /// The VIP that a key names in its last word.
@@ -119,7 +118,7 @@ impl<'a, const N: usize> Table<'a, N> {
         loop {
             let found = match masks.is_moving() {
                 false => self.find_in(masks.now, key, hash, now),
-                // It may have moved between the first look and the second.
+                // The session may have moved between the first look and the second.
                 true => [masks.now, masks.before, masks.now]
                     .into_iter()
                     .find_map(|mask| self.find_in(mask, key, hash, now)),
@@ -173,8 +172,8 @@ impl<'a, const N: usize> Table<'a, N> {
             if masks == before || !self.take_back(number, key, value) {
                 return Ok(number);
             }
-            // Somebody may have copied it and be about to free the copy, in whose place this one
-            // may come to stand.
+            // A concurrent resize may have copied the value and be about to free the copy, in whose
+            // place this session may come to stand.
             value = value.moved_to(value.state(), value.expires().wrapping_add(1));
         }
     }

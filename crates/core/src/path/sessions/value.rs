@@ -3,11 +3,10 @@
 use crate::net::Protocol;
 use crate::path::tables::IdleTicks;
 
-/// Where a session stands. A state's lower three bits name its idle time.
+/// State of a session. The lower three bits name its idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// No session here.
     Free = 0,
     /// Being written; no reader may use it.
     Claimed = 1,
@@ -39,7 +38,7 @@ pub enum Class {
     Embryonic,
     /// Over, or half of it.
     Ending,
-    /// Its client has answered what only that could see.
+    /// The client has answered something that only the client could see.
     Assured,
 }
 
@@ -67,22 +66,22 @@ impl State {
         }
     }
 
-    /// Whether a session in this state counts as one of its server's active ones.
+    /// True if a session in this state counts as an active one of its server.
     pub const fn is_active(self) -> bool {
         matches!(self.class(), Some(Class::Embryonic | Class::Assured))
     }
 
-    /// Whether a session in this state counts towards its VIP's share.
+    /// True if a session in this state counts towards its VIP's share.
     pub const fn is_assured(self) -> bool {
         matches!(self.class(), Some(Class::Assured))
     }
 
-    /// Whether it is over, or half of it.
+    /// True if a session in this state is over, or half closed.
     pub const fn is_ending(self) -> bool {
         matches!(self.class(), Some(Class::Ending))
     }
 
-    /// How long a session in this state lives without a packet, in ticks.
+    /// Lifetime of a session in this state without a packet, in ticks.
     pub const fn idle(self, idle: &IdleTicks) -> u32 {
         match self {
             State::Free | State::Claimed => 0,
@@ -95,9 +94,9 @@ impl State {
         }
     }
 
-    /// How much later a session in this state must expire before that is noted, in ticks. A cache
-    /// line written for every packet would travel between CPUs: every few seconds is enough, a 64th
-    /// of the idle time at the most.
+    /// Least extension of a session's expiry that is stored, in ticks. A cache line written for
+    /// every packet would travel between CPUs: every few seconds is enough, a 64th of the idle time
+    /// at most.
     pub const fn step(self, idle: &IdleTicks) -> u32 {
         let part = self.idle(idle) >> 6;
         if part > 1 << 12 { 1 << 12 } else { part }
@@ -179,11 +178,9 @@ impl Value {
     pub const fn moved_to(self, state: State, expires: u32) -> Self {
         Value::new(self.server(), state, expires).with_mark(self.mark())
     }
-    /// The server's slot.
     pub const fn server(self) -> u16 {
         self.0 as u16
     }
-    /// Where the session stands.
     pub const fn state(self) -> State {
         State::from_bits((self.0 >> 16) as u8 & 0xf)
     }
@@ -195,11 +192,11 @@ impl Value {
     pub const fn expires(self) -> u32 {
         (self.0 >> 32) as u32
     }
-    /// Whether it is a session, and not yet expired.
+    /// True for a session that has not expired.
     pub const fn is_live(self, now: u32) -> bool {
         self.state() as u8 >= State::New as u8 && self.expires().wrapping_sub(now).wrapping_sub(1) < LIFE_MAX
     }
-    /// Whether a new session may take the slot.
+    /// True if a new session may take the slot.
     pub(super) const fn is_vacant(self, now: u32) -> bool {
         self.state() as u8 != State::Claimed as u8 && !self.is_live(now)
     }

@@ -1,5 +1,5 @@
-//! Those who choose by policies, and the signals of servers that each of them knows. From these,
-//! and from the columns of [`POLICIES`], it follows which policies each takes.
+//! Consumers of policies, and the signals that each consumer knows. Together with the columns of
+//! [`POLICIES`] they decide which policies a consumer supports.
 
 use core::fmt;
 
@@ -10,71 +10,71 @@ use super::random::RANDOM;
 use super::{POLICIES, Policy};
 use crate::pool::signals::Signal;
 
-/// The parts of the program that choose among servers.
+/// Parts of the program that select servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consumer {
-    /// A director, of packets and connections, by whichever method.
+    /// A director, for packets and connections, with any method.
     Director,
-    /// Each host, where every host decides.
+    /// Each host of placement `every-host`.
     EveryHost,
-    /// A group, whose clients are told by HTTP whom to ask.
+    /// A server group, which redirects clients by HTTP.
     Redirect,
-    /// A name, whose clients are told addresses.
+    /// A DNS name, which answers with addresses.
     Names,
 }
 
-/// A row of the table.
+/// Properties of a consumer.
 struct ConsumerRow {
-    /// Its name in documents and messages.
+    /// Name in documents and messages.
     called: &'static str,
-    /// The signals that it can know of servers.
+    /// Signals that the consumer knows of servers.
     signals: &'static [Signal],
-    /// The policy where the file has none.
+    /// Policy where the file names none.
     default: &'static Policy,
 }
 
 impl Consumer {
-    /// All of them.
     pub const ALL: [Consumer; 4] =
         [Consumer::Director, Consumer::EveryHost, Consumer::Redirect, Consumer::Names];
 
     fn row(self) -> ConsumerRow {
         match self {
-            // All methods have sessions, of UDP too, and none of them needs to see what servers
-            // answer for these.
+            // All methods keep sessions, for UDP too. None needs to see the servers' replies for
+            // them.
             Consumer::Director => ConsumerRow {
                 called: "a director",
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
-            // Hosts tell each other their sessions, and ask nobody. A host that takes over the
-            // address of another finds the servers of that one's connections by the hash alone:
-            // nobody else knows its sessions.
+            // Hosts send each other their session counts and query no reports. A host that takes
+            // over another's address finds the servers of its connections by hash alone, since the
+            // sessions are lost.
             Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",
                 signals: &[Signal::Active, Signal::Reported],
                 default: &HASH,
             },
-            // Clients are seen no more once they are sent on.
+            // The group does not see clients after the redirect.
             Consumer::Redirect => ConsumerRow {
                 called: "method \"redirect\"",
                 signals: &[Signal::Latency, Signal::Load],
                 default: &LEAST_LOAD,
             },
-            // Every answer another draw: clients share resolvers, whose turns would not be theirs.
+            // Random, not round-robin: clients share resolvers, so a turn per answer is not a turn
+            // per client.
             Consumer::Names => {
                 ConsumerRow { called: "a name", signals: &[Signal::Latency, Signal::Load], default: &RANDOM }
             }
         }
     }
 
-    /// Whether it can know this of servers, if they tell.
+    /// True if the consumer knows this signal, for servers that provide it.
     pub fn knows(self, signal: Signal) -> bool {
         self.row().signals.contains(&signal)
     }
 
-    /// The signals that a policy goes by here; `None` if it isn't carried out here at all. Groups
-    /// and names need none but those of loads: they count by themselves how often they chose each.
+    /// Returns the signals that a policy uses with this consumer; `None` if the policy is not
+    /// supported. Groups and names need load signals only: they count their own choices.
     pub fn needs(self, policy: &Policy) -> Option<&'static [Signal]> {
         let weighing = match self {
             Consumer::Director | Consumer::EveryHost => return policy.packets.map(|_| policy.needs),
@@ -84,28 +84,28 @@ impl Consumer {
         Some(weighing.map_or(&[], |weighing| weighing.needs))
     }
 
-    /// The first signal that a policy needs and that isn't known here, if there is one.
+    /// Returns the first signal that a policy needs and this consumer does not know.
     pub fn lacks(self, policy: &Policy) -> Option<Signal> {
         self.needs(policy).unwrap_or(policy.needs).iter().copied().find(|signal| !self.knows(*signal))
     }
 
-    /// The policy of a service, or a name, for which the file has none.
+    /// Returns the policy of a service or name for which the file has none.
     pub fn default_policy(self) -> &'static Policy {
         self.row().default
     }
 
-    /// The policies that it takes, in the order in which people read of them.
+    /// Returns the supported policies, in the order of the documentation.
     pub fn policies(self) -> impl Iterator<Item = &'static Policy> {
         let takes = move |policy: &&Policy| self.needs(policy).is_some() && self.lacks(policy).is_none();
         POLICIES.iter().copied().filter(takes)
     }
 
-    /// Those of them that don't go by this signal.
+    /// Returns the supported policies that do not use this signal.
     pub fn policies_without(self, signal: Signal) -> impl Iterator<Item = &'static Policy> {
         self.policies().filter(move |policy| !self.goes_by(policy, signal))
     }
 
-    /// Whether a policy goes by this signal here.
+    /// True if a policy uses this signal with this consumer.
     pub fn goes_by(self, policy: &Policy, signal: Signal) -> bool {
         self.needs(policy).is_some_and(|needs| needs.contains(&signal))
     }

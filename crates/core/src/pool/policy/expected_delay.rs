@@ -1,4 +1,4 @@
-//! Expected delay times sessions: how long a server takes to send what it has to (the
+//! Expected delay times sessions: the time that a server needs to send its queued bytes (the
 //! load-balancing agent's delay = B / speed).
 
 use alloc::format;
@@ -8,12 +8,12 @@ use super::two::by_load;
 use super::{NamePolicy, Policy, Selection, Weighing, rank};
 use crate::pool::signals::{Signal, Signals};
 
-/// A reply sent within ten milliseconds delays no client, in microseconds.
+/// Delays below 10 ms count as 10 ms, in microseconds: they do not matter to a client.
 const FLOOR: u64 = 10_000;
 
-/// Of two servers the one with less to send, for how fast it does, times sessions.
+/// Selects the server with less delay times sessions, of two.
 pub(super) static EXPECTED_DELAY: Policy = Policy {
-    // Names lead over paths that services know nothing of.
+    // Names rank by network paths, which services do not measure.
     names: Some(NamePolicy { draw: Selection::Random, weighing: Some(&rank::CORRECTED) }),
     ..by_load(
         rank::POLICY,

@@ -1,8 +1,8 @@
-//! Failover: all clients to one server, and to the next when that one is gone.
+//! Failover: all clients use one server, and the next one once that fails.
 
 use super::{NamePolicy, Policy, Selection};
 
-/// The first that lives: in the order of the file, or of ranks that are read.
+/// Selects the first working server, in the order of the file or of configured ranks.
 pub static FAILOVER: Policy = Policy {
     name: "failover",
     about: "the first that lives, in the order of the file or of ranks; for servers that stand by",

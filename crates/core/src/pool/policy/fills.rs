@@ -1,5 +1,5 @@
-//! Hash tables that were filled lately: a server that fails and comes back, is drained and taken up
-//! again, or a change that the engine refused and that is tried again, costs no second fill.
+//! Cache of hash tables filled recently. A server that fails and recovers, a drain that ends, or a
+//! retried change of the engine needs no second fill.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use super::{Weighted, maglev, refilled};
 use crate::path::tables::HASH_SLOTS;
 
-/// Tables that are kept at most: three for each service of the largest farm, 24 MiB.
+/// Number of tables kept: three for each service of the largest farm, 24 MiB.
 const KEPT: usize = 192;
 
-/// Hash tables by their members; those that were asked for last.
+/// Hash tables by members, evicted least recently used first.
 #[derive(Clone, Debug)]
 pub struct Fills {
     tables: BTreeMap<Members, CachedTable>,
@@ -19,8 +19,8 @@ pub struct Fills {
     used: u64,
 }
 
-/// The source of each member's places, its configured weight and that of now, weights in lowest
-/// terms. It is all that a table depends on, if a slot has the number of its member here, from 1.
+/// Seed, configured weight and current weight of each member, weights in lowest terms. A table
+/// depends on nothing else, since slots are numbered by member from 1.
 type Members = Vec<(u64, u16, u16)>;
 
 impl Default for Fills {
@@ -32,18 +32,19 @@ impl Default for Fills {
 #[derive(Clone, Debug)]
 struct CachedTable {
     table: Arc<[u16]>,
-    /// When it was asked for last, counted in questions.
+    /// Lookup count at the last use.
     used: u64,
 }
 
 impl Fills {
-    /// Keeps so many tables, of 128 KiB each.
+    /// Returns a cache of this many tables, of 128 KiB each.
     pub const fn keeping(kept: usize) -> Fills {
         Fills { tables: BTreeMap::new(), kept, used: 0 }
     }
 
-    /// The table of [`HASH_SLOTS`] entries that [`refilled`] makes of the base of the `configured`
-    /// members while these are `serving`, each one of those.
+    /// Returns the table of [`HASH_SLOTS`] entries that [`refilled`] makes of the base of the
+    /// `configured` members, while the `serving` members serve. Each serving member must be
+    /// configured.
     pub fn table(&mut self, configured: &[Weighted], serving: &[Weighted]) -> Arc<[u16]> {
         let mut of: Vec<Weighted> = configured.iter().copied().filter(|one| one.weight > 0).collect();
         of.sort_unstable_by_key(|one| (one.seed, one.slot));
@@ -57,7 +58,7 @@ impl Fills {
         table.iter().map(|number| of[usize::from(*number) - 1].slot).collect()
     }
 
-    /// A table by the members' numbers.
+    /// Returns the table for members numbered from 1.
     fn numbered(&mut self, members: Members) -> Arc<[u16]> {
         self.used += 1;
         if let Some(kept) = self.tables.get_mut(&members) {

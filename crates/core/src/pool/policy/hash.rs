@@ -1,5 +1,5 @@
-//! Maglev hashing (Eisenbud et al. 2016, section 3.4), weighted: the flow decides the server, and a
-//! change of servers moves little else.
+//! Weighted Maglev hashing (Eisenbud et al. 2016, section 3.4): the flow's hash selects the server,
+//! and a change of servers remaps few other flows.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,17 +10,17 @@ use super::least_connections::each_once;
 use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::Pick;
 
-/// How often another slot is drawn for a slot's second candidate before the next one that names
-/// another server is taken: a server with five sixths of all weight comes to that at three slots in
-/// a thousand.
+/// Number of random draws for the second candidate of a slot, before the next slot with another
+/// server is taken. A server with five sixths of all weight reaches the limit at three slots in a
+/// thousand.
 const DRAWS: u64 = 32;
 
-/// The server that the flow's hash names.
+/// Selects the server at the flow's entry of the hash table.
 pub(super) static HASH: Policy = Policy {
     name: "hash",
     about: "the server that the flow's hash names (Maglev); the same on every director and after any restart",
     needs: &[],
-    // `maglev` makes the table that is drawn from; the order is for flows whose server is full.
+    // `maglev` fills the hash table; the order is used for flows whose server is full.
     packets: Some(PacketPolicy { pick: Pick::Hash, order: each_once, weighing: None, sharing: None }),
     redirect: Some(RedirectPolicy { choice: Choice::Hash, weighing: None }),
     names: Some(NamePolicy { draw: Selection::SourceHash, weighing: None }),
@@ -28,8 +28,9 @@ pub(super) static HASH: Policy = Policy {
 
 /// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.
 ///
-/// The outcome depends on the set of members, not on their order. Each member with a weight has at
-/// least one entry while `slots` is no less than their number. Empty if no member has a weight.
+/// The result depends on the set of members, not on their order. Each member with a weight has at
+/// least one entry while `slots` is no less than the number of members. Empty if no member has a
+/// weight.
 pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     debug_assert!(is_prime(slots), "a walk by any stride must reach every slot");
     let mut members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).collect();
@@ -37,7 +38,7 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     let heaviest = members.iter().map(|m| u32::from(m.weight)).max().unwrap_or(0);
     let mut walks: Vec<SlotWalk> = members.iter().map(|m| SlotWalk::new(m, heaviest, slots)).collect();
     let mut table = alloc::vec![0; if walks.is_empty() { 0 } else { slots }];
-    // Most probes late in the fill meet taken slots. A bit each keeps these in the first-level
+    // Most probes late in the fill find taken slots. A bitmap of slots fits into the first-level
     // cache.
     let mut taken = alloc::vec![0u64; table.len().div_ceil(64)];
     let mut left = table.len();
@@ -56,18 +57,18 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     table
 }
 
-/// For each slot of a hash table the second candidate: what another slot of the same table names,
-/// so that weights hold among the second ones too, and another server than the slot's own. Empty
-/// where the table names no two servers.
+/// Returns the second candidate of each slot of a hash table: the server of another slot, so that
+/// weights hold among second candidates too, and never the slot's own server. Empty if the table
+/// has fewer than two servers.
 ///
-/// It depends on the table alone: all directors of a farm come to the same pairs.
+/// The result depends on the table alone, so all directors of a farm compute the same pairs.
 pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     let len = table.len();
     if table.iter().all(|server| Some(server) == table.first()) {
         return Arc::default();
     }
-    // For each slot the next one on that names another server. Two laps, so that the last slots see
-    // the first ones.
+    // For each slot, the next slot with another server. Two laps, so that the last slots see the
+    // first ones.
     let mut next = alloc::vec![0; len];
     for slot in (0..len).rev().chain((0..len).rev()) {
         let after = (slot + 1) % len;
@@ -75,8 +76,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     }
     (0..len)
         .map(|slot| {
-            // Not by a stride: members' walks go by strides themselves, and some would meet others'
-            // more often than their due.
+            // Random draws instead of a fixed stride: members' walks use strides themselves, so
+            // some servers would be paired more often than their weight allows.
             let draw = |turn| (mixed(slot as u64 * DRAWS + turn) % len as u64) as usize;
             let other = (0..DRAWS).map(draw).find(|other| table[*other] != table[slot]);
             table[other.unwrap_or(next[slot])]
@@ -84,7 +85,7 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
         .collect()
 }
 
-/// A number in which each bit of another shows in every place (the last steps of SplitMix64, Steele
+/// Mixes a number so that each input bit affects every output bit (SplitMix64's finalizer, Steele
 /// et al. 2014).
 pub(super) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -93,7 +94,7 @@ pub(super) fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// A member's own order of preference among all slots, walked from `at` by `stride`.
+/// A member's permutation of all slots, walked from `at` by `stride`.
 struct SlotWalk {
     at: usize,
     stride: usize,
@@ -103,7 +104,7 @@ struct SlotWalk {
 
 impl SlotWalk {
     fn new(member: &Weighted, heaviest: u32, slots: usize) -> SlotWalk {
-        // A fixed key: every director of a farm must come to the same table.
+        // The key is fixed: every director of a farm must compute the same table.
         let digest =
             SipHasher24::new_with_keys(0x6576_656e_6572, 0x6d61_676c_6576).hash(&member.seed.to_le_bytes());
         let (low, high) = (digest as u32 as usize, (digest >> 32) as usize);
@@ -112,12 +113,13 @@ impl SlotWalk {
             at: low % slots,
             stride: high % (slots.max(2) - 1) + 1,
             weight,
-            // Everyone takes a slot in the first turn, so that the lightest isn't left out.
+            // Each member takes a slot in the first turn, so that the lightest one is not left out.
             credit: heaviest - weight,
         }
     }
 
-    /// The heaviest takes a slot every turn, the others as often as their weight allows.
+    /// True if the member takes a slot this turn: the heaviest member always, others in proportion
+    /// to weight.
     fn has_turn(&mut self, heaviest: u32) -> bool {
         self.credit += self.weight;
         let turn = self.credit >= heaviest;
@@ -127,7 +129,7 @@ impl SlotWalk {
         turn
     }
 
-    /// The next free slot on the walk; there must be one.
+    /// Takes the next free slot of the walk; at least one must be free.
     fn claim_slot(&mut self, taken: &mut [u64], slots: usize) -> usize {
         loop {
             let at = self.at;

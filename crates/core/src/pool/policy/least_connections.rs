@@ -6,7 +6,7 @@ use super::{PacketPolicy, Policy, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 use crate::pool::signals::Signal;
 
-/// The server with the fewest active sessions for its weight.
+/// Selects the server with the fewest active sessions for its weight.
 pub(super) static LEAST_CONNECTIONS: Policy = Policy {
     name: "least-connections",
     about: "the server with the fewest active sessions for its weight; for sessions of uneven length",
@@ -16,7 +16,8 @@ pub(super) static LEAST_CONNECTIONS: Policy = Policy {
     names: None,
 };
 
-/// The data plane compares them all.
+/// Returns the slot of each member with a weight above 0 once, at most [`ORDER_MAX`] slots. The
+/// data plane compares all of them for each new session.
 pub(super) fn each_once(members: &[Weighted]) -> Vec<u16> {
     members.iter().filter(|m| m.weight > 0).map(|m| m.slot).take(ORDER_MAX).collect()
 }

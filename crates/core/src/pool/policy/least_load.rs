@@ -1,5 +1,5 @@
-//! The server groups' load, 10 (r + m), times sessions. The paper chooses the least loaded of all
-//! by its last report, to which all run until the next.
+//! Load of server groups, 10 (r + m), times sessions. The paper selects the server with the least
+//! reported load, which then gets all clients until the next report.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,11 +8,11 @@ use super::two::by_load;
 use super::{Choice, Policy, RedirectPolicy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// One process that runs, in thousandths of the paper's unit.
+/// Loads below one runnable process count as one, in thousandths of the paper's unit.
 const FLOOR: u64 = 10_000;
 
-/// Of two servers the one with less reported load times sessions. A group's members report by
-/// themselves.
+/// Selects the server with less reported load times sessions, of two. Members of a group send their
+/// reports unprompted.
 pub(super) static LEAST_LOAD: Policy = Policy {
     redirect: Some(RedirectPolicy { choice: Choice::Head, weighing: None }),
     ..by_load(

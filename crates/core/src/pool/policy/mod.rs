@@ -1,10 +1,11 @@
-//! Policies choose among servers: each has one file, and one line in [`POLICIES`].
+//! Policies select servers: each has one file, and one line in [`POLICIES`].
 //!
-//! A policy is a row ([`Policy`]) with a column for each way to choose: for packets the layout of
-//! tables that the data plane draws from by one of the few ways of [`crate::path::tables::Pick`],
-//! for groups and names how one is drawn. One that goes by what servers have to do says which
-//! [`Signal`](super::signals::Signal)s it needs, and one by load makes shares of servers' signals
-//! ([`Sharing`]). The signals that each consumer knows are a table of their own ([`Consumer`]).
+//! A [`Policy`] is a row with a column for each consumer. For packets the column is the layout of
+//! the tables, from which the data plane selects by one of the few ways of
+//! [`crate::path::tables::Pick`]; for groups and names it is the way to draw a server. A policy
+//! that depends on load lists the [`Signal`](super::signals::Signal)s that it needs, and one that
+//! weighs servers by load makes shares of their signals ([`Sharing`]). [`Consumer`] lists the
+//! signals that each consumer knows.
 
 mod consumers;
 mod expected_delay;
@@ -36,7 +37,7 @@ pub use row::{
     Weighted,
 };
 
-/// Every policy, in the order in which people read of them. [`Consumer`] says who takes which.
+/// All policies, in the order of the documentation. [`Consumer`] decides which one supports which.
 pub static POLICIES: &[&Policy] = &[
     &power_of_two::POWER_OF_TWO,
     &random::RANDOM,
@@ -51,17 +52,17 @@ pub static POLICIES: &[&Policy] = &[
     &least_load::LEAST_LOAD,
 ];
 
-/// The policy of this name.
+/// Returns the policy with this name.
 pub fn by_name(name: &str) -> Option<&'static Policy> {
     POLICIES.iter().copied().find(|policy| policy.name == name)
 }
 
-/// How the policy of this name is carried out for packets, if it is.
+/// Returns the packet column of the policy with this name, if it supports packets.
 pub fn for_packets(name: &str) -> Option<&'static PacketPolicy> {
     by_name(name)?.packets.as_ref()
 }
 
-/// The names of the policies that are carried out for packets.
+/// Returns the names of the policies that support packets.
 pub fn names_for_packets() -> impl Iterator<Item = &'static str> {
     POLICIES.iter().filter(|policy| policy.packets.is_some()).map(|policy| policy.name)
 }

@@ -1,4 +1,5 @@
-//! Overflow: a host keeps what comes to it until it is loaded above the farm's average.
+//! Overflow: a host serves the sessions that reach it while its load is near or below the farm's
+//! average.
 //!
 //! "A better policy that is still quite practical would be for each server host to only redirect
 //! requests that arrive when the host is loaded above the system average" (Distributed Packet
@@ -11,17 +12,17 @@ use super::{PacketPolicy, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
-/// A host is loaded above the average from this part of it, in percent: far enough above for the
-/// chance ups and downs of a few hundred sessions to stay below.
+/// A host becomes overloaded above this percentage of the average load. The margin exceeds the
+/// random variation of a few hundred sessions.
 const ABOVE_FROM_PERCENT: u128 = 125;
-/// And until it is below this part, in percent: not yet at the average, which it would reach and
-/// leave again and again.
+/// An overloaded host stays overloaded until its load is below this percentage. The gap to the
+/// average prevents flapping.
 const ABOVE_UNTIL_PERCENT: u128 = 105;
-/// And by at least this many sessions: of three sessions, one is a third of the load and means
-/// nothing.
+/// Minimum number of sessions above the average: of three sessions, one is a third of the load and
+/// means nothing.
 const ABOVE_FROM_SESSIONS: u128 = 2;
 
-/// A host keeps its sessions, unless others have less to do.
+/// A host keeps its sessions, unless it is loaded above the average.
 pub(super) static OVERFLOW: Policy = Policy {
     name: "overflow",
     about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
@@ -36,8 +37,7 @@ pub(super) static OVERFLOW: Policy = Policy {
     names: None,
 };
 
-/// Whether this host is loaded above the average. Remembers what it came to last, so that it
-/// doesn't waver.
+/// True in `above` if this host was loaded above the average at the last update, for hysteresis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OverflowState {
     above: bool,
@@ -52,7 +52,7 @@ struct FarmTotals {
 
 impl OverflowState {
     fn is_now_above(self, own: &Candidate, total: FarmTotals) -> bool {
-        // both sides times both weights, so that nothing is rounded
+        // Both sides are multiplied by both weights, to avoid rounding.
         let load = load(own) * total.weight;
         let average = total.load * u128::from(own.weight);
         if self.above {
@@ -64,8 +64,8 @@ impl OverflowState {
 }
 
 impl Sharing for OverflowState {
-    /// A host that isn't loaded above the average takes all itself, another one gives all to those
-    /// below the average, by their weight and how far they are below.
+    /// Returns shares of this host alone while it is not loaded above the average. Otherwise hosts
+    /// below the average share its new sessions, by weight and spare capacity.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
         let counted = hosts.iter().filter(|host| host.weight > 0);
         let total = counted.fold(FarmTotals { load: 0, weight: 0 }, |sum, host| FarmTotals {
@@ -81,8 +81,7 @@ impl Sharing for OverflowState {
         if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
-        // A host that serves nothing itself, before others that are all as loaded as they should
-        // be.
+        // Share by weight: this host has no weight, and no other host is below the average.
         scaled(&hosts.iter().map(|host| u128::from(host.weight)).collect::<Vec<_>>())
     }
 
@@ -91,19 +90,20 @@ impl Sharing for OverflowState {
     }
 }
 
-/// The load that a host serves by its report; none before its first.
+/// Reported sessions of a host; 0 before its first report.
 fn load(host: &Candidate) -> u128 {
     host.signals.reported.unwrap_or_default().into()
 }
 
 impl FarmTotals {
-    /// How far a host is below the average, as sessions times the total weight; 0 if it isn't.
+    /// Distance of a host below the average, as sessions times total weight; 0 at or above the
+    /// average.
     fn spare(self, host: &Candidate) -> u128 {
         (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)
     }
 }
 
-/// The same ratios, the largest being [`SHARE_MAX`]; what is more than 0 stays so.
+/// Scales parts so that the largest is [`SHARE_MAX`]; parts above 0 stay above 0.
 fn scaled(parts: &[u128]) -> Vec<u16> {
     let max = parts.iter().copied().max().unwrap_or_default().max(1);
     let share = |part: u128| (part * u128::from(SHARE_MAX) / max) as u16;
@@ -121,7 +121,7 @@ mod tests {
         Candidate { own: false, weight, signals }
     }
 
-    /// This host's share first, then the others'.
+    /// Returns this host's share, then those of the others.
     fn shares(balance: &mut OverflowState, own: Candidate, others: &[Candidate]) -> Vec<u16> {
         let own = Candidate { own: true, ..own };
         balance.share_out(&[&[own], others].concat())

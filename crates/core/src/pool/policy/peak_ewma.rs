@@ -1,5 +1,5 @@
-//! Latency times sessions (Finagle's peak-EWMA): who answers late is spared, at once, and tried
-//! again little by little.
+//! Latency times sessions (Finagle's peak-EWMA): a rise in latency counts at once, a fall counts
+//! gradually.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,10 +8,10 @@ use super::two::by_load;
 use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Less than a millisecond is the network's chance, in microseconds.
+/// Latencies below one millisecond count as one, in microseconds: they vary by chance.
 const FLOOR: u64 = 1_000;
 
-/// Of two servers the one with less latency times sessions.
+/// Selects the server with less latency times sessions, of two.
 pub(super) static PEAK_EWMA: Policy = by_load(
     "peak-ewma",
     "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",

@@ -1,8 +1,8 @@
-//! A server at random, as often as its share says: the next choice owes nothing to the last.
+//! Random selection by weight, independent of earlier choices.
 
 use super::{Choice, NamePolicy, Policy, RedirectPolicy, Selection};
 
-/// Any server, drawn anew for each client.
+/// Selects a random server, anew for each client.
 pub(super) static RANDOM: Policy = Policy {
     name: "random",
     about: "anyone, as often as their weight says; for clients that share resolvers",

@@ -1,10 +1,10 @@
-//! How servers rank by what they have to send and by the paths to them, as a load-balancing agent
-//! has it (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*, section 2.5).
+//! Ranks servers by their queued bytes and their network paths, after a load-balancing agent (Chow
+//! and Semwal, *Web Load Balancing Through More Accurate Server Report*, section 2.5).
 //!
-//! The paper's weight adds bits a second to one and divides by one and seconds. It means nothing as
-//! a measure: a faster line makes up for any delay, and of a line of 100 Mbit/s nobody notices that
-//! it lost the 10 Mbit/s that were left. [`CORRECTED`] is the time that a client will wait: until
-//! what waits is sent, and until its own reply has come over what is free of the path.
+//! The paper's weight is (1 + bits per second) / (1 + seconds), and is useless as a measure: a
+//! faster line outweighs any delay, and a 100 Mbit/s line with its last 10 Mbit/s used up ranks
+//! almost the same. [`CORRECTED`] is the time that a client waits: for the server's queue to drain,
+//! and for the client's own reply at the path's available bandwidth.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,19 +13,19 @@ use alloc::vec::Vec;
 use super::{NamePolicy, Policy, Selection, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// The policy whose servers are ranked.
+/// Name of the policy that ranks servers.
 pub const POLICY: &str = "expected-delay";
 
-/// A reply as the paper's experiments have it, in bytes: the mean of WebStone's list of files.
+/// Reply size of the paper's experiments, in bytes: the mean of WebStone's list of files.
 const REPLY_BYTES: u64 = 19_773;
-/// A reply that comes within ten milliseconds delays no client, in microseconds.
+/// Waits below 10 ms count as 10 ms, in microseconds: they do not matter to a client.
 const FLOOR_US: u64 = 10_000;
 
-/// By how long a client waits for a reply of middling length.
+/// Weighs a server by the time that a client waits for a reply of mean size.
 pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, describe, complete: None };
 
-/// The row that stands in for the table's where a name ranks as the paper does: the one server that
-/// is best by equation 2.6, of which this is one part in the weight.
+/// Policy of a name that ranks as the paper does: selects the one server with the largest weight by
+/// equation 2.6.
 pub static PAPER: Policy = Policy {
     name: POLICY,
     about: "the server with the largest weight by its delay and the path to it",
@@ -46,13 +46,14 @@ pub static PAPER: Policy = Policy {
 fn wait_us(signals: &Signals) -> Option<u64> {
     let delay_us = signals.report.delay_us?;
     let on_the_way = |bps: u64| REPLY_BYTES * 8 * 1_000_000 / bps.max(1);
-    // A path without a recent measurement is one without use: it is taken for free.
+    // A path without a recent measurement has no traffic, and counts as free.
     let on_the_way_us = signals.report.available_bps.map_or(0, on_the_way);
     Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
 }
 
-/// Only clients make a path known, so one that is unknown counts as the largest that is known: of
-/// nothing it would never get any. Where none is known they are all alike, and the delay decides.
+/// Fills in unknown bandwidths with the largest known one. Only clients make a path known, so a
+/// server with a lower default would never get clients. If no bandwidth is known, the delay alone
+/// decides.
 fn complete(servers: &mut [Signals]) {
     let largest = |of: fn(&Signals) -> Option<u64>| servers.iter().filter_map(of).max();
     let bottleneck_bps = largest(|server| server.report.bottleneck_bps);
@@ -63,8 +64,8 @@ fn complete(servers: &mut [Signals]) {
     }
 }
 
-/// weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits a second and seconds. A
-/// load is the larger the worse.
+/// Inverse of the paper's weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits
+/// per second and seconds. Inverse, since a larger load is worse.
 fn inverse_weight(signals: &Signals) -> Option<u64> {
     const UNIT: u128 = 1_000_000_000_000;
     let delay_us = u128::from(signals.report.delay_us?);
@@ -83,7 +84,7 @@ fn describe_paper(signals: &Signals) -> Option<String> {
     describe_with(signals, is_unknown.then_some("taken for the largest"))
 }
 
-/// The delay, and the path or that it is unknown and what it counts as then.
+/// Describes the delay and the bandwidth of the path; `unknown` is the text for an unmeasured path.
 fn describe_with(signals: &Signals, unknown: Option<&str>) -> Option<String> {
     let delay = format!("reported delay {:.2} s", signals.report.delay_us? as f64 / 1e6);
     let free = signals.report.available_bps.map(|bps| format!("{:.2} Mbit/s free", bps as f64 / 1e6));

@@ -1,5 +1,5 @@
-//! The hash table in force. All configured servers fill a base table, alike on all directors; while
-//! some of them don't serve, the others stand in for them in their slots alone.
+//! Hash table in force. All configured servers fill a base table, the same on all directors.
+//! Servers that do not serve are replaced in their own slots only.
 
 use alloc::vec::Vec;
 
@@ -7,20 +7,22 @@ use super::Weighted;
 use super::hash::mixed;
 use crate::path::tables::{SERVER_SLOTS, place};
 
-/// How often another slot of the base is drawn for one whose server doesn't serve, before the next
-/// one on whose server does is taken: where one in sixteen serves, that happens to 1.6 percent.
+/// Number of random draws for a replacement in the slot of a server that does not serve, before the
+/// next slot with a serving server is taken. With one server in sixteen serving, 1.6 percent of
+/// slots reach the limit.
 const DRAWS: u64 = 64;
 
-/// All of a server's slots, as a part of them.
+/// All slots of a server, in the unit of [`parts`].
 const WHOLE: u128 = 1 << 32;
 
-/// The table in force of a `base` that [`maglev`](super::maglev) made of the `configured` servers,
-/// while these are `serving`, with their weights of now. Empty if none does.
+/// Returns the table in force: the `base` that [`maglev`](super::maglev) made of the `configured`
+/// servers, with replacements for those not among `serving`. `serving` has current weights. Empty
+/// if no server serves.
 ///
-/// Each slot has an order among servers, which depends on `base` alone, its own server first; the
-/// first that serves has it. So directors that don't agree about who works agree about every slot
-/// whose servers both hold for working. A server that has regained a part of its weight has that
-/// part of its slots, always the same ones.
+/// Each slot has an order among servers that depends on `base` alone, beginning with its own
+/// server; the first serving server gets the slot. Directors with different health states thus
+/// agree about every slot whose servers both consider working. A server with a part of its weight
+/// has that part of its slots, always the same ones.
 pub fn refilled(base: &[u16], configured: &[Weighted], serving: &[Weighted]) -> Vec<u16> {
     let parts = parts(configured, serving);
     let part = |server: u16| parts[place(server)];
@@ -46,8 +48,8 @@ pub fn refilled(base: &[u16], configured: &[Weighted], serving: &[Weighted]) -> 
     table
 }
 
-/// How large a part of its slots each server keeps, by its number: [`WHOLE`] where it has as much
-/// of its configured weight as any other.
+/// Returns the part of its slots that each server keeps, by slot number: [`WHOLE`] for the servers
+/// with the largest ratio of current to configured weight.
 fn parts(configured: &[Weighted], serving: &[Weighted]) -> Vec<u64> {
     let mut whole = alloc::vec![0; SERVER_SLOTS];
     configured.iter().for_each(|one| whole[place(one.slot)] = u128::from(one.weight));

@@ -1,12 +1,12 @@
-//! Weighted round robin, smooth: a heavy server's turns are spread out, not bunched (LSMAC, section
-//! 3.3, with weights; the smoothing is nginx's).
+//! Smooth weighted round robin: the turns of a heavy server are spread out, not bunched (LSMAC,
+//! section 3.3, with weights; smoothing as in nginx).
 
 use alloc::vec::Vec;
 
 use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 
-/// Servers in turn, as often as their weight says.
+/// Selects servers in turn, in proportion to weight.
 pub(super) static ROUND_ROBIN: Policy = Policy {
     name: "round-robin",
     about: "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost",
@@ -16,14 +16,14 @@ pub(super) static ROUND_ROBIN: Policy = Policy {
     names: Some(NamePolicy { draw: Selection::RoundRobin, weighing: None }),
 };
 
-/// One lap of turns, as slots: no more than [`ORDER_MAX`].
+/// Returns one lap of turns, as slots, at most [`ORDER_MAX`].
 pub fn in_turn(members: &[Weighted]) -> Vec<u16> {
     let members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).take(ORDER_MAX).collect();
     smooth(&members, &turns(&members))
 }
 
-/// How many turns each member gets in one lap: its weight in lowest terms, scaled down where the
-/// lap would be longer than [`ORDER_MAX`], but never to nothing.
+/// Returns the number of turns of each member in one lap: its weight in lowest terms, scaled down
+/// to fit [`ORDER_MAX`], at least 1.
 fn turns(members: &[Weighted]) -> Vec<usize> {
     let divisor = members.iter().fold(0, |d, m| gcd(d, usize::from(m.weight))).max(1);
     let weights: Vec<usize> = members.iter().map(|m| usize::from(m.weight) / divisor).collect();
@@ -31,13 +31,13 @@ fn turns(members: &[Weighted]) -> Vec<usize> {
     if lap <= ORDER_MAX {
         return weights;
     }
-    // One entry is set aside for each member, so that rounding up to 1 never overflows the lap.
+    // Reserves an entry for each member, so that rounding up to 1 never overflows the lap.
     let spare = ORDER_MAX - members.len();
     weights.iter().map(|weight| (weight * spare / lap).max(1)).collect()
 }
 
-/// Lays out one lap: at each step everyone gains its own number of turns, the richest is chosen and
-/// pays the whole lap. Ties go to the first.
+/// Lays out one lap. In each step every member gains its number of turns as credit; the member with
+/// the most credit is selected and pays the length of the lap. Ties go to the first member.
 fn smooth(members: &[Weighted], turns: &[usize]) -> Vec<u16> {
     let lap: usize = turns.iter().sum();
     let mut credits = alloc::vec![0i64; members.len()];

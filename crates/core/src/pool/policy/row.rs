@@ -1,4 +1,4 @@
-//! A row of the table of policies, and its columns: one for each way to choose.
+//! Rows of the table of policies, with one column per consumer.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -8,27 +8,24 @@ use core::fmt;
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal, Signals};
 
-/// The largest share.
 pub const SHARE_MAX: u16 = 1_000;
 
-/// A policy: whether and how each of those who choose carries it out. [`Consumer`](super::Consumer)
-/// says who takes which.
+/// A policy, with the way in which each consumer applies it. [`Consumer`](super::Consumer) lists
+/// the supported ones.
 pub struct Policy {
-    /// Its name in configuration, views and metrics.
+    /// Name in configuration, views and metrics.
     pub name: &'static str,
-    /// One line for the documentation.
+    /// Description in one line, for the documentation.
     pub about: &'static str,
-    /// The signals of servers that it goes by, where packets are sent on.
+    /// Signals of servers that the policy uses for packets.
     pub needs: &'static [Signal],
-    /// Of a director and of each host where every host decides, for packets and connections.
+    /// For directors and `every-host` hosts.
     pub packets: Option<PacketPolicy>,
-    /// Of a group.
     pub redirect: Option<RedirectPolicy>,
-    /// Of a name.
     pub names: Option<NamePolicy>,
 }
 
-/// Its own row alone.
+/// Rows are equal only to themselves.
 impl PartialEq for Policy {
     fn eq(&self, other: &Policy) -> bool {
         core::ptr::eq(self, other)
@@ -43,92 +40,89 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// How tables are laid out for the data plane: when the farm changes, not when a packet comes.
+/// Layout of the data plane's tables, computed when the farm changes, not per packet.
 #[derive(Clone, Copy)]
 pub struct PacketPolicy {
-    /// How the data plane draws from the tables.
+    /// Way in which the data plane selects from the tables.
     pub pick: Pick,
-    /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`].
-    /// Members of weight 0 are not in it.
+    /// Returns the ring as slots, at most [`crate::path::tables::ORDER_MAX`], without members of
+    /// weight 0.
     pub order: fn(&[Weighted]) -> Vec<u16>,
-    /// By what [`Pick::Two`] weighs servers' sessions ([`score`](super::score)), if the policy goes
-    /// by load.
+    /// Load that weighs servers' sessions with [`Pick::Two`] ([`score`](super::score)), if the
+    /// policy depends on load.
     pub weighing: Option<&'static Weighing>,
-    /// By what shares [`PacketPolicy::order`] goes instead of weights, if it goes by what is known
-    /// of servers. Of each service anew.
+    /// Makes a new state per service that computes shares for [`PacketPolicy::order`] in place of
+    /// weights, if the policy uses signals.
     pub sharing: Option<fn() -> Box<dyn Sharing>>,
 }
 
-/// How a group chooses the member that a client is sent to.
+/// Way in which a group selects the member for a client.
 #[derive(Clone, Copy)]
 pub struct RedirectPolicy {
-    /// How one is picked.
     pub choice: Choice,
-    /// By what members have fewer turns, if the policy goes by what they answer or how soon they
-    /// do.
+    /// Load that reduces a member's turns, if the policy depends on reports or latency.
     pub weighing: Option<&'static Weighing>,
 }
 
-/// How one of a group's members is picked.
+/// Selection of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
-    /// By what members report by themselves: the head of the paper's queue, or in turn, as often as
-    /// reports teach.
+    /// By reports of the members: the head of the paper's queue, or in turn according to shares by
+    /// reports.
     Head,
-    /// Of two random members the one that was given less.
+    /// Of two random members, the one with fewer redirects.
     Two,
-    /// In turn, as often as their shares say.
+    /// In turn, in proportion to share.
     Turn,
-    /// By the client's address, the same whoever decides.
+    /// By hash of the client's address, the same on every director.
     Hash,
-    /// Anyone, as often as their shares say.
+    /// Random, in proportion to share.
     Random,
 }
 
-/// How a name chooses the address that a client is given.
+/// Way in which a name selects the address for a client.
 #[derive(Clone, Copy)]
 pub struct NamePolicy {
-    /// How the one is drawn that comes first in an answer.
+    /// Selection of the first address of an answer.
     pub draw: Selection,
-    /// By what shares are made or servers ranked, if the policy goes by load.
+    /// Load that determines shares or ranks, if the policy depends on load.
     pub weighing: Option<&'static Weighing>,
 }
 
-/// How the address is drawn that comes first. Behind it are those whose turn would be next.
+/// Selection of the first address of an answer. The addresses of the next turns follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// Servers in turn, as often as their share says.
+    /// In turn, in proportion to share.
     RoundRobin,
-    /// Anyone, as often as their share says.
+    /// Random, in proportion to share.
     Random,
-    /// By the client's network, the same whoever answers.
+    /// By hash of the client's network, the same on every DNS server.
     SourceHash,
-    /// The first in order that lives.
+    /// The first working server in order.
     Failover,
 }
 
-/// How a server's load is made of what is known of it.
+/// Computes a server's load from its signals.
 #[derive(Debug)]
 pub struct Weighing {
-    /// The signals that it is made of.
+    /// Signals that the load is computed from.
     pub needs: &'static [Signal],
-    /// The load by what is known of a server, larger than 0 and comparable with other servers' of
-    /// its service; `None` where a signal is missing.
+    /// Returns the load, larger than 0 and comparable with that of other servers of the service;
+    /// `None` if a signal is missing.
     pub load: fn(&Signals) -> Option<u64>,
-    /// The same in words.
+    /// Returns the load in words.
     pub describe: fn(&Signals) -> Option<String>,
-    /// Fills in signals that some servers of a name lack, by those that the others have; `None`
-    /// where each is weighed alone.
+    /// Fills in missing signals of a name's servers from those of the other servers; `None` if
+    /// servers are weighed independently.
     pub complete: Option<fn(&mut [Signals])>,
 }
 
-/// How new sessions are shared out by what is known of servers. It may remember what it came to, so
-/// that it doesn't waver.
+/// Computes shares of new sessions from servers' signals. May keep state for hysteresis.
 pub trait Sharing: fmt::Debug + Send + Sync {
-    /// The share of each server, in their order; 0 to [`SHARE_MAX`]. Unless nobody has a weight,
-    /// not all are 0.
+    /// Returns the share of each server, in their order; 0 to [`SHARE_MAX`]. At least one is above
+    /// 0, unless no server has a weight.
     fn share_out(&mut self, servers: &[Candidate]) -> Vec<u16>;
-    /// The same once more, with what it remembers.
+    /// Clones the computation with its state.
     fn boxed(&self) -> Box<dyn Sharing>;
 }
 
@@ -138,14 +132,14 @@ impl Clone for Box<dyn Sharing> {
     }
 }
 
-/// A server that may be chosen.
+/// A server that may be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weighted {
-    /// Its number in the tables.
+    /// Number in the tables.
     pub slot: u16,
-    /// Its share relative to the others; 0 is never chosen.
+    /// Share relative to the other servers; a server with 0 is never selected.
     pub weight: u16,
-    /// The source of its place in hash tables: its identity, so that restarts and other directors
-    /// arrive at the same table.
+    /// Hash seed of the server's identity, so that restarts and other directors compute the same
+    /// table.
     pub seed: u64,
 }

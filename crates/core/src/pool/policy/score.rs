@@ -1,19 +1,20 @@
-//! Scores by load: one byte for each server, which the data plane weighs its sessions with (see
+//! Scores by load: one byte per server, with which the data plane weighs its sessions (see
 //! [`crate::path::select`]).
 //!
-//! A load of some seconds ago says little of what a server has to do now. So it never chooses
-//! alone: the data plane multiplies it with the sessions that it counts itself, and whoever seemed
-//! idle is so only for as long as few sessions are there. Loads rise at once and fall slowly, as
-//! latency does in peak-EWMA. A server without a report has the median.
+//! A report that is seconds old says little about the current load. The data plane therefore
+//! multiplies the score with its own session count, so that a server reported as idle fills up as
+//! any other. Loads rise at once and fall slowly, as latency does in peak-EWMA. A server without a
+//! report gets the median.
 
 use alloc::vec::Vec;
 
 use crate::path::select::{GAIN_UNIT, SCORE_UNIT};
 
-/// A load that fell comes down by a tenth of the way in a tenth of this time, in milliseconds.
+/// Time constant of a falling load, in milliseconds: in a tenth of this time the load falls by a
+/// tenth of the difference.
 const DECAY_MS: u64 = 10_000;
 
-/// A server's load, without its dips.
+/// Load of a server with slow falls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Smoothed {
     load: u64,
@@ -21,28 +22,28 @@ pub struct Smoothed {
 }
 
 impl Smoothed {
-    /// As it is first known.
+    /// Returns a load at its first value.
     pub fn new(load: u64, now_ms: u64) -> Smoothed {
         Smoothed { load, at_ms: now_ms }
     }
 
-    /// Its value now, where `load` is known. A rise counts at once; a fall, little by little.
+    /// Updates the load with a new value. A rise counts at once, a fall gradually.
     pub fn follow(&mut self, load: u64, now_ms: u64) {
         let passed_ms = now_ms.saturating_sub(self.at_ms).min(DECAY_MS);
         let fall = u128::from(self.load.saturating_sub(load)) * u128::from(passed_ms) / u128::from(DECAY_MS);
-        // At most the difference.
+        // The fall never exceeds the difference.
         self.load = load.max(self.load - fall as u64);
         self.at_ms = now_ms;
     }
 
-    /// Its load.
     pub fn load(self) -> u64 {
         self.load
     }
 }
 
-/// The scores of a service's servers by their loads, in their order: by how many [`SCORE_UNIT`]ths
-/// each is above the least. Where fewer than two are known, nothing can be compared, and all are 0.
+/// Returns the scores of a service's servers by their loads, in their order: how many
+/// [`SCORE_UNIT`]ths each load is above the least. All are 0 if fewer than two loads are known,
+/// since there is nothing to compare.
 pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     let mut known: Vec<u64> = loads.iter().flatten().copied().collect();
     known.sort_unstable();
@@ -55,18 +56,18 @@ pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     loads.iter().map(|load| u8::try_from(score(load.unwrap_or(*median))).unwrap_or(u8::MAX)).collect()
 }
 
-/// How far a report may draw new sessions: the most that a server gains by it of its fair share, by
-/// weight, in percent.
+/// Limit of the new sessions that a server gains by its report, in percent of its fair share by
+/// weight.
 pub const GAIN_PERCENT: u64 = 150;
 
-/// How far the loads of servers may draw new sessions to each, as
-/// [`crate::path::select::Score::gain`], in their order: of each server its weight and its load.
-/// One that has less load than others gains so many percent of its fair share, by weight, at the
-/// most.
+/// Returns the limits of sessions gained by load, as [`crate::path::select::Score::gain`], in the
+/// order of the servers (weight, load). A server with less load than others gains at most `percent`
+/// of its fair share by weight.
 ///
-/// A report is a claim that nobody has looked into. A server of weight w among those of weight W
-/// has a session as the second candidate, behind one of weight v, in v / W of all cases times w /
-/// (W - v). The sum of these over those with more load is what it gains if it wins all of them.
+/// The limit is needed because reports are unverified. A server of weight w among servers of weight
+/// W is the second candidate behind a server of weight v in v / W of all cases times w / (W - v).
+/// The sum of these over all servers with more load is the gain of a server that wins every
+/// comparison.
 pub fn gains(servers: &[(u16, u64)], percent: u64) -> Vec<u8> {
     const ONE: u64 = 1 << 20;
     let all: u64 = servers.iter().map(|(weight, _)| u64::from(*weight)).sum();

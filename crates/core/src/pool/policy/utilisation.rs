@@ -1,5 +1,5 @@
-//! Utilisation times sessions, by servers' own reports; errors count as work that is left (gRPC
-//! proposal A58 has the same signals).
+//! Reported utilisation times sessions; a server's load grows with its error rate (gRPC proposal
+//! A58 has the same signals).
 
 use alloc::format;
 use alloc::string::String;
@@ -8,10 +8,10 @@ use super::two::by_load;
 use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Below a tenth of what it can do a server is as good as idle, in thousandths.
+/// Utilisation below a tenth counts as a tenth, in thousandths: the server is as good as idle.
 const FLOOR: u64 = 100;
 
-/// Of two servers the one with less utilisation times sessions.
+/// Selects the server with less utilisation times sessions, of two.
 pub(super) static UTILISATION: Policy = by_load(
     "utilisation",
     "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
@@ -21,7 +21,7 @@ pub(super) static UTILISATION: Policy = by_load(
 fn load(signals: &Signals) -> Option<u64> {
     let report = &signals.report;
     let load = report.utilisation_permille?.max(FLOOR);
-    // A server that answers with errors has little to do.
+    // The factor corrects for errors, which cost a server little work and make it look idle.
     let failing = report.errors_milli.zip(report.requests_milli.filter(|requests| *requests > 0));
     Some(load + failing.map_or(0, |(errors, requests)| load.saturating_mul(errors.min(requests)) / requests))
 }

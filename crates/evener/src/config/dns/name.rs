@@ -18,7 +18,7 @@ use toml::de::DeValue;
 
 use super::domain;
 use super::period::period;
-use crate::config::keys::Consumer as KeyConsumer;
+use crate::config::keys::KeyConsumer;
 use crate::config::keys::tables::{name as keys, name_server};
 use crate::config::once::FirstSeen;
 use crate::config::problems::{Problem, Span};

@@ -13,7 +13,7 @@ pub use schema::json as schema;
 
 /// The part of a farm that a table of the file describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Consumer {
+pub(super) enum KeyConsumer {
     /// A service whose packets are forwarded.
     Packets = 1,
     /// A service with method `redirect`.
@@ -25,7 +25,7 @@ pub(super) enum Consumer {
 /// The choices that decide which keys a table may have. Tables within it have the same ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
-    pub(super) consumer: Consumer,
+    pub(super) consumer: KeyConsumer,
     /// `None` if the file has no method that there is: what is wrong with other keys is a guess.
     pub(super) method: Option<Method>,
     pub(super) placement: Placement,
@@ -35,15 +35,15 @@ pub(super) struct Scope {
 
 impl Scope {
     pub(super) const FILE: Scope =
-        Scope { consumer: Consumer::Packets, method: None, placement: Placement::Director, kind: None };
+        Scope { consumer: KeyConsumer::Packets, method: None, placement: Placement::Director, kind: None };
 }
 
 /// A key of a table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     pub(super) name: &'static str,
-    pub(super) value: Value,
-    /// A sum of [`Consumer`]s.
+    pub(super) value: ValueType,
+    /// A sum of [`KeyConsumer`]s.
     consumers: u8,
     /// Why the key isn't for another consumer, and what to do.
     foreign: Option<(&'static str, &'static str)>,
@@ -59,7 +59,7 @@ pub(super) struct Key {
 
 /// A type of values.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value {
+pub(super) enum ValueType {
     Flag(bool),
     /// A whole number, perhaps with a default.
     Number(u64, u64, Option<u64>),
@@ -75,17 +75,17 @@ pub(super) enum Value {
     /// Texts or numbers, one or a list of them.
     List,
     /// A table of keys.
-    Table(&'static [&'static Key]),
+    Table(&'static [&'static ConfigKey]),
     /// A list of such tables.
-    Tables(&'static [&'static Key]),
+    Tables(&'static [&'static ConfigKey]),
 }
 
-impl Key {
-    const fn new(name: &'static str, value: Value) -> Key {
-        Key {
+impl ConfigKey {
+    const fn new(name: &'static str, value: ValueType) -> ConfigKey {
+        ConfigKey {
             name,
             value,
-            consumers: Consumer::Packets as u8 | Consumer::Redirect as u8 | Consumer::Names as u8,
+            consumers: KeyConsumer::Packets as u8 | KeyConsumer::Redirect as u8 | KeyConsumer::Names as u8,
             foreign: None,
             methods: [&[], &[]],
             placement: None,
@@ -94,98 +94,103 @@ impl Key {
         }
     }
 
-    const fn flag(name: &'static str, default: bool) -> Key {
-        Key::new(name, Value::Flag(default))
+    const fn flag(name: &'static str, default: bool) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Flag(default))
     }
 
-    const fn text(name: &'static str) -> Key {
-        Key::new(name, Value::Text)
+    const fn text(name: &'static str) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Text)
     }
 
-    const fn list(name: &'static str) -> Key {
-        Key::new(name, Value::List)
+    const fn list(name: &'static str) -> ConfigKey {
+        ConfigKey::new(name, ValueType::List)
     }
 
-    const fn number(name: &'static str, range: RangeInclusive<u64>) -> Key {
-        Key::new(name, Value::Number(*range.start(), *range.end(), None))
+    const fn number(name: &'static str, range: RangeInclusive<u64>) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Number(*range.start(), *range.end(), None))
     }
 
-    const fn time(name: &'static str, range_ms: RangeInclusive<u64>) -> Key {
-        Key::new(name, Value::Time(*range_ms.start(), *range_ms.end(), None))
+    const fn time(name: &'static str, range_ms: RangeInclusive<u64>) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Time(*range_ms.start(), *range_ms.end(), None))
     }
 
-    const fn words(name: &'static str, words: fn() -> Vec<&'static str>) -> Key {
-        Key::new(name, Value::Word(words, None))
+    const fn words(name: &'static str, words: fn() -> Vec<&'static str>) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Word(words, None))
     }
 
     /// The default of a number, or of a time in milliseconds.
-    const fn or(self, default: u64) -> Key {
+    const fn or(self, default: u64) -> ConfigKey {
         let value = match self.value {
-            Value::Number(least, most, _) => Value::Number(least, most, Some(default)),
-            Value::Time(least, most, _) => Value::Time(least, most, Some(default)),
+            ValueType::Number(least, most, _) => ValueType::Number(least, most, Some(default)),
+            ValueType::Time(least, most, _) => ValueType::Time(least, most, Some(default)),
             other => other,
         };
-        Key { value, ..self }
+        ConfigKey { value, ..self }
     }
 
-    const fn or_word(self, default: &'static str) -> Key {
+    const fn or_word(self, default: &'static str) -> ConfigKey {
         let value = match self.value {
-            Value::Word(words, _) => Value::Word(words, Some(default)),
+            ValueType::Word(words, _) => ValueType::Word(words, Some(default)),
             other => other,
         };
-        Key { value, ..self }
+        ConfigKey { value, ..self }
     }
 
-    const fn only_for(self, consumer: Consumer) -> Key {
-        Key { consumers: consumer as u8, ..self }
+    const fn only_for(self, consumer: KeyConsumer) -> ConfigKey {
+        ConfigKey { consumers: consumer as u8, ..self }
     }
 
-    const fn not_for(self, consumer: Consumer) -> Key {
-        Key { consumers: self.consumers & !(consumer as u8), ..self }
+    const fn not_for(self, consumer: KeyConsumer) -> ConfigKey {
+        ConfigKey { consumers: self.consumers & !(consumer as u8), ..self }
     }
 
-    const fn foreign(self, why: &'static str, help: &'static str) -> Key {
-        Key { foreign: Some((why, help)), ..self }
+    const fn foreign(self, why: &'static str, help: &'static str) -> ConfigKey {
+        ConfigKey { foreign: Some((why, help)), ..self }
     }
 
-    const fn methods(self, methods: &'static [Method]) -> Key {
-        Key { methods: [methods, methods], ..self }
+    const fn methods(self, methods: &'static [Method]) -> ConfigKey {
+        ConfigKey { methods: [methods, methods], ..self }
     }
 
-    const fn methods_on_every_host(self, methods: &'static [Method]) -> Key {
-        Key { methods: [self.methods[0], methods], ..self }
+    const fn methods_on_every_host(self, methods: &'static [Method]) -> ConfigKey {
+        ConfigKey { methods: [self.methods[0], methods], ..self }
     }
 
-    const fn placement(self, placement: Placement, why: &'static str, help: &'static str) -> Key {
-        Key { placement: Some((placement, why, help)), ..self }
+    const fn placement(self, placement: Placement, why: &'static str, help: &'static str) -> ConfigKey {
+        ConfigKey { placement: Some((placement, why, help)), ..self }
     }
 
-    const fn requires(self, key: &'static str, help: &'static str) -> Key {
-        Key { requires: Some((key, help)), ..self }
+    const fn requires(self, key: &'static str, help: &'static str) -> ConfigKey {
+        ConfigKey { requires: Some((key, help)), ..self }
     }
 
-    const fn kinds(self, kinds: &'static [&'static str], called: &'static str, instead: &'static str) -> Key {
-        Key { kinds: Some((kinds, called, instead)), ..self }
+    const fn kinds(
+        self,
+        kinds: &'static [&'static str],
+        called: &'static str,
+        instead: &'static str,
+    ) -> ConfigKey {
+        ConfigKey { kinds: Some((kinds, called, instead)), ..self }
     }
 
     /// The keys of a table.
-    pub(super) fn keys(&self) -> &'static [&'static Key] {
+    pub(super) fn keys(&self) -> &'static [&'static ConfigKey] {
         match self.value {
-            Value::Table(keys) | Value::Tables(keys) => keys,
+            ValueType::Table(keys) | ValueType::Tables(keys) => keys,
             _ => &[],
         }
     }
 
-    pub(super) fn is_for(&self, consumer: Consumer) -> bool {
+    pub(super) fn is_for(&self, consumer: KeyConsumer) -> bool {
         self.consumers & consumer as u8 != 0
     }
 
     /// The limits of a number, or of a time in milliseconds.
     pub(crate) const fn limits(&self) -> RangeInclusive<u64> {
         match self.value {
-            Value::Number(least, most, _) | Value::Time(least, most, _) | Value::Factor(least, most, _) => {
-                least..=most
-            }
+            ValueType::Number(least, most, _)
+            | ValueType::Time(least, most, _)
+            | ValueType::Factor(least, most, _) => least..=most,
             _ => 0..=u64::MAX,
         }
     }
@@ -193,9 +198,9 @@ impl Key {
     /// The default of a number, of a time in milliseconds, or of a factor in percent.
     pub(super) const fn default(&self) -> u64 {
         match self.value {
-            Value::Number(_, _, Some(default))
-            | Value::Time(_, _, Some(default))
-            | Value::Factor(_, _, default) => default,
+            ValueType::Number(_, _, Some(default))
+            | ValueType::Time(_, _, Some(default))
+            | ValueType::Factor(_, _, default) => default,
             _ => 0,
         }
     }
@@ -240,23 +245,23 @@ impl Key {
 }
 
 /// Why keys of other consumers can't stand in a table of this title, and what to do.
-fn foreign(consumer: Consumer, title: &str) -> (&'static str, &'static str) {
+fn foreign(consumer: KeyConsumer, title: &str) -> (&'static str, &'static str) {
     let is_of_server = title.ends_with(".server]]");
     match (consumer, is_of_server) {
-        (Consumer::Packets, false) => {
+        (KeyConsumer::Packets, false) => {
             ("is only for method \"redirect\"", "remove it, or write method = \"redirect\"")
         }
-        (Consumer::Packets, true) => {
+        (KeyConsumer::Packets, true) => {
             ("is only for method \"redirect\"", "remove it, and give the server's `address`")
         }
-        (Consumer::Redirect, false) => {
+        (KeyConsumer::Redirect, false) => {
             ("is about packets, and with method \"redirect\" clients are answered by HTTP", "remove it")
         }
-        (Consumer::Redirect, true) => (
+        (KeyConsumer::Redirect, true) => (
             "is for servers that packets are sent to; clients of method \"redirect\" are sent to a URL",
             "write url = \"http://...\" instead",
         ),
-        (Consumer::Names, _) => ("is for services and groups", "remove it"),
+        (KeyConsumer::Names, _) => ("is for services and groups", "remove it"),
     }
 }
 
@@ -273,19 +278,20 @@ pub(crate) fn idle_limits_ms() -> RangeInclusive<u64> {
 /// The header under which a key belongs that stands at the top of the file.
 pub(super) fn home(name: &str) -> Option<String> {
     let singular = name.strip_suffix('s').unwrap_or(name);
-    let mut level: Vec<(String, &Key)> = tables::FILE.iter().map(|key| (key.name.to_owned(), *key)).collect();
+    let mut level: Vec<(String, &ConfigKey)> =
+        tables::FILE.iter().map(|key| (key.name.to_owned(), *key)).collect();
     while !level.is_empty() {
         let mut next = Vec::new();
         for (path, key) in &level {
-            let (Value::Table(keys) | Value::Tables(keys)) = key.value else { continue };
-            let header = |key: &Key, path: &str| match key.value {
-                Value::Tables(_) => format!("[[{path}]]"),
+            let (ValueType::Table(keys) | ValueType::Tables(keys)) = key.value else { continue };
+            let header = |key: &ConfigKey, path: &str| match key.value {
+                ValueType::Tables(_) => format!("[[{path}]]"),
                 _ => format!("[{path}]"),
             };
             for inner in keys.iter() {
                 let inner_path = format!("{path}.{}", inner.name);
                 match inner.value {
-                    Value::Table(_) | Value::Tables(_) if [name, singular].contains(&inner.name) => {
+                    ValueType::Table(_) | ValueType::Tables(_) if [name, singular].contains(&inner.name) => {
                         return Some(header(inner, &inner_path));
                     }
                     _ if inner.name == name => return Some(header(key, path)),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::tables::FILE;
-use super::{Consumer, Key, Value};
+use super::{ConfigKey, KeyConsumer, ValueType};
 use crate::config::values::written;
 
 /// Any text that `${NAME}` is a part of: its value is known to the daemon only.
@@ -18,16 +18,20 @@ pub fn json(describe: &dyn Fn(&str, &str) -> Option<String>) -> Json {
     Json::Object(schema)
 }
 
-fn table(path: &str, keys: &[&Key], describe: &dyn Fn(&str, &str) -> Option<String>) -> Map<String, Json> {
+fn table(
+    path: &str,
+    keys: &[&ConfigKey],
+    describe: &dyn Fn(&str, &str) -> Option<String>,
+) -> Map<String, Json> {
     let is_of_names = path.starts_with("dns.name");
     let properties: Map<String, Json> = keys
         .iter()
-        .filter(|key| !is_of_names || key.is_for(Consumer::Names))
+        .filter(|key| !is_of_names || key.is_for(KeyConsumer::Names))
         .map(|key| {
             let inner = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
             let mut schema = match key.value {
-                Value::Table(keys) => Json::Object(table(&inner, keys, describe)),
-                Value::Tables(keys) => json!({ "type": "array", "items": table(&inner, keys, describe) }),
+                ValueType::Table(keys) => Json::Object(table(&inner, keys, describe)),
+                ValueType::Tables(keys) => json!({ "type": "array", "items": table(&inner, keys, describe) }),
                 value => scalar(value),
             };
             if let (Some(text), Json::Object(schema)) = (describe(path, key.name), &mut schema) {
@@ -43,27 +47,31 @@ fn table(path: &str, keys: &[&Key], describe: &dyn Fn(&str, &str) -> Option<Stri
     schema
 }
 
-fn scalar(value: Value) -> Json {
+fn scalar(value: ValueType) -> Json {
     let mut schema = match value {
-        Value::Flag(_) => json!({ "type": "boolean" }),
-        Value::Number(least, most, _) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Value::Factor(least, most, _) => {
+        ValueType::Flag(_) => json!({ "type": "boolean" }),
+        ValueType::Number(least, most, _) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueType::Factor(least, most, _) => {
             json!({ "type": "number", "minimum": least as f64 / 100.0, "maximum": most as f64 / 100.0 })
         }
-        Value::Share => json!({ "type": "string", "pattern": format!("^[0-9]{{1,3}} *%$|{VARIABLE}") }),
-        Value::Time(..) => json!({ "type": "string", "pattern": format!("^ *[0-9]+ *[A-Za-z]|{VARIABLE}") }),
-        Value::Word(words, _) => {
+        ValueType::Share => json!({ "type": "string", "pattern": format!("^[0-9]{{1,3}} *%$|{VARIABLE}") }),
+        ValueType::Time(..) => {
+            json!({ "type": "string", "pattern": format!("^ *[0-9]+ *[A-Za-z]|{VARIABLE}") })
+        }
+        ValueType::Word(words, _) => {
             json!({ "anyOf": [{ "enum": words() }, { "type": "string", "pattern": VARIABLE }] })
         }
-        Value::Text => json!({ "type": "string" }),
-        Value::List | Value::Table(_) | Value::Tables(_) => json!({ "type": ["string", "integer", "array"] }),
+        ValueType::Text => json!({ "type": "string" }),
+        ValueType::List | ValueType::Table(_) | ValueType::Tables(_) => {
+            json!({ "type": ["string", "integer", "array"] })
+        }
     };
     let default = match value {
-        Value::Flag(default) => Some(json!(default)),
-        Value::Number(_, _, default) => default.map(|default| json!(default)),
-        Value::Factor(_, _, default) => Some(json!(default as f64 / 100.0)),
-        Value::Time(_, _, default) => default.map(|default| json!(written(default))),
-        Value::Word(_, default) => default.map(|default| json!(default)),
+        ValueType::Flag(default) => Some(json!(default)),
+        ValueType::Number(_, _, default) => default.map(|default| json!(default)),
+        ValueType::Factor(_, _, default) => Some(json!(default as f64 / 100.0)),
+        ValueType::Time(_, _, default) => default.map(|default| json!(written(default))),
+        ValueType::Word(_, default) => default.map(|default| json!(default)),
         _ => None,
     };
     if let (Some(default), Json::Object(schema)) = (default, &mut schema) {

@@ -1,4 +1,4 @@
-//! The choice in force: among whom, and with what part of its weight each.
+//! Candidates of the selection in force, and their shares.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,8 +17,7 @@ use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
-    /// The choice that is to be in force from now on. The requests given by the one before are
-    /// taken into account.
+    /// Returns the selection to put in force. Requests dispatched by the previous one are counted.
     pub fn dispatch(&mut self, now: ClockReading) -> Arc<Dispatch> {
         self.absorb(now);
         let median = self.median(now);
@@ -29,7 +28,7 @@ impl Members {
             id: member.id,
             url: Arc::new(member.joiner.url.clone()),
             anonymous: member.joiner.anonymous,
-            // Made for each member each time, so only where something is fetched.
+            // Computed only for anonymous members, which are proxied.
             reach: member.reach(&self.group).filter(|_| member.joiner.anonymous).map(Arc::new),
             backup: member.backup,
             weight: match starts_slowly {
@@ -55,8 +54,8 @@ impl Members {
         dispatch
     }
 
-    /// Those that may be chosen: all that serve, and backups, which routes may need; while there is
-    /// none, those of which nobody knows yet whether they work.
+    /// Returns the members that may be selected: serving ones, and backups, which routes may need.
+    /// If no member serves, those without any probe result.
     fn chosen(&self) -> Vec<&TrackedMember> {
         let (serving, conditions) = (self.serving(), self.members.values().map(Self::candidate));
         let chosen = self.members.values().zip(conditions).zip(serving.serves);
@@ -71,7 +70,7 @@ impl Members {
         self.members.values().filter(unknown).filter(|member| member.may_be_tried()).collect()
     }
 
-    /// The members that serve whatever no route is for.
+    /// Returns the members that serve requests without a route.
     fn serving(&self) -> Serving {
         let candidates: Vec<Candidate> = self.members.values().map(Self::candidate).collect();
         let panic_percent = self.group.panic_percent;
@@ -79,7 +78,7 @@ impl Members {
         serving(rule, &candidates)
     }
 
-    /// Whether each member serves against what its health says, by number.
+    /// Returns the difference between serving and health of each member, by number.
     pub(super) fn standings(&self) -> BTreeMap<usize, Standing> {
         let of = |(member, serves): (&TrackedMember, bool)| {
             let standing = match (Self::candidate(member).condition, serves) {
@@ -96,7 +95,7 @@ impl Members {
         let condition = match member.server.health().status().state {
             _ if !member.is_wanted() => Condition::Unwanted,
             health::HealthState::Unknown => Condition::Unknown,
-            // One that is where it may not be is never used.
+            // A member at a forbidden address is never used.
             health::HealthState::Down if member.is_forbidden() => Condition::Unwanted,
             health::HealthState::Down => Condition::Failed { since_ms: None },
             health::HealthState::Up if member.server.refuses() => Condition::Refusing,
@@ -105,7 +104,7 @@ impl Members {
         Candidate { backup: member.backup, condition }
     }
 
-    /// Weights in force are finer than those that are written, while somebody starts slowly.
+    /// Weights in force have a finer scale while a member starts slowly.
     fn slow_weight(&self, now: ClockReading, member: &TrackedMember) -> u16 {
         let percent = member.server.slow_start_percent(now.now_ms);
         let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
@@ -114,7 +113,7 @@ impl Members {
         u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
     }
 
-    /// Each member's part of its weight, by number, where the policy goes by more than weights.
+    /// Returns each member's part of its weight, by number, if the policy uses more than weights.
     pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         if self.learns() {
             return self.learned_parts(now);
@@ -135,7 +134,7 @@ impl Members {
         members().map(|member| member.id).zip(parts).collect()
     }
 
-    /// The same by what members' own reports teach. A silent member has what most have.
+    /// Returns the parts learned from members' own reports. A silent member gets the median.
     fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         let for_ms = self.group.joining.remove_after_ms;
         let part = |member: &TrackedMember| {
@@ -153,12 +152,12 @@ impl Members {
         self.members.values().map(|member| (member.id, share(member))).collect()
     }
 
-    /// Whether parts are learned.
+    /// True if parts are learned from reports.
     fn learns(&self) -> bool {
         (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Aged)
     }
 
-    /// By how much reports may change shares; by what is measured here they may as they like.
+    /// Limit of the gain by reports, in percent; no limit for the director's own measurements.
     fn gain_percent(&self) -> u64 {
         match self.group.weighing() {
             Some(weighing) if !weighing.needs.contains(&Signal::Load) => u64::MAX,
@@ -166,7 +165,7 @@ impl Members {
         }
     }
 
-    /// Learns from the report that a member just made.
+    /// Learns from a member's new report.
     pub(super) fn learn(&mut self, now: ClockReading, id: usize, load: u64) {
         if !self.learns() {
             return;
@@ -183,7 +182,7 @@ impl Members {
         learn(&mut reporters, now.now_ms, load, report_ms, self.group.report_gain_percent);
     }
 
-    /// The estimate of a member's load now, in thousandths of the paper's unit.
+    /// Returns the current estimate of a member's load, in thousandths of the paper's unit.
     pub(super) fn load_of(&self, now: ClockReading, member: &TrackedMember, median: u64) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         match (self.group.choice(), self.group.load) {
@@ -193,19 +192,19 @@ impl Members {
         }
     }
 
-    /// The load in the middle of those that are known.
+    /// Returns the median of the known loads.
     pub(super) fn median(&self, now: ClockReading) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
     }
 
-    /// Takes what was given since the last time into members' loads.
+    /// Adds the requests dispatched since the last call to members' loads.
     pub(super) fn absorb(&mut self, now: ClockReading) {
         let joining = self.group.joining;
         let is_paper = (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Paper);
         for member in self.members.values_mut() {
-            // As in the paper, what was given counts until the next report; who never reports would
-            // soon get nothing.
+            // As in the paper, dispatched requests count until the next report. The load of a
+            // member that never reports decays, or it would soon get no requests.
             if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
                 member.load.fade(now, joining.report_ms);
             }
@@ -219,7 +218,7 @@ impl Members {
         }
     }
 
-    /// Whether time alone changes what is in force.
+    /// True if the selection in force changes by time alone.
     pub(super) fn is_renewed(&self, now: ClockReading) -> bool {
         let by_load =
             self.group.weighing().is_some() || [Choice::Head, Choice::Two].contains(&self.group.choice());

@@ -1,4 +1,4 @@
-//! How members come and go.
+//! Joining and leaving of members.
 
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
@@ -12,10 +12,10 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 
 impl Members {
-    /// Takes members in, all of them or none; those that are members already are as they say now.
+    /// Adds members, all or none. Known members are updated.
     ///
     /// # Errors
-    /// Why none of them is taken.
+    /// None of them is added, for the returned reason.
     pub fn join(
         &mut self,
         now: ClockReading,
@@ -45,8 +45,9 @@ impl Members {
         Ok(joined)
     }
 
-    /// Cuts members that have joined to what credentials for their URLs allow now, with an event
-    /// for each. What an operator said for a member stays, and so does the weight of a listed one.
+    /// Restricts joined members to the claims that credentials for their URLs allow now, with an
+    /// event for each. The operator's settings for a member, and the weight of a listed one, are
+    /// unchanged.
     pub fn cut<'c>(&mut self, now: ClockReading, allowed: impl Fn(&Url) -> Vec<&'c Claims>) {
         let mut cut = Vec::new();
         for member in self.members.values_mut() {
@@ -88,7 +89,7 @@ impl Members {
         Ok(())
     }
 
-    /// An address is looked at before it joins; names are looked at where connections are opened.
+    /// Addresses are checked on joining; names are checked when connections are opened.
     fn check_addresses(&self, origin: &MessageOrigin, joiners: &[Joiner]) -> Result<(), MemberRefusal> {
         let reach = Reach::new(&self.group, origin);
         let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);
@@ -102,17 +103,17 @@ impl Members {
         Ok(())
     }
 
-    /// Whether clients who are sent there come back.
+    /// True if a redirect to this URL would return to the group itself.
     fn is_own(&self, url: &Url) -> bool {
         let Ok(host) = url.host().parse::<IpAddr>() else { return false };
         let is = |own: IpAddr| own == host || (own.is_unspecified() && host.is_loopback());
         self.group.addresses.iter().any(|address| address.port() == url.port() && is(address.ip()))
     }
 
-    /// Lets members go, all of them or none.
+    /// Removes members, all or none.
     ///
     /// # Errors
-    /// If one of them is none.
+    /// One of them is not a member.
     pub fn remove_members(&mut self, now: ClockReading, urls: &[Url]) -> Result<(), MemberRefusal> {
         let is_here = |url: &&Url| {
             let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
@@ -128,8 +129,7 @@ impl Members {
         Ok(())
     }
 
-    /// One that is listed stays in sight, as one that has left: the file says that it may come
-    /// back.
+    /// Removes a member. A listed member stays visible as left, since it may return.
     pub(super) fn let_go(&mut self, id: usize, why: MemberChange) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let name = member.name().to_string();

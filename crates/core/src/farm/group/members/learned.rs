@@ -1,59 +1,59 @@
-//! The part of its weight that a member is given, learned from its reports.
+//! The part of its weight that a member gets, learned from its reports.
 //!
-//! A report is 10 (r + m): requests in a second, and processes that can run (section 3.4 of the
-//! paper). To choose the least sum leaves slow members overloaded: what a member answers in a
-//! second follows from what it is given, so that of r + m only m says that it is given too much. So
-//! r is taken out, by what was given here, and the part of a member falls as long as more waits
-//! there than elsewhere, and rises as long as less does. It moves slowly, since a report is old
-//! before it comes, and has fallen or risen enough where no member's queue is longer than others'.
+//! A report is 10 (r + m): requests per second, and runnable processes (section 3.4 of the paper).
+//! Selecting the smallest sum leaves slow members overloaded: r follows from the requests
+//! dispatched to a member, so only m shows overload. Therefore r is subtracted, using this
+//! director's own counts. The part of a member falls while its queue is longer than those of
+//! others, and rises while it is shorter. The part changes slowly, since reports are old on
+//! arrival, and stops changing once queues are equal.
 //!
-//! The load of a single request is not counted here at all: it has ended, or the next report holds
-//! it.
+//! Requests dispatched since the report are not counted: they have ended, or the next report
+//! includes them.
 
 use crate::pool::shares::{LEAST_PERMILLE, PERMILLE};
 
-/// Rates are means over about so long, in milliseconds: as agents measure them.
+/// Time constant of request rates in milliseconds, the same as in agents.
 const RATE_MS: u64 = 5_000;
-/// Of a request, what it costs is a mean over about so long, in milliseconds.
+/// Time constant of the cost of a request, in milliseconds.
 const COST_MS: u64 = 10_000;
-/// Less often than in two seconds once, a member's requests say nothing of what one costs, in
-/// thousandths in a second.
+/// Minimum request rate for an estimate of the cost, in thousandths per second: one request in two
+/// seconds.
 const RATE_MIN: u64 = 500;
-/// A report moves the part by so much of how its queue differs from others', in thousandths for
-/// each second since the one before it, of which one counts.
+/// Change of the part per second between reports, in thousandths of the logarithmic difference in
+/// queue length. At most one second counts.
 const STEP_PERMILLE: i64 = 50;
-/// A report stands for so much time at the most, in milliseconds: what was before is long gone.
+/// Maximum time that a report accounts for, in milliseconds.
 const SECOND_MS: u64 = 1_000;
-/// One request that waits more or less is no difference, in thousandths.
+/// Load of one request, in thousandths: smaller differences of queues are ignored.
 const ONE: u64 = 1_000;
-/// The base-2 logarithm of the least part, in thousandths.
+/// Base-2 logarithm of the smallest part, in thousandths.
 const EXPONENT_MIN: i64 = -5_062;
 
-/// The state learned of one member.
+/// State learned of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Learned {
-    /// Its requests in a second, in thousandths, as far as they are known.
+    /// Request rate in thousandths per second, not yet divided by `rate_known`.
     rate: u64,
-    /// How much of that is known: thousandths of a mean over the whole of [`RATE_MS`].
+    /// Part of [`RATE_MS`] that the rate covers, in thousandths.
     rate_known: u64,
-    /// Since when there is no rate of what was given, and that.
+    /// Time since which requests are not yet in the rate in milliseconds, and their number.
     rated_ms: Option<u64>,
     unrated: u64,
-    /// The load that a request adds to r + m, in thousandths.
+    /// Load that a request adds to r + m, in thousandths.
     cost: Option<u64>,
-    /// Of the last report, in thousandths: r + m, and what it was given in a second then.
+    /// Last report, in thousandths: r + m, and the dispatched rate at that time.
     work: u64,
     reported_rate: u64,
     reported_ms: Option<u64>,
-    /// How much of the time before that isn't made a move of yet, in milliseconds: a first report
-    /// has nobody to be compared with.
+    /// Time before the last report that has not moved the part yet, in milliseconds: the first
+    /// reporter has no other member to compare with.
     unmoved_ms: u64,
-    /// log2 of its part, in thousandths; 0 is the largest.
+    /// Base-2 logarithm of the part, in thousandths; 0 is the largest.
     exponent: i64,
 }
 
 impl Learned {
-    /// Counts what it was given up to now.
+    /// Counts requests dispatched to the member.
     pub(super) fn given(&mut self, now_ms: u64, times: u64) {
         let Some(since_ms) = self.rated_ms else {
             (self.rated_ms, self.unrated) = (Some(now_ms), 0);
@@ -64,7 +64,7 @@ impl Learned {
         if passed_ms == 0 {
             return;
         }
-        // A mean that forgets as 1 / (1 + t / T), with which no time is too long for it.
+        // Mean with weight 1 / (1 + t / T), which is stable for any interval.
         let (whole, given) = (RATE_MS.saturating_add(passed_ms), self.unrated.saturating_mul(1_000_000));
         self.rate = self.rate.saturating_mul(RATE_MS).saturating_add(given) / whole;
         self.rate_known =
@@ -72,12 +72,12 @@ impl Learned {
         (self.rated_ms, self.unrated) = (Some(now_ms), 0);
     }
 
-    /// Its requests in a second, in thousandths.
+    /// Request rate, in thousandths per second.
     fn rate(&self) -> u64 {
         self.rate.saturating_mul(PERMILLE) / self.rate_known.max(1)
     }
 
-    /// Takes what it reports, in thousandths of the paper's unit.
+    /// Applies a report, in thousandths of the paper's unit.
     fn report(&mut self, now_ms: u64, load: u64, report_ms: u64) {
         let passed_ms = self.reported_ms.map_or(report_ms, |at_ms| now_ms.saturating_sub(at_ms));
         let rate = self.rate();
@@ -93,29 +93,29 @@ impl Learned {
         self.unmoved_ms = passed_ms.min(SECOND_MS);
     }
 
-    /// log2 of what waits in it or is answered now, in thousandths, where a request that doesn't
-    /// wait adds so much to r + m.
+    /// Returns log2 of the member's queue in thousandths, where `cost` is the load that a request
+    /// adds to r + m without queueing.
     fn waiting(&self, cost: u64) -> i64 {
         let requests = cost.saturating_mul(self.reported_rate) / ONE;
         logarithm(self.work.saturating_sub(requests).saturating_add(ONE))
     }
 
-    /// Its part of its weight, in thousandths.
+    /// Part of the weight, in thousandths.
     pub(super) fn permille(&self) -> u64 {
         power(self.exponent).clamp(LEAST_PERMILLE, PERMILLE)
     }
 }
 
-/// A member, for the others: those whose reports count.
+/// A member with a valid report, for comparison.
 pub(super) struct Reporter<'a> {
     pub(super) weight: u16,
     pub(super) learned: &'a mut Learned,
-    /// Whether this report is its own.
+    /// True for the member whose report is being applied.
     pub(super) is_new: bool,
 }
 
-/// Takes a report of one of the `reporters`. By what it reports nobody is given more than
-/// `gain_percent` of its fair share.
+/// Applies a report of one of the `reporters`. None gains more than `gain_percent` of its fair
+/// share by its reports.
 pub(super) fn learn(
     reporters: &mut [Reporter<'_>],
     now_ms: u64,
@@ -137,25 +137,24 @@ pub(super) fn learn(
     bound(reporters, gain_percent);
 }
 
-/// The load that a request adds to r + m where none waits: where it adds the least. Requests that
-/// clients make of members by themselves are in there as well. Where that isn't known of most
-/// members, the one that it is known of may be the loaded one: a request is a request then.
+/// Returns the load that a request adds to r + m without queueing: the least of all members. Direct
+/// requests of clients are included. If it is known for half of the members or fewer, the known
+/// ones may be overloaded, and the cost is taken as one.
 fn least_cost(reporters: &[Reporter<'_>]) -> u64 {
     let known = || reporters.iter().filter_map(|one| one.learned.cost);
     known().min().filter(|_| 2 * known().count() > reporters.len()).unwrap_or(ONE)
 }
 
-/// By how much log2 of a part moves, where others' queues are so many times as long as its own
-/// (log2), in thousandths. A queue that is far longer than others' is getting longer, and waits for
-/// no second report; one that is short can wait.
+/// Returns the change of log2 of a part, for a `difference` of log2 between others' queues and its
+/// own, in thousandths. A queue far longer than others' is growing, so the part falls faster; a
+/// short queue can wait.
 fn moved(difference: i64, passed_ms: u64) -> i64 {
     let passed_ms = i64::try_from(passed_ms).unwrap_or_default();
     let faster = if difference < 0 { 1_000 + difference * difference / 2_000 } else { 1_000 };
     difference * faster / 1_000 * STEP_PERMILLE * passed_ms / 1_000_000
 }
 
-/// Holds parts within what a report may gain, so that none runs away, and has the largest be the
-/// whole.
+/// Limits parts to the allowed gain, and normalises them so that the largest is the whole.
 fn bound(reporters: &mut [Reporter<'_>], gain_percent: u64) {
     let largest = |reporters: &[Reporter<'_>]| {
         reporters.iter().map(|one| one.learned.exponent).max().unwrap_or_default()
@@ -176,7 +175,7 @@ fn bound(reporters: &mut [Reporter<'_>], gain_percent: u64) {
     }
 }
 
-/// log2 in thousandths, by straight lines between powers of two.
+/// Returns log2 in thousandths, interpolated linearly between powers of two.
 fn logarithm(number: u64) -> i64 {
     let number = number.max(1);
     let whole = number.ilog2();
@@ -184,8 +183,8 @@ fn logarithm(number: u64) -> i64 {
     i64::from(whole) * 1_000 + i64::try_from(rest).unwrap_or_default()
 }
 
-/// A thousand times two to the power of so many thousandths, none of them above 0: the inverse of
-/// [`logarithm`].
+/// Returns a thousand times two to the power of `exponent` / 1000, which is not above 0: the
+/// inverse of [`logarithm`].
 fn power(exponent: i64) -> u64 {
     let below = exponent.min(0).unsigned_abs();
     let (halvings, rest) = (below.div_ceil(1_000), (1_000 - below % 1_000) % 1_000);

@@ -1,7 +1,7 @@
-//! The estimate of a member's load, from its report and the requests given since.
+//! Estimate of a member's load, from its report and the requests dispatched since.
 //!
-//! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). There is no floating point
-//! behind the reading of a report.
+//! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). After a report is parsed
+//! there is no floating point.
 
 use alloc::vec::Vec;
 
@@ -9,77 +9,75 @@ use super::ClockReading;
 use super::learned::Learned;
 use crate::farm::group::dispatch::PER_DISPATCH;
 
-/// The last that a member reported.
+/// Last report of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemberReport {
-    /// In thousandths.
+    /// Load, in thousandths of a unit.
     pub(super) load: u64,
-    /// When it came.
+    /// Time of arrival, in milliseconds.
     pub(super) at_ms: u64,
 }
 
-/// The load of one member as it is known.
+/// Known load of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemberLoad {
     pub(super) report: Option<MemberReport>,
-    /// When the last report was made, by its sender's clock.
+    /// Time of the last report by the sender's clock, in milliseconds.
     pub(super) stamp_ms: Option<u64>,
-    /// The state learned from its reports.
+    /// State learned from reports.
     pub(super) learned: Learned,
-    /// The load that dispatches added, and since when that is so.
+    /// Load added by dispatches, and the time of its last update in milliseconds.
     added: u64,
     added_ms: u64,
 }
 
 impl MemberLoad {
-    /// Takes a report. It stands for what was given until now.
+    /// Applies a report, which includes all requests dispatched before.
     pub(super) fn report(&mut self, now: ClockReading, load: u64, stamp_ms: Option<u64>) {
         self.report = Some(MemberReport { load, at_ms: now.now_ms });
         self.stamp_ms = stamp_ms.or(self.stamp_ms);
         self.added = 0;
     }
 
-    /// Adds what it was given.
     pub(super) fn given(&mut self, now: ClockReading, times: u64) {
         self.learned.given(now.now_ms, times);
         self.added = self.added.saturating_add(times.saturating_mul(PER_DISPATCH));
         self.added_ms = self.added_ms.max(now.now_ms);
     }
 
-    /// Lets go of what was given long ago: of `report_ms`, a bit more than half is left after as
-    /// much again.
+    /// Decays the load of dispatches: half of it is left after `report_ms`.
     pub(super) fn fade(&mut self, now: ClockReading, report_ms: u64) {
         let passed = now.now_ms.saturating_sub(self.added_ms);
         self.added = scaled(self.added, report_ms.max(1), report_ms.max(1).saturating_add(passed));
         self.added_ms = now.now_ms;
     }
 
-    /// The report's part, if it is not older than that.
+    /// Returns the reported load, if the report is younger than `for_ms`.
     pub(super) fn fresh(&self, now: ClockReading, for_ms: u64) -> Option<u64> {
         self.report
             .filter(|report| now.now_ms.saturating_sub(report.at_ms) < for_ms)
             .map(|report| report.load)
     }
 
-    /// The last report, and what was given since: as the paper has it. Of the silent, what most
-    /// have.
+    /// Returns the last report plus the requests dispatched since, as in the paper. Silent members
+    /// count as the median.
     pub(super) fn as_in_the_paper(&self, now: ClockReading, for_ms: u64, median: u64) -> u64 {
         self.fresh(now, for_ms).unwrap_or(median).saturating_add(self.added)
     }
 
-    /// The load of dispatches alone.
+    /// Load added by dispatches.
     pub(super) fn added(&self) -> u64 {
         self.added
     }
 }
 
-/// The load in the middle; none where nobody has one.
+/// Returns the median; 0 without loads.
 pub(super) fn median(mut loads: Vec<u64>) -> u64 {
     loads.sort_unstable();
     loads.get(loads.len() / 2).copied().unwrap_or_default()
 }
 
-/// So many of so many parts of it.
+/// Returns `value` times `part` / `whole`.
 fn scaled(value: u64, part: u64, whole: u64) -> u64 {
     let scaled = u128::from(value) * u128::from(part) / u128::from(whole.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)

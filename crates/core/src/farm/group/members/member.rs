@@ -1,4 +1,4 @@
-//! The state of one member.
+//! State of one member.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -21,85 +21,80 @@ use crate::pool::{
     PoolSettings, Reporting, ServerState,
 };
 
-/// Whether a member serves as its health says.
+/// Difference between serving and health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It does.
+    /// The member serves according to its health.
     #[default]
     Normal,
-    /// It works and doesn't serve: it is a backup, and others can.
+    /// The member works but doesn't serve: it is a backup, and other members can serve.
     WaitingBackup,
-    /// It has failed and serves: too few work.
+    /// The member has failed but serves, because too few members work.
     Disbelieved,
 }
 
-/// One member at a moment, for views.
+/// A member at one time, for views.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberSnapshot {
-    /// [`super::super::MemberCandidate::id`]: stays as long as the member does.
+    /// Number of the member ([`super::super::MemberCandidate::id`]), stable while it exists.
     pub id: usize,
-    /// The operator's name for it, else its URL.
+    /// The operator's name for the member, else its URL.
     pub name: String,
-    /// As it described itself, or as it is listed.
+    /// Description by the member or by the operator.
     pub joiner: Joiner,
-    /// Whether the operator listed it.
     pub is_listed: bool,
-    /// Whether clients are sent to it only while no member without this can serve.
+    /// True if the member serves only while no other one can.
     pub backup: bool,
-    /// Whether it serves as its health says.
     pub standing: Standing,
-    /// How it is.
     pub state: ServerState,
-    /// Its weight in force, in percent of its own: less while it starts slowly, or has more load
-    /// than others.
+    /// Weight in force in percent of its own: reduced by slow start or load.
     pub weight_percent: u64,
-    /// Its last report, in thousandths of the paper's unit.
+    /// Last report, in thousandths of the paper's unit.
     pub reported: Option<u64>,
-    /// How old that is, in milliseconds.
+    /// Age of the report, in milliseconds.
     pub age_ms: Option<u64>,
-    /// The estimate of its load, in thousandths.
+    /// Estimate of the load, in thousandths.
     pub load: u64,
-    /// Why the weight and load in force are as they are.
+    /// Reason of the weight and load in force, in words.
     pub cause: String,
-    /// How often it was chosen.
+    /// Number of requests dispatched.
     pub dispatched: u64,
-    /// How long its last good probe took, in microseconds.
+    /// Duration of the last successful probe, in microseconds.
     pub latency_us: Option<u64>,
-    /// The last results of its probes.
     pub checks: CheckHistory,
-    /// When its last bad probe ended, in milliseconds, and what it met.
+    /// End of the last failed probe in milliseconds, and its failure.
     pub last_failure: Option<(u64, Failure)>,
-    /// Whether its own answers drain it.
+    /// True if the member's answers refuse new requests.
     pub refuses: bool,
-    /// Signals of its load beside its own reports.
+    /// Load signals besides the member's own reports.
     pub signals: Signals,
-    /// The state of its answers, if it is asked for its load.
+    /// State of its reports, if they are queried.
     pub answers: Option<ReportsSnapshot>,
 }
 
-/// The state of one member.
+/// State of one member.
 #[derive(Clone, Debug)]
 pub(super) struct TrackedMember {
     pub(super) id: usize,
-    /// The operator's name for it, if it is listed.
+    /// The operator's name for the member, if it is listed.
     pub(super) listed: Option<String>,
     pub(super) joiner: Joiner,
-    /// Whether the operator wants it to serve only while no other can.
+    /// True if the operator has listed it as a backup.
     pub(super) backup: bool,
-    /// Where the operator wants it probed.
+    /// Address to probe, if configured by the operator.
     pub(super) health_address: Option<IpAddr>,
-    /// Whether it has joined by itself: then it has to report.
+    /// True if the member joined by itself, and therefore has to report.
     pub(super) joined: bool,
-    /// Whence it joined.
+    /// Origin of the message by which it joined.
     pub(super) origin: MessageOrigin,
-    /// It said so, and is listed: it waits for its return.
+    /// True if a listed member has left and may return.
     pub(super) left: bool,
-    /// How it is, and what it answers when it is asked for its load.
+    /// Health and answers to report queries.
     pub(super) server: PoolServer,
     pub(super) load: MemberLoad,
-    /// When something was last heard of it.
+    /// Time of its last message, in milliseconds.
     pub(super) reported_ms: u64,
-    /// When it was last asked for its load, since it fell silent.
+    /// Time of the last LOAD-QUERY since its last message, in milliseconds.
     pub(super) queried_ms: Option<u64>,
     pub(super) dispatched: Arc<AtomicU64>,
 }
@@ -144,7 +139,7 @@ impl TrackedMember {
         }
     }
 
-    /// Takes the operator's description; the member's own paths and hosts stay.
+    /// Applies the operator's listing; the member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
         (self.backup, self.health_address) = (one.backup, one.health_address);
@@ -153,8 +148,8 @@ impl TrackedMember {
         self.joiner.control.clone_from(&one.control);
     }
 
-    /// Takes its own description. Where the operator lists it, its weight is the operator's, and
-    /// only more can be kept secret.
+    /// Applies the member's own description. For a listed member the operator's weight stays, and
+    /// it can become anonymous but not public.
     pub(super) fn describe(&mut self, joiner: &Joiner) {
         let is_listed = self.listed.is_some();
         let control = self.joiner.control.take().filter(|_| is_listed).or_else(|| joiner.control.clone());
@@ -171,23 +166,23 @@ impl TrackedMember {
         self.listed.as_deref().unwrap_or(self.joiner.url.as_str())
     }
 
-    /// Whether the operator means it by a name, or by its URL.
+    /// True if the operator's name or URL means this member.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.listed.as_deref() == Some(name) || Url::parse(name).ok().as_ref() == Some(&self.joiner.url)
     }
 
-    /// Where it is asked for its load.
+    /// URL for load queries.
     pub(super) fn control(&self) -> &Url {
         self.joiner.control.as_ref().unwrap_or(&self.joiner.url)
     }
 
-    /// Where its clients' requests and its probes may go; none where the operator lists it, and
-    /// knows where it is.
+    /// Allowed addresses of its clients' requests and probes; `None` for a listed member, whose
+    /// address the operator chose.
     pub(super) fn reach(&self, group: &Group) -> Option<Reach> {
         self.listed.is_none().then(|| Reach::new(group, &self.origin))
     }
 
-    /// The same of questions for its load: a listed one may have named another place for them.
+    /// Allowed addresses of load queries: a listed member may have named another URL for them.
     pub(super) fn control_reach(&self, group: &Group) -> Option<Reach> {
         let listed =
             group.members.iter().find(|listed| self.listed.is_some() && listed.url == self.joiner.url);
@@ -195,7 +190,7 @@ impl TrackedMember {
         (!named_here).then(|| Reach::new(group, &self.origin))
     }
 
-    /// Makes it down at once where its URL is an address that it may not have (any more).
+    /// Takes the member down at once if its URL has a forbidden address.
     pub(super) fn check_address(&mut self, now: ClockReading, group: &Group) {
         let (reach, address) = (self.reach(group), self.joiner.url.address());
         if let Some((reach, address)) = reach.zip(address)
@@ -205,24 +200,23 @@ impl TrackedMember {
         }
     }
 
-    /// Whether it may be chosen while nobody knows whether it works: of a name that joined it isn't
-    /// known yet where it leads.
+    /// True if the member may be selected without a probe result. The address behind the name of a
+    /// joined member is not known yet.
     pub(super) fn may_be_tried(&self) -> bool {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
 
-    /// Whether it is down because it is where it may not be.
+    /// True if the member is down because its address is forbidden.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self.server.health().last_failure(), Some((_, Failure::Forbidden(_))))
     }
 
-    /// Whether it takes new requests, if it works.
+    /// True if the member takes new requests while it works.
     pub(super) fn is_wanted(&self) -> bool {
         !self.server.operator_state().is_drained() && !self.left && self.joiner.weight > 0
     }
 
-    /// Whether reports are expected of it: one that is only listed may be a server that knows
-    /// nothing of them.
+    /// True if the member has to report. A server that is only listed may not support reports.
     pub(super) fn is_to_report(&self) -> bool {
         !self.left && (self.joined || self.joiner.control.is_some() || self.load.report.is_some())
     }
@@ -238,13 +232,12 @@ impl TrackedMember {
         }
     }
 
-    /// Something was heard of it.
+    /// Records a message of the member.
     pub(super) fn note_message(&mut self, now: ClockReading) {
         (self.reported_ms, self.queried_ms) = (now.now_ms, None);
     }
 
-    /// For views, with the load that it is thought to have, and the part of its weight that it has
-    /// by that.
+    /// Returns the member for views, with the estimate of its load and its part of the weight.
     pub(super) fn view(
         &self,
         now: ClockReading,
@@ -291,7 +284,7 @@ impl TrackedMember {
         }
     }
 
-    /// By what it is judged, in words.
+    /// Reason of the weight and load, in words.
     fn cause(&self, now: ClockReading, group: &Group) -> String {
         if let Some(by_operator) = self.server.operator_reason() {
             return by_operator.to_string();
@@ -319,8 +312,8 @@ impl TrackedMember {
     }
 }
 
-/// How members are looked after. Where listed ones aren't probed, it is still looked where those
-/// are that joined by themselves.
+/// Settings of members. If listed members aren't probed, the addresses of joined ones are still
+/// checked.
 #[derive(Clone, Debug)]
 pub(super) struct MemberSettings {
     listed: Arc<PoolSettings>,
@@ -341,12 +334,12 @@ impl MemberSettings {
         MemberSettings { listed, joined }
     }
 
-    /// How they are probed: of one that isn't, it is only looked where it is.
+    /// Settings of probes; members without probes have only their address checked.
     pub(super) fn check(&self) -> &Arc<HealthCheck> {
         &self.listed.check
     }
 
-    /// How they are asked for their load, if they are.
+    /// Settings of report queries, if enabled.
     pub(super) fn report(&self) -> Option<&Arc<Reporting>> {
         self.listed.report.as_ref()
     }
@@ -356,7 +349,7 @@ impl MemberSettings {
     }
 }
 
-/// A load as people write it.
+/// Formats a load for people.
 pub fn thousandths(load: u64) -> String {
     match (load / 1_000, load % 1_000) {
         (whole, 0) => whole.to_string(),

@@ -1,8 +1,7 @@
-//! The members of a group: a state machine of those that are listed and those that join, in the
-//! manner of section 3.3 of the paper.
+//! Members of a group: a state machine of listed and joined members (section 3.3 of the paper).
 //!
-//! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a
-//! reload. Orders come out by [`Members::poll`], and the choice in force by [`Members::dispatch`].
+//! Facts go in with the time: messages of members, results of probes, operator's states, reloads.
+//! Orders come out of [`Members::poll`], and the selection in force of [`Members::dispatch`].
 
 mod choosing;
 mod joining;
@@ -40,176 +39,172 @@ use crate::pool::health::Failure;
 use crate::pool::{HealthCheck, OperatorState, Pool, PoolServer, Reporting, ServerEvent, ServerState};
 use member::{MemberSettings, TrackedMember};
 
-/// Members of one group, listed ones aside.
+/// Maximum number of members of one group, without listed ones.
 pub const MEMBERS_MAX: usize = 1_024;
-/// Routes that members of one group bring.
+/// Maximum number of routes by members of one group.
 pub const ROUTES_MAX: usize = 4_096;
-/// The largest load that is believed.
+/// Maximum load of a report.
 pub const LOAD_MAX: u32 = 1_000_000_000;
-/// How far ahead of this host's clock another's may be, in milliseconds.
+/// Maximum lead of a member's clock over this host's, in milliseconds.
 const AHEAD_MAX_MS: u64 = 300_000;
-/// Reports that come within this time are put in force together, in milliseconds.
+/// Time for which reports are collected before they are put in force, in milliseconds.
 const GATHER_MS: u64 = 50;
-/// Loads are estimated anew so often, in milliseconds.
+/// Interval at which loads are estimated anew, in milliseconds.
 const RENEW_MS: u64 = 500;
 
-/// A moment, by the clock that never goes back and by the wall's, in milliseconds.
+/// A time by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
-    /// Since any moment.
+    /// Monotonic clock, in milliseconds.
     pub now_ms: u64,
-    /// Since 1970.
+    /// Wall clock, in milliseconds since 1970.
     pub unix_ms: u64,
 }
 
 /// A member's report of its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadInform {
-    /// In the paper's unit.
+    /// Load in the paper's unit.
     pub load: f64,
-    /// When it was so by the member's clock, in milliseconds since 1970.
+    /// Time of the load by the member's clock, in milliseconds since 1970.
     pub stamp_ms: Option<u64>,
-    /// The member, where its address doesn't say it.
+    /// URL of the member, if its address is ambiguous.
     pub url: Option<Url>,
 }
 
-/// The result of a message by which members join.
+/// Result of a GROUP-ADD message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinResult {
-    /// Members that weren't.
+    /// Number of new members.
     pub new: usize,
-    /// Those that were, and are as they now say.
+    /// Number of known members, which are updated.
     pub known: usize,
 }
 
-/// The orders of a group.
+/// Orders of a group.
 #[derive(Clone, Debug)]
 pub enum MemberOrder {
-    /// Probe a member, and say by [`Members::take`] what came of it.
+    /// Probe a member, and return the result to [`Members::apply_fact`].
     Probe {
-        /// [`MemberSnapshot::id`].
+        /// Number of the member: [`MemberSnapshot::id`].
         member: usize,
-        /// Where.
+        /// URL at which the member is probed.
         url: Url,
-        /// At another address than the URL's, if the operator says so.
+        /// Address in place of the URL's, if configured.
         address: Option<IpAddr>,
-        /// How.
+        /// Settings of the probe.
         check: Arc<HealthCheck>,
-        /// The addresses it may have; none for any.
+        /// Allowed addresses; `None` for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for its load: it answers by a message of its own. The result of the question
-    /// itself is for [`Members::queried`].
+    /// Send a LOAD-QUERY to a member, which answers with a message of its own. The result of the
+    /// query goes to [`Members::queried`].
     Query {
-        /// [`MemberSnapshot::id`].
+        /// Number of the member: [`MemberSnapshot::id`].
         member: usize,
-        /// Where.
+        /// URL at which the member is queried.
         url: Url,
-        /// Whether the member named that place for such questions: it has to know them there.
+        /// True if the member named this URL for queries, so that it must know them there.
         is_named: bool,
-        /// The addresses that may have; none for any.
+        /// Allowed addresses; `None` for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to
-    /// [`Members::take`].
+    /// Query a member's load as configured by the group's `report`, and return the result to
+    /// [`Members::apply_fact`].
     FetchReport {
-        /// [`MemberSnapshot::id`].
+        /// Number of the member: [`MemberSnapshot::id`].
         member: usize,
-        /// On the host of this URL.
+        /// URL whose host is queried.
         url: Url,
-        /// How.
+        /// Settings of the query.
         settings: Arc<Reporting>,
-        /// The addresses that may have; none for any.
+        /// Allowed addresses; `None` for any.
         reach: Option<Reach>,
     },
-    /// Keep this for the next start: [`Members::new`] takes it.
+    /// Save this record for the next start: [`Members::new`] reads it.
     Save {
-        /// A line for each member.
+        /// Text with a line per member.
         record: String,
     },
-    /// Clients are sent on by this from now on.
+    /// Redirect clients by these rules from now on.
     Publish(GroupRules),
 }
 
-/// All that clients of a group are sent on by.
+/// All input of redirects.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
-    /// By which status.
     pub status: RedirectStatus,
-    /// The choice among members.
     pub dispatch: Arc<Dispatch>,
-    /// Members' names, by [`MemberCandidate::id`](super::MemberCandidate::id).
+    /// Names of members, by [`MemberCandidate::id`](super::MemberCandidate::id).
     pub names: BTreeMap<usize, String>,
-    /// When it is worth asking again where nobody lives, in seconds.
+    /// Value of Retry-After if no member works, in seconds.
     pub retry_after_s: u64,
 }
 
-/// Something that happened to a member.
+/// Event of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It came, went, or is otherwise than it was.
+    /// The member joined, left or changed.
     Changed(MemberChange),
-    /// An event that any server may have.
+    /// Event of any server.
     Server(ServerEvent),
 }
 
-/// The changes of a member.
+/// Changes of a member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberChange {
-    /// A new one, or one that had left.
+    /// A new member, or one that had left.
     #[error("joined")]
     Joined,
-    /// It said so.
+    /// The member sent GROUP-EXIT.
     #[error("left")]
     Left,
-    /// Its credential no longer allows all that it claims.
+    /// The member's credential no longer allows all of its claims.
     #[error("cut: its credential no longer allows all of its paths, hosts or weight")]
     Cut,
-    /// It has not reported in time, and was asked to.
+    /// The member did not report in time, and a LOAD-QUERY was sent.
     #[error("silent: it was asked for its load")]
     Silent,
-    /// It has not answered either.
+    /// The member did not answer the LOAD-QUERY either.
     #[error("removed: it was silent for too long, and may join again")]
     Removed,
-    /// It refused the question.
+    /// The member refused the LOAD-QUERY.
     #[error("removed: it was silent, and refused to be asked for its load; it may join again")]
     Refused,
-    /// Its probes succeed.
     #[error("up")]
     Up,
-    /// They don't.
     #[error("down: {0}")]
     Down(Failure),
-    /// The operator takes no more requests to it.
+    /// The operator drains the member.
     #[error("drained")]
     Drained,
-    /// The operator does again.
+    /// The operator has ended the drain.
     #[error("no longer drained")]
     Undrained,
 }
 
-/// The members of a group.
+/// Members of a group.
 #[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
     care: MemberSettings,
     seed: Seed,
-    /// By their numbers.
+    /// Members by their numbers.
     members: Pool<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
-    /// The operator's word on members, by name or URL: it holds as well when they come again.
+    /// Operator's states by name or URL; they also apply to members that return.
     operator: BTreeMap<String, OperatorState>,
-    /// The choice in force, and what of its counts is known to members' loads.
+    /// Selection in force, and its counts that are already in members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
-    /// With members' names.
+    /// Events with members' names.
     events: Vec<(String, MemberEvent)>,
     is_to_save: bool,
     publish_at_ms: u64,
 }
 
 impl Members {
-    /// Those that are listed, and those that had joined by the record of the last time.
+    /// Returns the listed members, and those that had joined according to the saved record.
     pub fn new(now: ClockReading, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
@@ -224,13 +219,13 @@ impl Members {
             is_to_save: false,
             publish_at_ms: 0,
         };
-        // By a record it is known who worked: others come back.
+        // With a record the health of earlier members is known, so other members start slowly.
         members.list(now, record.is_some());
         record::read(record.unwrap_or_default()).into_iter().for_each(|one| members.remember(now, one));
         members
     }
 
-    /// Goes on with what the file now says.
+    /// Follows the reloaded settings.
     pub fn reload(&mut self, now: ClockReading, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
@@ -244,7 +239,7 @@ impl Members {
         self.changed(now);
     }
 
-    /// Members that the file lists come; those that it no longer lists go, unless they had joined.
+    /// Adds newly listed members, and removes those no longer listed unless they had joined.
     fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
@@ -284,8 +279,8 @@ impl Members {
         member.check_address(now, &self.group);
     }
 
-    /// Adds a member that the operator lists, or that joins, and gives its number. One that
-    /// `is_new` came to a group that was at work.
+    /// Adds a listed or joining member and returns its number. `is_new` is true for a member of a
+    /// running group.
     fn add(
         &mut self,
         now: ClockReading,
@@ -313,10 +308,10 @@ impl Members {
         self.members.values().filter(|member| member.listed.is_none()).count()
     }
 
-    /// Takes a report of load. It never says that a member works: probes do.
+    /// Applies a load report. It does not make a member up; only probes do.
     ///
     /// # Errors
-    /// Why it doesn't count.
+    /// The report is rejected.
     pub fn inform(
         &mut self,
         now: ClockReading,
@@ -340,16 +335,16 @@ impl Members {
         member.note_message(now);
         self.is_to_save |= was_silent;
         self.learn(now, id, load);
-        // A choice among many takes a while to be made.
+        // Making a selection among many members takes time.
         let gather_ms = GATHER_MS.saturating_add(self.members.values().len() as u64);
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(gather_ms));
         Ok(())
     }
 
-    /// The member that a report is of.
+    /// Returns the member that a report belongs to.
     ///
     /// # Errors
-    /// If it is nobody's, or could be of several.
+    /// No member matches, or several do.
     pub fn reporter(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<usize, MemberRefusal> {
         if let Some(url) = url {
             let found = self.by_url.get(url).and_then(|id| self.members.get(id));
@@ -362,8 +357,8 @@ impl Members {
             let own = member.joiner.url.host().parse::<IpAddr>().ok();
             own.map(|own| own.to_canonical()) == from
         };
-        // One member may have let others join: whose own address it is goes before who came from
-        // there.
+        // A member may have joined others. A member with this own address comes before members that
+        // joined from this address.
         let mut found: Vec<&TrackedMember> = here().filter(own).collect();
         if found.is_empty() {
             let came_from = |member: &&TrackedMember| member.origin.from.map(|at| at.to_canonical()) == from;
@@ -379,22 +374,21 @@ impl Members {
         }
     }
 
-    /// The URL of the member that a report is of, so that a credential can be asked for it.
+    /// Returns the URL of the member that a report belongs to, for the check of its credential.
     ///
     /// # Errors
-    /// If it is nobody's, or could be of several.
+    /// No member matches, or several do.
     pub fn reporter_url(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<&Url, MemberRefusal> {
         let id = self.reporter(from, url)?;
         let member = self.members.get(&id).map(|member| &member.joiner.url);
         member.ok_or_else(|| MemberRefusal::Unknown(String::new()))
     }
 
-    /// The names of all of them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.members.values().map(TrackedMember::name)
     }
 
-    /// Whether there is none, or one works. A group that waits for members to join is ready for
+    /// True if a member works or there is none. A group that waits for members to join is ready for
     /// them.
     pub fn are_serving(&self, now: ClockReading) -> bool {
         let query_after_ms = self.group.joining.query_after_ms;
@@ -402,12 +396,12 @@ impl Members {
         members.len() == 0 || members.any(|member| member.state(now, query_after_ms) == ServerState::Up)
     }
 
-    /// Whether it is known of every member that takes part whether it works.
+    /// True if every member that takes part has a probe result.
     pub fn are_settled(&self) -> bool {
         !self.members.values().any(|member| member.is_wanted() && member.server.is_unknown())
     }
 
-    /// The orders that are due now.
+    /// Returns the orders due now.
     pub fn poll(&mut self, now: ClockReading) -> Vec<MemberOrder> {
         let mut orders = Vec::new();
         self.mind_the_silent(now, &mut orders);
@@ -425,7 +419,6 @@ impl Members {
         orders
     }
 
-    /// The events since the last call, with members' names.
     pub fn take_events(&mut self) -> Vec<(String, MemberEvent)> {
         core::mem::take(&mut self.events)
     }
@@ -449,7 +442,7 @@ impl Members {
             self.members.values().filter(gone).map(|member| (member.id, member.listed.is_some())).collect();
         for (id, is_listed) in gone {
             match self.members.get_mut(&id).filter(|_| is_listed) {
-                // The operator lists it: it goes on as a server that doesn't report.
+                // A listed member stays, as a server without reports.
                 Some(member) => {
                     (member.joined, member.reported_ms, member.load.report) = (false, now.now_ms, None);
                 }
@@ -473,7 +466,7 @@ impl Members {
         newly_silent.into_iter().for_each(|name| self.push_event(name, MemberChange::Silent));
     }
 
-    /// When [`Members::poll`] has something to do, in milliseconds.
+    /// Time of the next work for [`Members::poll`], in milliseconds.
     pub fn poll_timeout(&self) -> u64 {
         if self.is_to_save {
             return 0;
@@ -505,7 +498,7 @@ impl Members {
         self.events.push((member, MemberEvent::Changed(what)));
     }
 
-    /// Each member, in the order in which they came.
+    /// Returns all members in the order of joining.
     pub fn snapshot(&self, now: ClockReading) -> Vec<MemberSnapshot> {
         let median = self.median(now);
         let parts = self.parts(now);
@@ -518,27 +511,27 @@ impl Members {
         self.members.values().map(view).collect()
     }
 
-    /// The record that is to outlive the daemon, for [`Members::new`].
+    /// Returns the record to save, for [`Members::new`].
     pub fn record(&self) -> String {
         record::write(self.members.values())
     }
 
-    /// When a client may come again that nobody could be found for, in seconds.
+    /// Value of Retry-After if no member works, in seconds.
     fn retry_after_s(&self) -> u64 {
         let settings = &self.group.health;
         settings.interval_ms.saturating_mul(u64::from(settings.rise)).div_ceil(1_000).clamp(1, 60)
     }
 }
 
-/// Another number for each member, by which its probes are spread.
+/// Seed of a member, which spreads probes.
 fn seed_of(seed: Seed, id: usize) -> u64 {
     seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A load that can be, in thousandths.
+/// Converts a valid load to thousandths.
 fn in_thousandths(load: f64) -> Option<u64> {
     let good = load.is_finite() && (0.0..=f64::from(LOAD_MAX)).contains(&load);
-    // Between 0 and 10^12 where it counts, and what is behind the point is not needed.
+    // The value is between 0 and 10^12, and the fraction is not needed.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     good.then_some((load * 1_000.0) as u64)
 }

@@ -1,4 +1,4 @@
-//! The operator's word on members, present or not.
+//! Operator's states of members, present or not.
 
 use alloc::string::ToString;
 
@@ -6,8 +6,7 @@ use super::{ClockReading, Members};
 use crate::pool::OperatorState;
 
 impl Members {
-    /// The operator says something of a member, by its name or URL: of one that isn't here, for
-    /// when it comes.
+    /// Sets the state of a member by name or URL. For an absent member it applies on return.
     pub fn set_operator_state(&mut self, now: ClockReading, name: &str, state: OperatorState) {
         let member = self.members.values_mut().find(|member| member.is_called(name));
         match &member {
@@ -22,7 +21,7 @@ impl Members {
         self.follow_change(now, id, change);
     }
 
-    /// The name of the member that its operator means by a name, or by a URL.
+    /// Returns the name of the member with this name or URL.
     pub fn called(&self, name: &str) -> Option<&str> {
         self.members.values().find(|member| member.is_called(name)).map(|member| member.name())
     }

@@ -1,4 +1,4 @@
-//! Members' answers to questions for their load, and whether they know of such questions at all.
+//! Load queries to members, and their answers.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -7,31 +7,30 @@ use alloc::vec::Vec;
 use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
 use crate::pool::{DueChecks, Effect, Fact, ServerChange, ServerEvent};
 
-/// The result of a LOAD-QUERY itself. The load comes in a message of its own.
+/// Result of a LOAD-QUERY itself. The load arrives in a separate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryResult {
-    /// Nobody is there, or nobody who knows the question where the member has said that it is
-    /// answered.
+    /// The connection was refused, or the member's own control URL does not support the query.
     Refused,
-    /// It was heard, or it isn't known whether it was.
+    /// The query was received, or its fate is unknown.
     Unanswered,
 }
 
 impl QueryResult {
-    /// By the status of an answer, if there was one. A server that knows nothing of groups says 405
-    /// or 501 at its own URL, and 404 is no less likely there: that is no word on the member.
+    /// Returns the result for the status of an answer. A server without support answers 405, 501 or
+    /// 404 at its own URL, which says nothing about the member.
     pub fn of_status(status: u16, is_named: bool) -> QueryResult {
         if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }
 }
 
 impl Members {
-    /// A question for its load went to a member that was silent. As in the paper, one that refuses
-    /// it is none any more; it may join again. Members that the file lists are never removed.
+    /// Applies the result of a LOAD-QUERY to a silent member. As in the paper, a member that
+    /// refuses the query is removed; it may join again. Listed members are never removed.
     pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
-            // A member that has reported meanwhile is there.
+            // A member that has reported meanwhile is alive.
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
         if is_gone && queried == QueryResult::Refused {
@@ -40,14 +39,14 @@ impl Members {
         }
     }
 
-    /// Applies the result of a probe of a member, or of a question for its load.
+    /// Applies the result of a probe or a report query.
     pub fn apply_fact(&mut self, now: ClockReading, member: usize, fact: Fact) {
         if let Some(change) = self.members.apply_fact(&member, fact, now.now_ms) {
             self.follow_change(now, member, change);
         }
     }
 
-    /// Orders the probes and questions that are due.
+    /// Orders the probes and report queries that are due.
     pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         for (id, DueChecks { probe, query, change }) in self.members.poll(now.now_ms) {
             let Some(member) = self.members.get(&id) else { continue };
@@ -65,7 +64,7 @@ impl Members {
         }
     }
 
-    /// Publishes the events of a member's change, and has the choice made anew if needed.
+    /// Publishes the events of a member's change, and replaces the selection if needed.
     pub(super) fn follow_change(&mut self, now: ClockReading, member: usize, change: ServerChange) {
         let Some(member) = self.members.get(&member) else { return };
         let event = |event| (member.name().to_string(), MemberEvent::Server(event));

@@ -1,7 +1,7 @@
-//! The part of a group that outlives the daemon: text, a member a line.
+//! The saved state of a group: text, one member per line.
 //!
-//! The line is that of GROUP-ADD; behind it stands what the member didn't say itself, each word
-//! with an `@` in front.
+//! The line is that of GROUP-ADD, followed by state that is not in the member's description; each
+//! word of it begins with `@`.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,13 +12,13 @@ use super::member::TrackedMember;
 use crate::farm::group::reach::MessageOrigin;
 use crate::net::http::Url;
 
-/// The first line, with the version of what follows.
+/// First line, with the version of the format.
 const FIRST: &str = "evener group members 1";
 
-/// The word of version 0.1 for a member that its operator drained.
+/// Word of version 0.1 for a drained member.
 const DRAINED: &str = "@drained";
 
-/// The content of a line.
+/// Content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemberRecord {
     pub(super) joiner: Joiner,
@@ -29,7 +29,6 @@ pub(super) struct MemberRecord {
     pub(super) origin: MessageOrigin,
 }
 
-/// Writes all that is to be remembered.
 pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> String {
     let mut text = format!("{FIRST}\n");
     for member in members {
@@ -56,21 +55,20 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
     text
 }
 
-/// The members that a record of version 0.1 says are drained: the operator's word is kept elsewhere
-/// since. To be left out in the version after this one.
+/// Returns the drained members of a version 0.1 record; operator's states are saved elsewhere
+/// since. To be removed in the next version.
 pub fn drained_in_record(text: &str) -> Vec<Url> {
     let lines = text.lines().skip_while(|line| *line != FIRST).skip(1);
     let drained = lines.filter(|line| line.split_ascii_whitespace().any(|word| word == DRAINED));
     drained.filter_map(|found| Some(line(found)?.joiner.url)).collect()
 }
 
-/// The same record without a word on that.
+/// Returns the record without drain words.
 pub fn without_drains(text: &str) -> String {
     text.replace(&format!(" {DRAINED}"), "")
 }
 
-/// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of
-/// another version altogether.
+/// Reads a record. Damaged lines are skipped; a record of another version is empty.
 pub(super) fn read(text: &str) -> Vec<MemberRecord> {
     let mut lines = text.lines();
     if lines.next() != Some(FIRST) {

@@ -1,5 +1,5 @@
-//! Which members are for what only some of them serve: as the operator's routes say, then as
-//! members said when they joined.
+//! Routes to members of a server group: first those of the operator, then those that members have
+//! announced themselves.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,15 +12,19 @@ use crate::farm::group::dispatch::RouteTo;
 use crate::farm::group::joiner::pattern_text;
 use crate::farm::group::model::Group;
 
-/// A route of members' own: hosts before paths alone, and of each the exact before those with
-/// stars, and the long before the short.
+/// Sort key of routes that members have announced: specificity of the host, then of the path, then
+/// both texts. The most specific route comes first.
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
-/// Whether there is one, whether it is exact, and its length.
+/// Specificity of a pattern: true if there is one, true if it has no wildcard, and its length. A
+/// greater value is more specific.
 type Specific = (bool, bool, usize);
 
-/// All routes, with the places of those that they name among the chosen. Where a listed route has
-/// no working member, its requests have none: its content may be nowhere else. Where a route that
-/// members brought has none, its requests go to the members without any route.
+/// Returns all routes with the indexes of their members among the candidates. `place` returns a
+/// member's index; `None` if the member is not a candidate.
+///
+/// If no member of an operator's route is a candidate, requests for the route fail, since other
+/// members may not have the content. If no member of an announced route is one, requests go to the
+/// members without a route.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],

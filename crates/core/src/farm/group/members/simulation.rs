@@ -1,5 +1,5 @@
-//! How choices follow load: groups of made-up members that take requests one after the other, and
-//! report what they really do.
+//! Simulation of selections by load: members take requests in sequence and report their actual
+//! load.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -30,7 +30,7 @@ impl Numbers {
 /// A member that answers so many requests in a second, one after the other.
 struct Server {
     rate: f64,
-    /// When the requests that it has will have been answered, in seconds.
+    /// End times of the current requests, in seconds.
     ends: VecDeque<f64>,
     answered: u64,
     answered_then: u64,
@@ -48,7 +48,6 @@ impl Server {
     }
 }
 
-/// The simulated game.
 struct Play {
     rates: Vec<f64>,
     requests_per_second: f64,
@@ -59,7 +58,7 @@ struct Play {
     liars: usize,
     /// Of reports, so many of ten get lost.
     lost: u64,
-    /// Whether the first one answers only a fifth from the middle on.
+    /// True if the first member serves at a fifth of its rate from the middle on.
     slows_down: bool,
 }
 

@@ -47,7 +47,7 @@ fn origin() -> MessageOrigin {
 fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<JoinResult, MemberRefusal> {
     let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
     let joined = members.join(at(seconds), &origin(), &joiners);
-    // Where nobody is probed it is looked where those are who joined.
+    // Without probes, the addresses of joined members are still checked.
     for state in members.snapshot(at(seconds)) {
         if members.group.health.kind == HealthKind::None {
             members.apply_fact(at(seconds), state.id, Fact::Probed(Ok(0)));

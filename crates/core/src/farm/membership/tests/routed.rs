@@ -17,7 +17,7 @@ fn routed_servers_are_located_by_routes() {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),
             ..around()
         };
-        // One behind the router, one unresolved.
+        // A server behind the router, and an unresolved one.
         let first = reached(&[(11, hop(0xfe, 1_500))]);
         let mut membership = Membership::new(&[routed(method)], first, 0);
         assert_eq!(membership.next_round_at(), None, "nobody is asked");

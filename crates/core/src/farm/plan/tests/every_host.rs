@@ -117,8 +117,8 @@ fn only_owned_addresses_are_announced_and_own_slot_exists() {
     assert_eq!(plan.tables.peers.len(), 2, "what a host says of itself counts too");
 }
 
-/// Where packets get a second chance, told by the host that the ring names: for those of others,
-/// and for this one's.
+/// Returns the second chances, by the host that the ring names: those for other hosts, and those
+/// for this one.
 fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
     let ring = &plan.tables.rings[&0];
     let named = |slot: usize| {

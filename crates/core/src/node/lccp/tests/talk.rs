@@ -39,7 +39,6 @@ impl Node {
         self.session.counters().refused(refusal)
     }
 
-    /// Asks the dispatcher.
     fn query(&mut self) -> Vec<u8> {
         let body = MessageBody::DispatchRequest { socket: socket(false), content: ClientRequest::default() };
         self.session.send(&keys(), Receptor::Dispatcher, body).unwrap().1
@@ -180,7 +179,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
     let received = other.received.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
-        // its question goes to a node that is no more: to one that has its address, it is old
+        // the question is for an ended node: another node with its address finds it old
         let answer = other.receive(bytes);
         answer.into_iter().for_each(|answer| {
             assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))
@@ -229,7 +228,7 @@ fn lost_handshake_is_repaired_by_next_message() {
     }
 }
 
-/// One knows the other's present life, and is itself known by its former life alone.
+/// A node knows the other's present life, and is known by its former life only.
 #[test]
 fn a_node_that_only_answers_is_found_after_its_start() {
     let (mut one, _, _) = acquainted();

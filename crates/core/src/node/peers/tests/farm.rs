@@ -33,20 +33,20 @@ enum Event {
     Replay(usize, usize),
     /// The same with a bit flipped.
     Forge(usize, usize, usize),
-    /// In percent.
+    /// Loss of datagrams, in percent.
     Loss(u8),
 }
 
 struct Farm {
     now_ms: u64,
     hosts: Vec<Option<Peers>>,
-    /// How far each host's clock is ahead.
+    /// Lead of each host's clock, in milliseconds.
     ahead_ms: Vec<u64>,
     /// The addresses of the dead.
     owned: Vec<BTreeSet<IpAddr>>,
     /// Since when who owns what.
     owned_since: BTreeMap<(usize, IpAddr), u64>,
-    /// When what was last believed from whom was sent: `[to][from]`.
+    /// Sending time of the last accepted report, `[to][from]`.
     believed_ms: [[u64; HOSTS]; HOSTS],
     sides: u8,
     loss: u8,

@@ -71,7 +71,7 @@ pub const fn buckets_in_use_for(sessions: usize) -> usize {
 struct Resizer {
     /// The next bucket to look at, or to move.
     next: usize,
-    /// Whether no packet goes by the extent of before alone.
+    /// True if no packet uses the former extent alone any more.
     is_settled: bool,
     /// Sessions that found no room in this walk.
     left: usize,
@@ -117,7 +117,7 @@ impl Resizer {
         let most = most.min(all);
         let wanted = match places {
             0 => used,
-            // Nobody knows how many more there would be.
+            // The number of further sessions is unknown.
             _ if 4 * taken > 3 * places => used.saturating_mul(16),
             _ if CROWDED.1 * taken > CROWDED.0 * places => used.saturating_mul(2),
             _ if 16 * taken < places => used / 2,
@@ -139,7 +139,8 @@ impl Resizer {
 }
 
 impl<const N: usize> Table<'_, N> {
-    /// How many places of some buckets are taken, of how many; `at` is the first, and moves on.
+    /// Counts the places taken in some buckets, and all places of these; `at` is the first bucket,
+    /// and moves on.
     fn sample(&self, at: &mut usize, now: u32) -> (usize, usize) {
         let used = self.buckets();
         let start = if *at < used { *at } else { 0 };
@@ -232,7 +233,8 @@ impl<const N: usize> Table<'_, N> {
             }
             stands = changed;
         }
-        // Somebody has ended it, and counted that. A copy that was changed meanwhile lives on.
+        // Another thread has ended the session and counted that. A copy that was changed meanwhile
+        // lives on.
         if place.value.compare_exchange(copied.0, Value::FREE.0, Release, Relaxed).is_err() {
             self.counted.count(vip_of(key), copied, 1);
         }

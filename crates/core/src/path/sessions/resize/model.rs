@@ -45,7 +45,7 @@ impl World {
         self.table().find(&key, FlowHash::of(&key, SEED), NOW).map(|(_, found)| found)
     }
 
-    /// Whether there was room: a place that is just being written is nobody's.
+    /// True if there was room: a place that is being written belongs to nobody.
     fn insert(&self, key: Words<1>, state: State) -> bool {
         self.table().insert(&key, FlowHash::of(&key, SEED), in_state(state), NOW).is_ok()
     }
@@ -133,7 +133,7 @@ fn changing_session_is_counted_by_final_state() {
 fn a_session_that_ends_is_not_counted_any_more() {
     alongside(
         |world, _| assert!(world.table().sweep(NOW, |_, _| false) <= 2),
-        // One that was copied a moment before is met by the next sweep.
+        // A session copied a moment before is met by the next sweep.
         |world, key| assert!(world.check(key).len() <= 1),
     );
 }

@@ -96,8 +96,7 @@ enum Act {
     Begin {
         buckets: usize,
     },
-    /// One bucket more; at the end of a walk that has left nothing behind, the extent of before
-    /// ends.
+    /// Adds one bucket; at the end of a walk that has left nothing behind, the former extent ends.
     Walk,
     /// The mover dies; the next one begins at the first bucket.
     Die,
@@ -128,7 +127,7 @@ proptest! {
             match act {
                 Act::Pass { ticks } => now = now.wrapping_add(ticks),
                 Act::Insert { client, state } => {
-                    // Where there is no room, another one goes: those are for another test.
+                    // A full bucket drops another session: that is for another test.
                     let (words, hash) = key(client);
                     let masks = table.extent.masks();
                     let has_room = |mask| table.pair(hash, mask).unwrap().iter().any(|number| {
@@ -284,8 +283,8 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     assert_eq!(world.table().buckets(), 8_192);
 }
 
-/// Nobody who was there is ever missed, and all are counted once in the end, while others find,
-/// change, end and begin sessions and the table is resized.
+/// No session is ever missed, and all are counted once in the end, while others look up, change,
+/// end and begin sessions and the table is resized.
 #[test]
 fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
