@@ -81,9 +81,9 @@ impl Decide<'_, '_> {
     /// Selects the server of a packet that has no session and begins none.
     ///
     /// The tables name it. If they name this host itself, which doesn't know the flow either, or if
-    /// another host has passed the packet on to this one, the flow may be older than the last change
-    /// of hosts: it gets a second chance at the host that the hash table named before, which serves
-    /// it.
+    /// another host has passed the packet on to this one, the flow may be older than the last
+    /// change of hosts: it gets a second chance at the host that the hash table named before, which
+    /// serves it.
     pub(super) fn select_without_session(&self, vip: &Vip, key: SessionKey, arrival: Arrival) -> Selected {
         let counted = |server, reason| Selected { also_counted: Some(reason), ..Selected::of(server) };
         let Some(ring) = self.tables.rings.get(&vip.service) else {
@@ -136,8 +136,9 @@ impl Decide<'_, '_> {
             }
     }
 
-    /// Whether a session stands against a SYN that another host seems to have passed on to this one.
-    /// Anybody on the link can write such a frame; a connection that is open goes on as before.
+    /// Whether a session stands against a SYN that another host seems to have passed on to this
+    /// one. Anybody on the link can write such a frame; a connection that is open goes on as
+    /// before.
     fn stands(&self, flow: &Flow<'_>, value: Value) -> bool {
         let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
         is_open
@@ -163,8 +164,8 @@ impl Decide<'_, '_> {
         let state = if flow.is_udp() { State::UdpNew } else { State::New };
         let value = flow.value(server, state).with_mark(first_mark(flow));
         let selected = Selected { opens: Opens::Session, ..Selected::of(server) };
-        // A packet that goes by the hash needs no session (Distributed Packet Rewriting, section 3).
-        // Only an old session must not stand against that, so it is changed.
+        // A packet that goes by the hash needs no session (Distributed Packet Rewriting, section
+        // 3). Only an old session must not stand against that, so it is changed.
         if flow.vip.stateless && server != flow.vip.own && found.is_none() {
             return selected;
         }
@@ -183,8 +184,8 @@ impl Decide<'_, '_> {
     /// Writes a flow's new session, in the place of `found` if there was one.
     ///
     /// # Errors
-    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the session's
-    /// then; [`Reason::TableFull`] if there is no room for a new one.
+    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the
+    /// session's then; [`Reason::TableFull`] if there is no room for a new one.
     pub(super) fn put_session(
         &self,
         flow: &Flow<'_>,

@@ -85,8 +85,8 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Sends a packet to a server. A packet goes no further than its arrival allows, whatever server
-    /// was selected: it is served here then, and never goes in circles.
+    /// Sends a packet to a server. A packet goes no further than its arrival allows, whatever
+    /// server was selected: it is served here then, and never goes in circles.
     pub(super) fn deliver(
         &mut self,
         at: &Layers,
@@ -158,7 +158,8 @@ impl Decide<'_, '_> {
         Ok(())
     }
 
-    /// Sends the error that a client's packet has become to the client, where the host's routes say.
+    /// Sends the error that a client's packet has become to the client, where the host's routes
+    /// say.
     fn too_big_by_route(&mut self, at: &Layers) -> Verdict {
         let hop = match super::is_link_local(at.src) {
             true => FibResult::HostStack,

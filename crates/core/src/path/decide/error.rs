@@ -81,8 +81,8 @@ impl Decide<'_, '_> {
             return Some(Decision::of(verdict, reason));
         }
         rewrite::decrement_ttl(self.packet.frame_mut(), &error.at);
-        // A server that knows only the director gets the error from the director: it would drop what
-        // a router says in its own name, were that router on the way to the server too.
+        // A server that knows only the director gets the error from the director: it would drop
+        // what a router says in its own name, were that router on the way to the server too.
         let outer =
             Translation { src: source_nat.then_some(own), dst: Some(to.ip()), ..Translation::default() };
         let quoted = Translation {
@@ -97,8 +97,8 @@ impl Decide<'_, '_> {
         Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
     }
 
-    /// Sends an error about a client's packet, by the server or by a router on the way to it, to the
-    /// client.
+    /// Sends an error about a client's packet, by the server or by a router on the way to it, to
+    /// the client.
     fn error_to_client(&mut self, error: &IcmpError) -> Decision {
         let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
         let from = SocketAddr::new(error.quoted.src, error.src_port);

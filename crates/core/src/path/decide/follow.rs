@@ -78,8 +78,9 @@ impl Decide<'_, '_> {
     /// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the
     /// session waits for one, or if it acknowledges what the client has last sent: the client's ACK
     /// may be lost behind the director, or put off by the server (`TCP_DEFER_ACCEPT`). Any other
-    /// answers a SYN that the client has sent to the server itself. It ends a session that was about
-    /// to end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+    /// answers a SYN that the client has sent to the server itself. It ends a session that was
+    /// about to end: the server has given these ends to another connection (RFC 9293, section
+    /// 3.6.1).
     pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
         const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
         let value = session.value;

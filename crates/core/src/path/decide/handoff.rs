@@ -77,8 +77,8 @@ impl Decide<'_, '_> {
     /// Decides a TCP packet for a service whose connections are handed over.
     pub(super) fn hand_off(&mut self, flow: &Flow<'_>, handoff: &Handoff) -> Decision {
         let segment = flow.segment;
-        // Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4):
-        // of one request that makes two.
+        // Some readers take urgent data out of the stream, and others don't (RFC 6093, section
+        // 3.4): of one request that makes two.
         if segment.flags & TCP_URG != 0 {
             return Decision::drop(Reason::BadFlags);
         }
@@ -124,11 +124,11 @@ impl Decide<'_, '_> {
         self.later_segment(flow, handoff, session)
     }
 
-    /// Decides a segment of a connection that has a server. The connection of a client that requests
-    /// something else than its server has moves, or it ends.
+    /// Decides a segment of a connection that has a server. The connection of a client that
+    /// requests something else than its server has moves, or it ends.
     fn later_segment(&mut self, flow: &Flow<'_>, handoff: &Handoff, session: FoundSession<'_>) -> Decision {
-        // The segment with the first request is sent once more as such, when the connection moves or
-        // by the client.
+        // The segment with the first request is sent once more as such, when the connection moves
+        // or by the client.
         let is_elsewhere = handoff.later != RehandoffMode::Stay
             && !self.answers(flow, session.value.server())
             && self.answered_mark(flow.segment, REPLAYED).is_none();
@@ -240,9 +240,9 @@ impl Decide<'_, '_> {
         self.frame_back(Reason::CookieSent)
     }
 
-    /// Checks whether a segment that belongs to no session, or maybe to another than the one that is
-    /// known, is the first after a cookie. A segment without data would gain nothing by it, so it is
-    /// no guess.
+    /// Checks whether a segment that belongs to no session, or maybe to another than the one that
+    /// is known, is the first after a cookie. A segment without data would gain nothing by it, so
+    /// it is no guess.
     fn prove(&self, flow: &Flow<'_>, at_work: bool) -> HandshakeProof {
         let segment = flow.segment;
         let Some(header) = self.header_of_answer(segment) else { return HandshakeProof::Missing };
@@ -371,8 +371,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Drops a segment of a connection that isn't known: it may have overtaken the first, which then
-    /// comes again, and this one too. Only a segment that comes again is answered with a reset.
+    /// Drops a segment of a connection that isn't known: it may have overtaken the first, which
+    /// then comes again, and this one too. Only a segment that comes again is answered with a
+    /// reset.
     pub(super) fn unmatched_segment(&mut self, flow: &Flow<'_>, reason: Reason) -> Decision {
         let segment = flow.segment;
         match segment.flags & TCP_RST == 0
