@@ -182,7 +182,8 @@ impl Decide<'_, '_> {
 
     /// Writes a flow's new session, in the place of `found` if there was one.
     ///
-    /// # Errors [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the
+    /// # Errors
+    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the
     /// session's then; [`Reason::TableFull`] if there is no room for a new one.
     pub(super) fn put_session(
         &self,
