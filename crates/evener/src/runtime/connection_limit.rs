@@ -56,15 +56,20 @@ impl ConnectionLimit {
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never
     /// more than there is room for, so this waits until he is gone.
     pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
-        let places = || Arc::clone(&self.0.places);
-        let place = match places().try_acquire_owned() {
-            Ok(place) => Some(place),
-            Err(_) => {
-                let _waiting = WaitGuard::begin(&self.0);
-                // It is never closed.
-                places().acquire_owned().await.ok()
+        let mut place = pin!(Arc::clone(&self.0.places).acquire_owned());
+        // The semaphore has this client in its queue before another connection is evicted: else the
+        // place that becomes free could go to a third client, for whom nobody was evicted.
+        let mut waiting = None;
+        let place = poll_fn(|context| {
+            let place = place.as_mut().poll(context);
+            if place.is_pending() && waiting.is_none() {
+                waiting = Some(WaitGuard::begin(&self.0));
             }
-        };
+            place
+        });
+        // The semaphore is never closed.
+        let place = place.await.ok();
+        drop(waiting);
         let ticket = self.0.table().slots.ticket();
         let shared = Arc::clone(&self.0);
         let mut slot = ConnectionSlot { shared, source: source(client), ticket, needed: None, _place: place };
@@ -182,6 +187,26 @@ mod tests {
 
     fn client(address: &str) -> IpAddr {
         address.parse().unwrap()
+    }
+
+    /// A place that was free for a moment between an eviction and the wait for it went to a client
+    /// of the other thread, and the first one waited until a connection ended by itself.
+    #[test]
+    fn clients_of_two_threads_all_get_places() {
+        let limit = ConnectionLimit::new(4);
+        let accept = |limit: ConnectionLimit| async move {
+            for _ in 0..5_000 {
+                let mut slot = limit.acquire(client("192.0.2.1")).await;
+                tokio::spawn(async move { slot.unless_needed(pending::<()>()).await });
+            }
+        };
+        let threads = [limit.clone(), limit].map(|limit| {
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(accept(limit));
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     /// Whether somebody was asked to go, without waiting.
