@@ -237,8 +237,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
 		return unmatched_segment(pkt, REASON_COOKIE_BAD);
-	/* The segment is for the server that the connection will have: the task that moves it decides
-	 * the segment again. */
+	/* The segment is for the server that the connection will have: the task that moves it
+	 * decides the segment again. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
@@ -306,8 +306,8 @@ __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment with the first request is sent once more as such, when the connection moves or
-	 * by the client. */
+	/* The segment with the first request is sent once more as such, when the connection moves
+	 * or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_server(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
