@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::thread;
 
-use super::super::{Bucket4, Counted, Extent, Found, Shares, extent_for};
+use super::super::{Bucket4, Counted, Extent, FoundSession, Shares, extent_for};
 use super::*;
 
 const NOW: u32 = 1;
@@ -41,7 +41,7 @@ impl World {
         Table::new(&self.buckets, counted).within(Extent(Some(&self.extent)))
     }
 
-    fn find(&self, key: Words<1>) -> Option<Found<'_>> {
+    fn find(&self, key: Words<1>) -> Option<FoundSession<'_>> {
         self.table().find(&key, FlowHash::of(&key, SEED), NOW).map(|(_, found)| found)
     }
 
