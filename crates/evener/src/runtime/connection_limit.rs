@@ -180,6 +180,7 @@ impl SlotTable {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::future::pending;
+    use std::task::{Wake, Waker};
 
     use tokio::task::JoinHandle;
 
@@ -189,24 +190,34 @@ mod tests {
         address.parse().unwrap()
     }
 
-    /// A place that was free for a moment between an eviction and the wait for it went to a client
-    /// of the other thread, and the first one waited until a connection ended by itself.
-    #[test]
-    fn clients_of_two_threads_all_get_places() {
-        let limit = ConnectionLimit::new(4);
-        let accept = |limit: ConnectionLimit| async move {
-            for _ in 0..5_000 {
-                let mut slot = limit.acquire(client("192.0.2.1")).await;
-                tokio::spawn(async move { slot.unless_needed(pending::<()>()).await });
-            }
-        };
-        let threads = [limit.clone(), limit].map(|limit| {
-            std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-                runtime.block_on(accept(limit));
-            })
-        });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    /// A connection on another thread that leaves as soon as it is evicted, and a client there that
+    /// takes any place that is free.
+    struct OtherThread {
+        limit: ConnectionLimit,
+        evicted: Mutex<Option<OwnedSemaphorePermit>>,
+        taken: Mutex<Option<OwnedSemaphorePermit>>,
+    }
+
+    impl Wake for OtherThread {
+        fn wake(self: Arc<Self>) {
+            drop(self.evicted.lock().unwrap().take());
+            *self.taken.lock().unwrap() = Arc::clone(&self.limit.0.places).try_acquire_owned().ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn place_of_an_evicted_connection_goes_to_the_client_it_was_evicted_for() {
+        let limit = ConnectionLimit::new(1);
+        let mut slot = limit.acquire(client("192.0.2.1")).await;
+        let evicted = Mutex::new(slot._place.take());
+        let other = Arc::new(OtherThread { limit: limit.clone(), evicted, taken: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&other));
+        assert!(slot.poll_needed(&mut Context::from_waker(&waker)).is_pending());
+        let mut waiting = pin!(limit.acquire(client("192.0.2.2")));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert!(other.taken.lock().unwrap().is_none(), "the place is spoken for");
+        assert!(waiting.poll(&mut context).is_ready());
     }
 
     /// Whether somebody was asked to go, without waiting.
