@@ -64,8 +64,7 @@ pub(super) fn read(
     }
     let misspelt = written.is_none() && section.has("kind");
     let kind = written.map_or(default_kind(protocol, routed), Spanned::into_inner);
-    let word = KINDS.iter().find(|(_, named)| *named == kind).map(|(word, _)| *word);
-    section.scope().kind = word.filter(|_| !misspelt);
+    section.scope().kind = values::name_of(&KINDS, kind).filter(|_| !misspelt);
     let tls = tls(section, named || kind != CheckKind::Https);
     let http = http(section, tls.filter(|_| kind == CheckKind::Https));
     let (interval_ms, timeout_ms) = times(section);

@@ -53,7 +53,7 @@ impl MethodConfig {
         protocol: Protocol,
         placement: Placement,
     ) -> MethodConfig {
-        let method = section.get(&keys::METHOD, values::choice_of(&METHODS, words(), &METHODS_LATER));
+        let method = section.get(&keys::METHOD, values::choice_of(&METHODS, words, &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
         let reach = MethodConfig {
             written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),

@@ -48,7 +48,7 @@ pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, repor
 
 fn reporting(section: &mut Section<'_>) -> Reporting {
     let kind = section.word(&keys::KIND, &KINDS);
-    section.scope().kind = KINDS.iter().find(|(_, named)| *named == kind).map(|(word, _)| *word);
+    section.scope().kind = values::name_of(&KINDS, kind);
     let path = section.get(&keys::PATH, values::request_target);
     let port = section.number(&keys::PORT).map(Spanned::into_inner);
     if kind == ReportFormat::AgentCheck && section.key_span("port").is_none() {

@@ -89,7 +89,8 @@ impl<'d> Section<'d> {
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Complaint>,
     ) -> Option<Spanned<T>> {
         debug_assert!(self.keys.iter().any(|known| known.name == key.name), "{} {}", self.title, key.name);
-        self.accept(&format!("`{}`", key.name), self.value(key.name)?, read)
+        let value = self.value(key.name)?;
+        self.accept(&format!("`{}`", key.name), value, read)
     }
 
     /// The value of `key`, or `default`.

@@ -148,24 +148,24 @@ pub(super) fn choice<T: Copy>(
     choices: &'static [(&'static str, T)],
     later: &'static [&'static str],
 ) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
-    choice_of(choices, names(choices), later)
+    choice_of(choices, || names(choices), later)
 }
 
 /// The same, where hints have these names: another reader takes some values before this one does.
 pub(super) fn choice_of<T: Copy>(
     choices: &'static [(&'static str, T)],
-    names: Vec<&'static str>,
+    names: impl Fn() -> Vec<&'static str>,
     later: &'static [&'static str],
 ) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
     move |value| {
         let word = match value {
             DeValue::String(word) => word.as_ref(),
-            other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
+            other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names()))),
         };
         match choices.iter().find(|(name, _)| *name == word) {
             Some((_, choice)) => Ok(*choice),
-            None if later.contains(&word) => not_in_this_version(word, &names),
-            None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),
+            None if later.contains(&word) => not_in_this_version(word, &names()),
+            None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names())),
         }
     }
 }
@@ -173,6 +173,11 @@ pub(super) fn choice_of<T: Copy>(
 /// The names of these choices.
 pub(super) fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(name, _)| *name).collect()
+}
+
+/// The name of one of these choices.
+pub(super) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], choice: T) -> Option<&'static str> {
+    choices.iter().find(|(_, named)| *named == choice).map(|(name, _)| *name)
 }
 
 /// The names of all policies.

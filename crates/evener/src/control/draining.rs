@@ -47,6 +47,7 @@ pub(super) fn drained(
         (OperatorState::Ready, true, ServerOwner::Name) => format!("{full} is given again"),
     }
 }
+
 /// Why a server can't be drained.
 pub(super) fn not_drainable(director: &Director, meant_server: &ServerName, why: NotDrainable) -> OrderError {
     let ServerName { service, server } = meant_server;
