@@ -153,7 +153,7 @@ fn every_path_of_the_architecture_is_there() {
     let mut places = vec![root(), root().join("crates"), root().join("crates/core/src")];
     places.extend(["core", "evener", "dataplane", "sim", "lab"].map(|name| root().join("crates").join(name)));
     let (mut count, mut missing) = (0, Vec::new());
-    for name in ["ARCHITECTURE.md", "README.md", "docs/developers/overview.md"] {
+    for name in ["ARCHITECTURE.md", "README.md", "docs/developers/overview.md", "docs/developers/parts.md"] {
         let text = fs::read_to_string(root().join(name)).unwrap();
         for path in text.split('`').skip(1).step_by(2) {
             let is_path = path.contains('/')

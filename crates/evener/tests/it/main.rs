@@ -2,7 +2,7 @@
 //! links all of the product.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
-#![allow(missing_docs, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 mod admin;
 mod book;
