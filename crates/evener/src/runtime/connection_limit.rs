@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::unconstrained;
 
 use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
@@ -56,7 +57,9 @@ impl ConnectionLimit {
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never
     /// more than there is room for, so this waits until he is gone.
     pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
-        let mut place = pin!(Arc::clone(&self.0.places).acquire_owned());
+        // Without a budget: a task that has used its own up would find no place where there are
+        // some, and evict a client for nothing.
+        let mut place = pin!(unconstrained(Arc::clone(&self.0.places).acquire_owned()));
         // The semaphore has this client in its queue before another connection is evicted: else the
         // place that becomes free could go to a third client, for whom nobody was evicted.
         let mut waiting = None;
@@ -228,6 +231,18 @@ mod tests {
     /// Sits until the place is needed.
     fn sit(mut slot: ConnectionSlot) -> JoinHandle<()> {
         tokio::spawn(async move { slot.unless_needed(pending::<()>()).await.unwrap_or_default() })
+    }
+
+    #[tokio::test]
+    async fn task_without_budget_evicts_nobody_while_places_are_free() {
+        // A task's budget is 128 operations.
+        const CLIENTS: usize = 1_000;
+        let limit = ConnectionLimit::new(CLIENTS);
+        let mut slots = Vec::new();
+        for _ in 0..CLIENTS {
+            slots.push(limit.acquire(client("192.0.2.1")).await);
+        }
+        assert!(!slots.iter_mut().any(is_needed));
     }
 
     #[tokio::test]
