@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The part that the kernel's side and the control plane share: map keys, values, counters. Rust's
- * types are made from this file's BTF, its constants from this file's text. A build fails where
- * they differ from those of `core`, and where Rust has no use for one: what C alone knows stands
- * elsewhere.
+ * Interface of the BPF programs and the control plane: map keys, values and counters. The build
+ * generates Rust types from the BTF of this file and Rust constants from its text. It fails if they
+ * differ from those of `core`, or if Rust doesn't use one: types that only C uses are defined in
+ * other headers.
  */
 #ifndef EVENER_ABI_H
 #define EVENER_ABI_H
@@ -11,9 +11,9 @@
 #include <linux/types.h>
 #include "net/ip.h"
 
-/* A running data plane with another number is not adopted. */
+/* The daemon doesn't adopt a running data plane with another version. */
 #define ABI_VERSION 17
-/* Had no `extents`, and else the same: its sessions are carried over. */
+/* Version without `extents` and otherwise the same: the daemon copies its sessions. */
 #define ABI_WITHOUT_EXTENTS 15
 
 /* core/src/path/tables.rs */
@@ -22,11 +22,11 @@
 #define SERVICE_SERVERS_MAX 256
 #define SERVER_SLOTS 4096
 #define NO_SERVER 0
-#define ALL_FULL SERVER_SLOTS /* each server has as many sessions as it may have */
+#define ALL_FULL SERVER_SLOTS /* every server has reached its session limit */
 /* core/src/path/select.rs */
 #define EXPLORING 32
 #define GAIN_UNIT 256
-/* a score says by how many of these parts a server's load is above the least of its service's */
+/* a server's score: its load above the lowest load of the service, in units of 1/SCORE_UNIT */
 #define SCORE_UNIT 16
 #define VIP_PLACES 1024
 #define SERVICES_MAX 64
@@ -34,8 +34,7 @@
 #define VIP_IDS 256
 #define BEHIND_MAX 8
 #define RETURN_PLACES 8192
-/* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon
- * found. */
+/* Large enough that a multiplier that maps PEERS_MAX peers to distinct places is found quickly. */
 #define PEER_PLACES 65536
 
 /* core/src/path/sessions */
@@ -51,7 +50,7 @@
 #define LATER_LOOKED_MAX 256
 #define CLASSES 8
 #define NO_ROUTE 0xffff
-/* Of all services, while they are changed: those in force and those to come. */
+/* For all services together. During a change it has room for the old and the new routes. */
 #define ROUTE_ENTRIES 131072
 
 /* core/src/path/ports.rs */
@@ -166,29 +165,29 @@ enum session_state {
 	STATE_UDP_ANSWERED = 14,
 	STATE_SERVER_CLOSED = 15,
 };
-/* Idle times: a state's lower three bits name its own. */
+/* Number of idle timeouts of a VIP. The lower three bits of a session's state select one. */
 #define STATES 8
-/* No session's state names the first two: of the state that a VIP's sessions are at work in, how
- * much of its time must be left that a packet needn't note it anew, and how much more there may
- * be. */
+/* The first two indexes of `idle` belong to no session state. They bound the remaining lifetime of
+ * an established session within which a packet needn't refresh it: the minimum, and the width of
+ * the range above that minimum. */
 #define IDLE_LEAST 0
 #define IDLE_STEP 1
-/* The furthest that an expiry is ahead, in ticks. */
+/* Maximum remaining lifetime of a session, in ticks. */
 #define LIFE_MAX (1 << 30)
 
-/* Set before loading; a program's constants to the verifier and the JIT. */
+/* Set before the programs are loaded. The verifier and the JIT treat them as constants. */
 struct settings {
 	__u32 abi_version;
 	__u32 buckets;
 	__u64 seed[2];
-	__u64 jiffy_ns; /* 0: what `given_now` says is the time, for tests */
+	__u64 jiffy_ns; /* 0 in tests: `given_now` is the time */
 	__u32 buckets6;
-	__u32 fib_parts; /* of each CPU, of the cache of the kernel's routes */
+	__u32 fib_parts; /* number of parts of each CPU's next-hop cache */
 	__u64 ring_seed[2];
 };
 
-/* The key by which a packet is recognised. In network byte order, as the packet has it; of an
- * IPv6 address address_digest() in maps.h. */
+/* Destination of a packet, in network byte order. `address` of an IPv6 VIP is address_digest() of
+ * its address (maps.h). */
 struct vip_key {
 	__be32 address;
 	__be16 port;
@@ -196,18 +195,18 @@ struct vip_key {
 	__u8 v6;
 };
 
-/* Of a VIP. */
-#define VIP_RING_HALF 1 /* half of the service's rings in use */
+/* Flags of a VIP. */
+#define VIP_RING_HALF 1 /* the active half of the service's ring */
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
-#define VIP_HANDOFF 8 /* `handoffs` has more of it */
-/* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
+#define VIP_HANDOFF 8 /* the VIP has an entry in `handoffs` */
+/* with VIP_HANDOFF: later requests are read too; `later` of struct handoff has the action */
 #define VIP_LATER 16
 
 /*
- * Value of `vips`, one cache line; all zero where there is none. The control plane finds a
- * multiplier that gives each VIP a place of its own, so a look-up reads one place. `commit` names
- * the multiplier and the half of the map in force: one store switches every VIP and ring at once.
+ * Value of `vips`: one cache line, all zero in an empty place. The control plane finds a multiplier
+ * that maps each VIP to a place of its own, so a lookup reads one place. `commit` has the
+ * multiplier and the active half of the map: one store switches all VIPs and rings at once.
  */
 struct vip {
 	struct vip_key key;
@@ -215,29 +214,28 @@ struct vip {
 	__u16 service;
 	__u8 pick;
 	__u8 flags;
-	__u16 own; /* slot of this host where every host decides, else NO_SERVER */
-	__u32 idle[STATES]; /* in ticks of 2^20 ns, by the lower bits of the session's state */
+	__u16 own; /* this host's server slot without a director; NO_SERVER on a director */
+	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the session's state */
 	struct ip address6; /* zeros for IPv4 */
 } __attribute__((aligned(64)));
 
 /*
- * Value of `handoffs`: how a VIP's connections are accepted, and what a client's wish is looked up
- * by. At the same place as the VIP in `vips`.
+ * Value of `handoffs`: parameters of the handshake with clients of a VIP, and of the lookup of
+ * their requests. Index: that of the VIP in `vips`.
  */
 struct handoff {
-	__u64 ring_halves; /* half of each ring in use: routes name other rings as well */
+	__u64 ring_halves; /* bit n: the active half of ring n; routes may select any ring */
 	__u32 multiplier[2]; /* of the hash of hosts and paths */
-	__u32 generation; /* of the service's routes */
+	__u32 generation; /* of the service's entries in `routes` */
 	__u16 mss;
-	__u16 punt; /* server slot */
+	__u16 punt; /* server slot of the daemon on this host */
 	__u16 complex_from;
 	__u16 default_ring;
 	__u16 later; /* enum later */
-	__u16 held; /* server slot: nobody's, while connections move */
+	__u16 held; /* server slot of connections that are being moved */
 };
 
-/* Key of `routes`. Each service's routes have a generation of their own, and so do they after a
- * change. */
+/* Key of `routes`. The generation differs between services, and changes with a service's routes. */
 struct route_key {
 	__u64 host;
 	__u64 path;
@@ -245,7 +243,7 @@ struct route_key {
 	__u32 pad;
 };
 
-/* Value of `routes`, by class: core/src/path/content/routes.rs, RouteEntry */
+/* Value of `routes`; index: enum class. core/src/path/content/routes.rs, RouteEntry */
 struct route_entry {
 	__u16 route[CLASSES];
 	__u16 ring[CLASSES];
@@ -259,14 +257,14 @@ struct address_key {
 
 #define ADDRESS_SERVICE 1
 #define ADDRESS_ANNOUNCED 2 /* the director answers ARP or neighbour discovery for it */
-#define ADDRESS_ENDPOINT 4 /* a server's, which answers through the director */
+#define ADDRESS_ENDPOINT 4 /* address of a server that replies through the director */
 
 /* Value of `addresses`. */
 struct address {
 	__u32 flags;
 };
 
-/* Key of `endpoints`: where answers come from that go through the director. */
+/* Key of `endpoints`: source of the replies that servers send through the director. */
 struct endpoint_key {
 	struct ip address;
 	__be16 port;
@@ -274,6 +272,7 @@ struct endpoint_key {
 	__u8 v6;
 };
 
+/* VIP and server slot that an endpoint belongs to. */
 struct behind {
 	__u16 vip;
 	__u16 server;
@@ -285,59 +284,61 @@ struct endpoint {
 	struct behind behind[BEHIND_MAX];
 };
 
-/* Value of `returns`: the VIP and the server of an endpoint that is one server's of one VIP
- * alone; zeros for others, and where another endpoint has the place. A hint: the server's entry
- * says whether it is so. */
+/* Value of `returns`: VIP and server of an endpoint that belongs to one server of one VIP. Zeros if
+ * it belongs to several. Two endpoints may share a place, so the reader compares the endpoint with
+ * the server's entry. */
 struct hint {
 	__u16 vip;
 	__u16 server;
 };
 
-/* Value of `rings`; index: service * 2 + half. Written while the other half is in force. */
+/* Value of `rings`; index: service * 2 + half. The control plane writes the inactive half. */
 struct ring {
 	__u32 order_len;
 	__u32 hash_len; /* 0 or HASH_SLOTS */
 	__u16 order[ORDER_MAX];
 	__u16 hash[HASH_SLOTS];
-	__u16 second[HASH_SLOTS]; /* PICK_TWO: the other candidate; NO_SERVER where there is none */
+	__u16 second[HASH_SLOTS]; /* PICK_TWO: the second candidate, or NO_SERVER */
 	__u16 pad[2];
 };
 
 #define SERVER_PRESENT 1
 #define SERVER_UP 2
 #define SERVER_LOCAL 4
-/* core/src/path/tables.rs, Forwarding; without NAT or TUNNEL it is Link */
+/* core/src/path/tables.rs, Forwarding; layer 2 (Link) if neither NAT nor TUNNEL is set */
 #define SERVER_NAT 8
 #define SERVER_SOURCE_NAT 16
 #define SERVER_TUNNEL 32
 #define SERVER_GUE 64
-#define SERVER_V6 128 /* of `to` and `own` */
-#define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
-/* of SERVER_LOCAL: application space, which reads what is not decided here */
+#define SERVER_V6 128 /* `to` and `own` are IPv6 addresses */
+#define SERVER_LAST 256 /* with SERVER_GUE: the receiver must not pass the packet on */
+/* with SERVER_LOCAL: the packet goes to the daemon, which reads the request and decides */
 #define SERVER_PUNTED 512
-#define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
-/* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
+#define SERVER_BLACKHOLE 1024 /* packets are dropped: slot of connections that are being moved */
+/* with SERVER_GUE: the header has the number of hosts that passed the packet on (net/mark.h) */
 #define SERVER_MARKED 2048
 
-/* Value of `previous`; index: service. Who may know a flow that has no session, by the table of
- * before the last drain or change of hosts; zeros where that is who `hash` names, or nobody. */
+/* Value of `previous`; index: service. The hash table before the last drain or change of hosts: its
+ * server may have the session of a flow that this host doesn't know. NO_SERVER where that table
+ * selects the same server as `hash`, or none. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];
 };
 
-/* Value of `servers`, one cache line; index: server slot. Each 64-bit word is written at once. */
+/* Value of `servers`, one cache line; index: server slot. Writers store each 64-bit word
+ * atomically. */
 struct server {
-	__u8 dst[6]; /* with the next, the beginning of a frame */
+	__u8 dst[6]; /* `dst` and `src` are laid out as the start of a frame */
 	__u8 src[6];
 	__u16 flags;
 	__u16 weight;
 	__u32 ifindex;
-	__be16 port; /* NAT: the server's own */
-	__u16 mtu; /* NAT, TUNNEL: the longest packet on the way, outer headers included */
+	__be16 port; /* NAT: the server's port */
+	__u16 mtu; /* NAT, TUNNEL: path MTU to the server, outer headers included */
 	__u64 identity;
-	struct ip to; /* NAT: the server's own address; TUNNEL: the outer destination */
-	struct ip own; /* NAT: the director's own address towards it; TUNNEL: the outer source */
+	struct ip to; /* NAT: the server's address; TUNNEL: the outer destination */
+	struct ip own; /* NAT: the director's address on the server's side; TUNNEL: the outer source */
 } __attribute__((aligned(64)));
 
 /* Value of `interfaces`; index: ifindex modulo INTERFACE_PLACES. */
@@ -348,15 +349,14 @@ struct interface {
 	__u32 pad2;
 } __attribute__((aligned(8)));
 
-/* Value of `shares`, by VIP id: of the session table, the assured sessions that are the VIP's
- * own, and that it has. */
+/* Value of `shares`; index: VIP id. */
 struct share {
-	__u64 own;
-	__u64 assured;
+	__u64 own; /* assured sessions that the session table reserves for the VIP */
+	__u64 assured; /* assured sessions that the VIP has */
 };
 
-/* Session: the key is client address, client port and VIP id; the value from the top is expiry
- * (32 bits), mark (12), state (4) and server slot (16). */
+/* Session. Fields of the key: client address, client port, VIP id. Fields of the value from the
+ * highest bit: expiry (32 bits), mark (12), state (4), server slot (16). */
 struct session {
 	__u64 key;
 	__u64 value;
@@ -367,9 +367,9 @@ struct bucket {
 	struct session slot[BUCKET_SESSIONS];
 };
 
-/* A session whose client has an IPv6 address, or (in `ports`) a port's holder: the client's
- * address in two words, of IPv4 mapped; port and VIP id in the third. All are numbers, not
- * bytes. */
+/* Session of an IPv6 client, or (in `ports`) the session that a source port is allocated to. The
+ * first two words of the key are the client's address, IPv4-mapped if it is an IPv4 address; the
+ * third has client port and VIP id. All are in host byte order. */
 struct session6 {
 	__u64 key[3];
 	__u64 value;
@@ -384,7 +384,7 @@ struct bucket6 {
 struct fragment_key {
 	struct ip src;
 	struct ip dst;
-	__u32 id; /* a number */
+	__u32 id; /* in host byte order */
 	__u8 protocol;
 	__u8 v6;
 	__u16 pad;
@@ -395,12 +395,12 @@ struct track {
 	__u32 expires;
 	__u16 server;
 	__u16 vip;
-	__u16 port; /* a number */
+	__u16 port; /* in host byte order */
 	__u16 first_end;
 	__u32 answer;
 };
 
-/* A record of `held`, for user space. */
+/* Record of the ring buffer `held`: a frame that the daemon buffers. */
 struct held {
 	__u32 ifindex;
 	__u32 len;
@@ -415,8 +415,8 @@ struct held {
 /* The subscriptions to events. */
 struct watch {
 	__u64 what;
-	__u64 lost; /* events that found no room */
-	struct ip client[CLIENTS_MAX]; /* of IPv4 mapped; each place has one, if any has */
+	__u64 lost; /* events dropped because the ring buffer was full */
+	struct ip client[CLIENTS_MAX]; /* IPv4-mapped if IPv4; unused places repeat an address */
 };
 
 enum event_kind {
@@ -432,7 +432,8 @@ enum told_verdict {
 	TRACED_HOLD = 3,
 };
 
-/* A record of `events`: of a packet without a head, of a connection with as much as there is. */
+/* Record of the ring buffer `events`. EVENT_CONNECTION has the start of the request in `head`;
+ * EVENT_PACKET has none. */
 struct event {
 	__u64 at_ns;
 	struct ip src, dst;
@@ -440,12 +441,12 @@ struct event {
 	__u32 latency_ns;
 	__u16 server;
 	__u16 route; /* or NO_ROUTE */
-	__u16 len; /* of the IP packet */
+	__u16 len; /* length of the IP packet */
 	__u8 kind;
 	__u8 v6;
 	__u8 verdict;
 	__u8 reason;
-	__u8 also_counted; /* a reason, or 0 */
+	__u8 also_counted; /* second reason that was counted, or 0 */
 	__u8 protocol;
 	__u8 flags;
 	__u8 pad;

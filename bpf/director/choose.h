@@ -10,13 +10,14 @@
 
 /* The server selected for a packet. */
 struct selected {
-	__u64 session; /* as it now is; 0 if there is none */
+	__u64 session; /* value of the session after this packet; 0 if there is none */
 	__u16 server;
 	bool new_session;
-	__u8 also_counted; /* a reason counted beside the verdict, or 0 */
+	__u8 also_counted; /* second reason to count, or 0 */
 };
 
-/* The server of a flow without a session; on a director the one of before the last drain. */
+/* Returns the server of a flow without a session. A director prefers the hash table before the last
+ * drain, which knew that flow. */
 static __always_inline __u16 by_tables(__u32 service, __u32 half, __u64 ring_hash, __u32 own)
 {
 	if (own == NO_SERVER) {
@@ -29,8 +30,8 @@ static __always_inline __u16 by_tables(__u32 service, __u32 half, __u64 ring_has
 }
 
 /*
- * The server of a packet that no session is known of and that begins none, and from bit 16 on what
- * to count beside. Not inlined, as all that packets with a session don't need.
+ * Selects a server for a packet that has no session and opens none. Bits 16 and above of the result
+ * are the reason to count. Not inlined: packets with a session don't need this code.
  */
 __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
 {
@@ -81,7 +82,7 @@ static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, c
 	}
 }
 
-/* True if a session holds against a SYN that another host seems to have passed on. */
+/* True if a session takes precedence over a SYN that another host seems to have passed on. */
 static __always_inline bool stands(const struct flow *flow, __u64 value)
 {
 	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));
@@ -103,8 +104,8 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	if (server == NO_SERVER || server == ALL_FULL || (known && stands(flow, found->value)))
 		return;
 	selected->new_session = true;
-	/* A packet that goes by the hash needs no session. Only an old one must not stand against
-	 * that, so it is changed. */
+	/* A stateless service forwards by the hash and needs no session. An existing session would
+	 * override the hash, so that session is updated. */
 	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
 		return;
 	value = with_mark(value_in(flow, server, flow->udp ? STATE_UDP_NEW : STATE_NEW), first_mark(flow));
@@ -115,14 +116,14 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		selected->server = by_tables(vip->service, vip->flags, ring_hash, vip->own);
 }
 
-/* Returns the server's entry, or NULL where there is none. */
+/* Selects the packet's server. Returns the server's entry, or NULL if there is none. */
 static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct selected *selected)
 {
 	const struct vip *vip = flow->vip;
 	struct found found = {};
 	bool known = find_flow(flow, &found);
 
-	/* Not before: what is known early stands on the stack for long. */
+	/* Set late: a value that is set earlier stays on the stack during the lookup. */
 	flow->arrival = arrival_of(vip, packet->ethernet);
 	if (known) {
 		struct server *server = present_server(value_server(found.value));

@@ -10,7 +10,8 @@
 #include "director/head.h"
 #include "director/hello.h"
 
-/* In place of a hash: any host or path; and the first of all routes with one host pattern. */
+/* Values in place of a hash. ANY matches any host or path. PRESENT as path has the number of the
+ * first route with a host pattern. */
 #define ANY (1ULL << 63)
 #define PRESENT (ANY | PART)
 
@@ -82,7 +83,7 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	return r->is_asked;
 }
 
-/* State of the search for a later request: the part that the next byte belongs to. */
+/* State of the search for a later request: the element that the next byte belongs to. */
 enum begins {
 	BEGINS_LINE, /* empty lines before the request */
 	BEGINS_METHOD,
@@ -183,8 +184,8 @@ __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u
 	return r->at;
 }
 
-/* Looks up the routes with one host pattern. Stores the first one that matches in `reading`, if it
- * precedes the route found so far. */
+/* Looks up the routes with one host pattern. Stores the first match in `reading` if it precedes the
+ * match found so far. */
 __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 generation)
 {
 	struct route_key key = { .host = host, .path = PRESENT, .generation = generation };
@@ -212,11 +213,11 @@ __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 gene
 	return 0;
 }
 
-/* Result of find_ring() if a complex route may precede: such routes need user space to decide. */
+/* Result of find_ring() if a complex route may come before the match. The daemon decides then. */
 #define NO_RING 0x10000
 
-/* Returns the ring of the request in `reading`: that of the first route that matches, or else the
- * default one. `complex_from` is the number of the first complex route. */
+/* Returns the ring of the request in `reading`: that of the first matching route, else
+ * `default_ring`. `complex_from` is the number of the first complex route. */
 __attribute__((noinline)) int find_ring(struct scratch *at, __u32 generation, __u32 complex_from, __u32 default_ring)
 {
 	struct reading *r;

@@ -28,14 +28,14 @@ __attribute__((noinline)) int send_to_server(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* The reason counts where the packet goes on. */
+	/* The second reason is counted only if the packet is forwarded. */
 	also_counted = pkt->also_counted;
 	pkt->also_counted = 0;
 	server = present_server(pkt->server);
 	vip = find_vip_by_id(pkt->vip);
 	if (!server || !vip)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* A packet without a known session couldn't be answered either. */
+	/* Without a session the server's reply couldn't be translated back. */
 	if (server->flags & SERVER_NAT && !pkt->session) {
 		__u32 reason = also_counted ? also_counted : REASON_NO_SESSION;
 
@@ -55,7 +55,7 @@ __attribute__((noinline)) int send_to_server(context *ctx, struct scratch *at)
 	return deliver(ctx, at, server);
 }
 
-/* Notes the selection for send_to_server(). */
+/* Stores the selection for send_to_server(). */
 static __always_inline int note_selected(const struct packet *packet, const struct flow *flow,
 				  const struct selected *selected, __u32 frame_bytes)
 {
@@ -74,7 +74,7 @@ static __always_inline int note_selected(const struct packet *packet, const stru
 	return selected->server == NO_SERVER ? STEP_HAND_OFF : STEP_SEND_TO_SERVER;
 }
 
-/* The whole frame, of which the first buffer may hold only a part. */
+/* Length of the whole frame. The first buffer may hold only a part of it. */
 static __always_inline __u32 whole_len(context *ctx, const struct packet *packet)
 {
 	__u32 here = ctx->data_end - ctx->data;
@@ -82,14 +82,14 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
 	return packet->l3 + packet->len > here ? frame_len(ctx) : here;
 }
 
-/* As send_to_server(), on the short ways where they will do. */
+/* Does the same as send_to_server(), by the code of the fast path if the packet permits it. */
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
 					const struct selected *selected, const struct server *server)
 {
 	__u32 flags = server->flags & ~SERVER_UP & 0xffff;
 	void *frame = bytes_at(ctx, 0, SHORT_LEN);
 
-	/* Most that begin a session. */
+	/* Taken by most packets that open a session. */
 	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
 	    (selected->session || flags & SERVER_TUNNEL) && fast_path_may_send(ctx, frame, server, flags)) {
 		count_server(selected->server, whole_len(ctx, packet), selected->new_session);
@@ -104,7 +104,8 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 		return with_reason(VERDICT_PASS, REASON_LOCAL);
 	}
 	rewrite_link(packet->ethernet, server->src, server->dst);
-	/* Forwarded packets are the sum of the servers' own. */
+	/* Forwarded packets have no counter of their own: it is the sum of the servers'
+	 * counters. */
 	if (server->ifindex == frame_ingress(ctx))
 		return frame_back(ctx);
 	frame_leave(ctx);
@@ -145,7 +146,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	server = choose(packet, &flow, &selected);
 	if (!server)
 		return with_reason(VERDICT_DROP, selected.server == ALL_FULL ? REASON_SERVERS_FULL : REASON_NO_SERVER);
-	/* For emit_trace(). */
+	/* Read by emit_trace(). */
 	at->pkt.server = selected.server;
 	at->pkt.also_counted = selected.also_counted;
 	return send_segment(ctx, packet, &flow, &selected, server);
@@ -158,8 +159,9 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
 	return find_vip(vip_bits(packet->dst4, packet->port, packet->protocol));
 }
 
-/* Leaves the verifier one way on with a packet, and not one for each through parse(). False
- * where the frame has no room for IPv4's header, which it has. */
+/* Hides the parsed values from the verifier, so that it checks the following code once and not once
+ * for each path through parse(). Returns false if the frame is shorter than an IPv4 header, which
+ * parse() has excluded. */
 static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 {
 	__u32 unknown = frame_ingress(ctx);
@@ -173,8 +175,8 @@ static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 	return packet->ethernet;
 }
 
-/* The slow path, which any packet may take. Not inlined: what it has on the stack would else be
- * there beside that of the rest. */
+/* First step of the slow path. Not inlined: its variables would need stack during the later steps
+ * too. */
 __attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -203,8 +205,7 @@ __attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 	case PARSED_ARP_REQUEST: {
 		struct ip asked = { { packet.arp->target_ip } };
 
-		/* A sender that claims the address itself is no question but a conflict (RFC
-		 * 5227). */
+		/* A request from the address itself is an address conflict (RFC 5227). */
 		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
 		    packet.arp->sender_ip == asked.word[0])
 			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
@@ -226,7 +227,7 @@ __attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 	}
 }
 
-/* The steps of the slow path, each of which names the next one, to the verdict. */
+/* Runs the steps of the slow path. Each step returns the next one, the last returns the verdict. */
 static __always_inline int take_steps(context *ctx, struct scratch *at)
 {
 	int step = first_step(ctx, at);
@@ -264,8 +265,8 @@ static __always_inline int take_steps(context *ctx, struct scratch *at)
 	return step;
 }
 
-/* Counts the reason, and returns the verdict for the kernel. Not inlined, and the fast path is:
- * that needs its registers for itself. */
+/* Runs the slow path, counts its reason and returns the kernel's verdict. Not inlined: the fast
+ * path needs all registers. */
 __attribute__((noinline)) int slow_path(context *ctx)
 {
 	struct scratch *at = scratch_here();

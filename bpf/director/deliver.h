@@ -7,7 +7,7 @@
 #include "director/fragment.h"
 #include "director/tunnel.h"
 
-/* The two ends that a client's packet has towards a server that is reached by NAT. */
+/* Computes the new addresses and ports of a client's packet to a server by NAT. */
 static __always_inline void ends_towards(const struct server *server, __u16 port, struct ends *ends)
 {
 	*ends = (struct ends){ .has_dst = true, .dst = server->to, .dst_port = server->port };
@@ -18,7 +18,8 @@ static __always_inline void ends_towards(const struct server *server, __u16 port
 	}
 }
 
-/* True if a packet fits a way of `most` bytes; else sets the verdict, or the next step. */
+/* True if a packet fits a path MTU of `most` bytes and its time to live permits forwarding.
+ * Otherwise stores the verdict or the next step. */
 static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, int *verdict)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -37,7 +38,7 @@ static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, i
 	return false;
 }
 
-/* Counts a packet to its server, and a session if it begins one. */
+/* Adds a packet to the counters of its server, and a session if the packet opens one. */
 static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_session)
 {
 	struct server_stats *stats = bpf_map_lookup_elem(&server_stats, &slot);
@@ -49,7 +50,8 @@ static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_sessi
 	stats->connections += new_session;
 }
 
-/* A packet is sent to its server. The sum of the servers' counts is that of forwarded packets. */
+/* Counts a packet that is sent to its server. Forwarded packets have no reason: the sum of the
+ * servers' counters is their number. */
 static __always_inline int delivered(const struct packet_context *pkt, int verdict)
 {
 	if (!pkt->reason)
@@ -57,7 +59,7 @@ static __always_inline int delivered(const struct packet_context *pkt, int verdi
 	return with_reason(verdict, pkt->reason);
 }
 
-/* Sends a packet to a server behind a tunnel or NAT. Not inlined: layer two goes without it. */
+/* Sends a packet to a server by tunnel or NAT. Not inlined: packets by layer 2 don't need it. */
 __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt;
@@ -88,7 +90,7 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 
-/* Sends any packet to a server. */
+/* Sends a packet to a server by its forwarding method. */
 static __always_inline int deliver(context *ctx, struct scratch *at, const struct server *server)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -109,10 +111,10 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 
-/* The upper half of the one network that link-local addresses are in. */
+/* Upper 64 bits of link-local addresses (RFC 4291, section 2.5.6). */
 #define LINK_LOCAL (0xfe80ULL << 48)
 
-/* A MAC as a number, from what mac_bits() made of it. */
+/* Converts the result of mac_bits() to a 48-bit number. */
 static __always_inline __u64 mac_number(__u64 bits)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -123,8 +125,8 @@ static __always_inline __u64 mac_number(__u64 bits)
 }
 
 /*
- * Makes a session's key that of the port which stands for its client: where the packet's sender is,
- * if it has a link-local address. Whether what the server answers would find it.
+ * Changes a session's key to its key in `ports`: for a client with a link-local address it includes
+ * the client's interface and MAC. False if the server's reply couldn't reach the client.
  */
 static __always_inline bool put_near(context *ctx, const struct packet_context *pkt, const struct server *server,
 				     struct key6 *key)
@@ -135,7 +137,7 @@ static __always_inline bool put_near(context *ctx, const struct packet_context *
 		return true;
 	if (key->word[0] != LINK_LOCAL || pkt->l3 != ETH_HLEN || frame_tags(ctx))
 		return false;
-	/* The server answers on its own link. */
+	/* Without source NAT the server replies on its own link. */
 	if (!(server->flags & SERVER_SOURCE_NAT))
 		return server->ifindex == frame_ingress(ctx);
 	key->word[0] |= mac >> 32 << 32 | frame_ingress(ctx);
@@ -143,7 +145,7 @@ static __always_inline bool put_near(context *ctx, const struct packet_context *
 	return true;
 }
 
-/* The port that a session has towards a server, its slot found; 0 if it has none. */
+/* Returns the source port allocated to a session, and its slot in `found`; 0 if it has none. */
 static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {
 	if (!find(ports_of(server), key, hash, now, found))
@@ -151,7 +153,7 @@ static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u
 	return FIRST_PORT + found->slot - server % PORT_POOLS * PORTS;
 }
 
-/* The port that stands for the client of a session; 0 if there is none for it. */
+/* Returns the source port of a session, allocated if necessary; 0 if none is free. */
 static __always_inline __u16 hidden_port(const struct vip *vip, const struct key6 *key, __u64 hash, __u64 session,
 					 __u32 now)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* Runs where decisions are made, on every interface that service traffic comes in by. */
+/* The director's XDP program, attached to every interface that receives service traffic. */
 #include "director/decide.h"
 
 SEC("xdp.frags")
@@ -8,7 +8,7 @@ int director(struct xdp_md *ctx)
 	return decide(ctx);
 }
 
-/* For the other end of a veth pair: a frame sent out of a veth by XDP arrives only where the
+/* For the peer of a veth interface: a frame that XDP sends out of a veth is received only if the
  * peer has an XDP program too. */
 SEC("xdp")
 int pass_all(struct xdp_md *ctx)
@@ -16,14 +16,15 @@ int pass_all(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* The clock that sessions go by, for the control plane, which can't read jiffies. */
+/* Returns the time that session expiry uses. The control plane runs it, as it can't read
+ * jiffies. */
 SEC("xdp")
 int clock(struct xdp_md *ctx)
 {
 	return ticks_now();
 }
 
-/* Never run: keeps in the object a map that only the control plane uses. */
+/* Never run. Refers to a map that only the control plane uses, to keep it in the object file. */
 SEC("xdp")
 int describe(struct xdp_md *ctx)
 {
@@ -32,7 +33,7 @@ int describe(struct xdp_md *ctx)
 	return bpf_map_lookup_elem(&about, &first) ? XDP_PASS : XDP_ABORTED;
 }
 
-/* Names every type of abi.h that no map or constant names, so that BTF has them. */
+/* Types of abi.h that no map uses. The variables make the compiler emit their BTF. */
 const volatile enum reason abi_reason = REASON_FORWARDED;
 const volatile enum pick abi_pick = PICK_HASH;
 const volatile enum later abi_later = LATER_STAY;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* The director where TC serves better than XDP: see frame.h. It uses the other object's maps. */
+/* The director's TC program, for interfaces without native XDP (frame.h). It uses the maps of
+ * director.bpf.c. */
 #define EVENER_TC
 #include "director/decide.h"
 

@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The fast path: core/src/path/decide/fast_path.rs. Whole, untagged packets of sessions that are at
- * work and are as they will be after the packet, and those that are for no service. It does what
- * the slow path does, in few enough instructions that the processor has begun with the next packet
- * while it waits for this one's session; nothing is changed or counted before it is known that it
- * will do. A test holds it to a number of instructions (dataplane/tests/differential/budget.rs).
+ * The fast path: core/src/path/decide/fast_path.rs. It handles whole, untagged packets of two
+ * kinds: those of an established session that the packet doesn't change, and those for no service.
+ * Its results equal those of the slow path. It is short enough that the processor starts with the
+ * next packet while it waits for the memory of this packet's session. It changes and counts nothing
+ * until it is certain to handle the packet. A test limits the number of its instructions
+ * (dataplane/tests/differential/budget.rs).
  */
 #ifndef EVENER_FAST_PATH_H
 #define EVENER_FAST_PATH_H
 
 #include "director/reply.h"
 
-/* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames
- * are seldom shorter. */
+/* Minimum number of contiguous bytes of a frame: up to the end of the TCP header. UDP frames are
+ * rarely shorter. */
 #define SHORT_LEN (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
 
-/* Fields of a frame, in one load each: of packed structs the compiler loads bytes. */
+/* Fields of a frame. Each is one load, while the compiler reads packed structs byte by byte. */
 #define BYTE_AT(at) (*(__u8 *)(frame + (at)))
 #define HALF_AT(at) (*(__be16 *)(frame + (at)))
 #define WORD_AT(at) (*(__be32 *)(frame + (at)))
 
-/* A verdict and its reason, which is counted. */
+/* Counts the reason and returns the verdict. */
 static __always_inline int settle_short(int verdict, __u32 reason)
 {
 	count_reason(reason);
 	return (__s8)verdict;
 }
 
-/* The frame has this destination, and its source is no group's: in one comparison, where bytes
- * stand so. */
+/* True if the frame's destination is `own` and its source isn't a group address. One comparison on
+ * little-endian machines. */
 static __always_inline bool is_for(void *frame, const struct interface *own)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	/* Six bytes, and the lowest bit of the seventh, which is zero in `own`. */
+	/* Six bytes and the lowest bit of the seventh. The seventh byte of `own` is zero. */
 	__u64 differs = (*(__u64 *)frame ^ *(const __u64 *)own) << 15;
 
 	hide(differs);
@@ -42,7 +43,7 @@ static __always_inline bool is_for(void *frame, const struct interface *own)
 #endif
 }
 
-/* The rest of a key's bucket, where it isn't at home. */
+/* Searches the rest of a bucket for a key that isn't in its home place. */
 static __always_inline struct session *look_round(struct bucket *bucket, __u64 key, __u32 home)
 {
 	__u32 place = home;
@@ -61,14 +62,14 @@ static __always_inline struct session *look_at(struct bucket *bucket, __u64 key,
 
 	if (!bucket)
 		return 0;
-	/* By bytes: the compiler else keeps place and slot, each on the stack. */
+	/* Byte arithmetic: with an index the compiler keeps both index and address on the stack. */
 	slot = (void *)bucket + (hash * sizeof(*slot) & (sizeof(*bucket) - sizeof(*slot)));
 	if (READ_ONCE(slot->key) == key)
 		return slot;
 	return look_round(bucket, key, home_of(hash));
 }
 
-/* Returns the place of a key, live or expired. */
+/* Returns the session with a key, live or expired, or NULL. */
 static __always_inline struct session *look_up(__u64 key)
 {
 	__u64 hash = flow_hash(key);
@@ -78,18 +79,19 @@ static __always_inline struct session *look_up(__u64 key)
 	return slot ? slot : look_at(bucket_now(TABLE_SESSIONS, hash >> 32, &index), key, hash);
 }
 
-/* A session's value, if it is at work and has so much time left at `now` that none is to be
- * noted. */
+/* Loads a session's value. True if the session is in `state` and its expiry is far enough after
+ * `now` that the packet needn't refresh it. */
 static __always_inline bool is_at_work(struct session *slot, __u64 key, const struct vip *vip, __u32 state, __u32 now,
 				       __u64 *value)
 {
 	*value = READ_ONCE(slot->value);
-	/* Half of it may be another session's. */
+	/* Another CPU may have replaced the session between the two loads. */
 	return READ_ONCE(slot->key) == key && value_state(*value) == state &&
 	       (__u32)(value_expires(*value) - now - vip->idle[IDLE_LEAST]) <= vip->idle[IDLE_STEP];
 }
 
-/* True if a client's mark stays: the segment is close behind the mark, or doesn't belong there. */
+/* True if a segment doesn't advance the client's mark: its sequence number is just before the mark,
+ * or outside the window. */
 static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 {
 	__u32 ahead = (sequence >> 10) - (__u32)(value >> 20) + NEAR / 4;
@@ -97,21 +99,20 @@ static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 	return (ahead & NEAR_MASK) <= NEAR / 2 || ((ahead + NEAR - NEAR / 4) & NEAR_MASK) > 2 * NEAR;
 }
 
-/* Of a service whose connections are handed over, or which every host decides: whether a packet
- * goes by its session alone. */
+/* For services with handoff or without a director: true if the session alone decides the packet. */
 static __always_inline bool goes_by_session(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
 {
 	if (vip->own != NO_SERVER && arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return false;
 	if (!(vip->flags & VIP_HANDOFF))
 		return protocol == IPPROTO_UDP || keeps_mark(value, bpf_ntohl(WORD_AT(38)));
-	/* Later requests may be other servers'. */
+	/* The payload may be a later request, for another server. */
 	if (vip->flags & VIP_LATER && (BYTE_AT(46) >> 2 & 0x3c) + sizeof(struct iphdr) < bpf_ntohs(HALF_AT(16)))
 		return false;
 	return !(value_mark(value) & MARK_DOUBTED);
 }
 
-/* The MACs of a server's entry, as they stand in a frame. */
+/* Writes both MAC addresses of a server's entry into a frame. */
 static __always_inline void put_link(void *frame, const struct server *server)
 {
 	*(__u64 *)frame = *(const __u64 *)server;
@@ -126,7 +127,7 @@ static __always_inline int go_out(context *ctx, __u32 ifindex)
 	return bpf_redirect(ifindex, 0);
 }
 
-/* Into an IPIP tunnel over IPv4. */
+/* Sends a packet through an IPIP tunnel over IPv4. */
 static __always_inline int wrap_short(context *ctx, void *frame, __u32 len, const struct server *server)
 {
 	struct iphdr *ip = frame + ETH_HLEN;
@@ -145,7 +146,7 @@ static __always_inline int wrap_short(context *ctx, void *frame, __u32 len, cons
 	return go_out(ctx, server->ifindex);
 }
 
-/* To an address and a port of its own. */
+/* Sends a packet to a server by NAT that keeps the client's address and port. */
 static __always_inline int translate_short(context *ctx, void *frame, const struct server *server, bool udp)
 {
 	struct iphdr *ip = frame + ETH_HLEN;
@@ -161,15 +162,16 @@ static __always_inline int translate_short(context *ctx, void *frame, const stru
 	return go_out(ctx, server->ifindex);
 }
 
-/* A server's flags without whether it is up, as far as that doesn't matter: open connections
- * stay where they are. Datagrams find another one. */
+/* Returns a server's flags; SERVER_UP is clear if the server may receive the packet. TCP
+ * connections stay on a server that is down, so SERVER_UP is ignored. UDP needs a server that is
+ * up. */
 static __always_inline __u32 ways_of(const struct server *server, __u8 protocol)
 {
 	return protocol == IPPROTO_UDP ? server->flags ^ SERVER_UP : server->flags & ~SERVER_UP & 0xffff;
 }
 
-/* True if a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT here: by IPIP
- * over IPv4, or with the client's own port. */
+/* True if fast_path_send() can send a whole, untagged IPv4 packet to a server by tunnel or NAT: the
+ * tunnel is IPIP over IPv4, or NAT keeps the client's port. */
 static __always_inline bool fast_path_may_send(context *ctx, void *frame, const struct server *server, __u32 flags)
 {
 	__u32 outer = flags & SERVER_TUNNEL ? sizeof(struct iphdr) : 0;
@@ -178,7 +180,6 @@ static __always_inline bool fast_path_may_send(context *ctx, void *frame, const 
 	       bpf_ntohs(HALF_AT(16)) + outer <= server->mtu && !segment_len(ctx);
 }
 
-/* Sends such a packet there. */
 static __always_inline int fast_path_send(context *ctx, void *frame, __u32 flags, __u8 protocol, const struct server *server)
 {
 	if (flags & SERVER_TUNNEL)
@@ -186,13 +187,13 @@ static __always_inline int fast_path_send(context *ctx, void *frame, __u32 flags
 	return translate_short(ctx, frame, server, protocol == IPPROTO_UDP);
 }
 
-/* To the server of a session at work. */
+/* Sends a packet to the server of its session. Returns STEP_ANY if the slow path has to. */
 static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u32 slot)
 {
 	struct server *server = &servers[slot];
 	__u32 flags;
 
-	/* Keeps the address in one register; else the sum is computed at each use. */
+	/* Keeps the address in a register. The compiler would compute it at each use. */
 	hide(server);
 	flags = ways_of(server, protocol);
 	if (flags == SERVER_PRESENT) {
@@ -212,8 +213,8 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 	return fast_path_send(ctx, frame, flags, protocol, server);
 }
 
-/* Of a service that every host decides without remembering what it passes on: to the host that
- * the hash table names. */
+/* Sends a packet of a stateless service without a director to the host that the hash table
+ * selects. */
 static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u64 key, const struct vip *vip)
 {
 	int chosen;
@@ -222,13 +223,13 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 	    arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return STEP_ANY;
 	chosen = select_without_session(vip->service, vip->flags, ring_hash(key), vip->own, ARRIVED_DIRECT);
-	/* With something to count beside, or to nobody. */
+	/* The slow path counts a second reason, or the lack of a server. */
 	if (chosen >> 16 || chosen == NO_SERVER)
 		return STEP_ANY;
 	return to_server(ctx, frame, bytes, protocol, chosen % SERVER_SLOTS);
 }
 
-/* Of `struct vip`, what most services have none of, in one word with its neighbours. */
+/* Word of `struct vip` from `pick` on. SELDOM masks the fields that are zero in most services. */
 #define VIP_RULES (*(const __u32 *)&vip->pick)
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define SELDOM (VIP_HANDOFF << 8 | 0xffff0000)
@@ -236,7 +237,7 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 #define SELDOM (VIP_HANDOFF << 16 | 0xffff)
 #endif
 
-/* From a server that is reached by NAT to a client, where the kernel's routes said a moment ago. */
+/* Sends a reply of a server by NAT to its client, if the next hop is cached. */
 static __always_inline int short_reply(context *ctx, void *frame, __u32 now, __u8 protocol)
 {
 	struct hint hint = returns[hint_place(vip_bits(WORD_AT(26), HALF_AT(34), protocol))];
@@ -279,8 +280,8 @@ static __always_inline int short_reply(context *ctx, void *frame, __u32 now, __u
 	return go_out(ctx, ifindex);
 }
 
-/* Behind the headers: a constant protocol, so that each has a way of its own and nothing is
- * asked twice. */
+/* Handles a packet whose headers are checked. `protocol` is a constant in each call, so that the
+ * compiler makes separate code for TCP and UDP. */
 static __always_inline int short_transport(context *ctx, void *frame, __u32 bytes, __u32 now, __u8 protocol)
 {
 	__u64 bits = vip_bits(WORD_AT(30), HALF_AT(36), protocol), value, key;
@@ -318,7 +319,7 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 
 #define SHORT6_LEN (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
 
-/* The slot of an IPv6 session in the bucket of this half, or NULL. */
+/* Returns the session with a key in the bucket that `half` of the hash selects, or NULL. */
 static __always_inline struct session6 *look_up6(const struct key6 *key, __u64 hash, __u32 half)
 {
 	__u32 index, place = home_of(hash);
@@ -328,8 +329,9 @@ static __always_inline struct session6 *look_up6(const struct key6 *key, __u64 h
 }
 
 /*
- * The same for IPv6 without extension headers, by layer two alone. Not inlined: its key needs the
- * stack that the rest has registers for. core has no such way, since nothing is gained by it there.
+ * The fast path of IPv6 packets without extension headers to servers by layer 2. Not inlined: the
+ * 24-byte key would move variables of the IPv4 path from registers to the stack. core has no
+ * counterpart, as its slow path has the same result.
  */
 __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 {
@@ -387,10 +389,10 @@ __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 	return go_out(ctx, ifindex);
 }
 
-/* A kernel's verdict, or STEP_ANY for the slow path. */
+/* Returns the kernel's verdict, or STEP_ANY for the slow path. */
 static __always_inline int fast_path(context *ctx)
 {
-	/* Called before anything must be kept from the call. */
+	/* Called first: a call clobbers registers. */
 	__u32 now = ticks_now();
 	void *frame = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 ifindex = frame_ingress(ctx), bytes, len;
@@ -405,7 +407,7 @@ static __always_inline int fast_path(context *ctx)
 	len = bpf_ntohs(HALF_AT(16));
 	if (len + ETH_HLEN > bytes)
 		return STEP_ANY;
-	/* Whole. */
+	/* Neither a fragment nor a first fragment. */
 	switch (WORD_AT(20) & bpf_htonl((IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) << 16 | 0xff)) {
 	case bpf_htonl(IPPROTO_TCP):
 		if (BYTE_AT(46) < sizeof(struct tcphdr) << 2 || (BYTE_AT(46) >> 2 & 0x3c) + sizeof(struct iphdr) > len)

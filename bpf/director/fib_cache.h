@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Next hops of replies to IPv4 clients, for each CPU: a query of the kernel's routing table
- * costs more than all the rest of such a packet. An entry is valid for a second by this clock,
- * with a daemon or without, and until the daemon learns that a route or a neighbour has changed
- * (`fib_epoch`).
+/* Per-CPU cache of the next hops of replies to IPv4 clients. A lookup in the kernel's routing table
+ * costs more than the rest of such a packet. An entry is valid for one second, with or without a
+ * daemon. The daemon invalidates all entries when a route or a neighbour changes (`fib_epoch`).
  *
- * Clients are many and next hops few, so a client's word names its next hop by a number that is
- * never given to another hop again: the end of a hop ends it for all clients at once. The place
- * of a hop follows from its content. If another hop has the place, the answer isn't cached, and
- * numbers grow by one a second at most, or with each change. */
+ * There are many clients and few next hops, so a client's entry refers to its next hop by number.
+ * Numbers are never reused: when a hop expires, the entries of all its clients expire with it. The
+ * place of a hop is the hash of its content. If another valid hop has that place, the result isn't
+ * cached. Numbers grow at most once a second and once for each change. */
 #ifndef EVENER_FIB_CACHE_H
 #define EVENER_FIB_CACHE_H
 
 #include "director/sessions.h"
 
-/* Words of 32 KB, which is the most that a value of each CPU may have. */
+/* Entries in 32 KB, the maximum size of a per-CPU map value. */
 #define FIB_PART_WORDS 4096
 #define FIB_HOPS 64
 /* A second, in ticks of 2^20 ns. */
 #define FIB_LIFE_TICKS (1000000000ULL >> 20)
 
 struct fib_part {
-	__u64 word[FIB_PART_WORDS]; /* the client's address above its hop's number */
+	__u64 word[FIB_PART_WORDS]; /* upper half: client address; lower half: number of the hop */
 };
 
 struct fib_hop {
-	__u32 number; /* place, in the lowest bits */
+	__u32 number; /* modulo FIB_HOPS: its place */
 	__u32 since;
 	__u64 epoch;
-	__be32 src; /* the service, which rules may look at, */
-	__u32 ingress; /* and where the answer came in */
+	__be32 src; /* address of the service; routing rules may match it */
+	__u32 ingress; /* interface that the reply was received on; routing rules may match it */
 	__u32 ifindex;
 	__u32 mtu;
-	__u8 link[2 * ETH_ALEN]; /* as a frame begins */
+	__u8 link[2 * ETH_ALEN]; /* destination and source MAC */
 	__u32 pad;
 };
 
@@ -58,10 +57,10 @@ static __always_inline __u64 epoch_now(void)
 	return READ_ONCE(fib_epoch);
 }
 
-/* A client's word, in this CPU's part of them. */
+/* Returns the client's entry in this CPU's cache. */
 static __always_inline __u64 *fib_word(__be32 src, __be32 dst)
 {
-	/* Keyed, or clients could choose to share a place. */
+	/* Keyed: clients must not be able to choose a place. */
 	__u64 hash = ((__u64)src << 32 ^ dst) * settings.seed[0];
 	__u32 part = scale(hash >> 32, settings.fib_parts);
 	struct fib_part *words = bpf_map_lookup_elem(&fib_clients, &part);
@@ -74,8 +73,8 @@ static __always_inline bool is_good(const struct fib_hop *hop, __u32 now, __u64 
 	return now - hop->since < FIB_LIFE_TICKS && hop->epoch == epoch;
 }
 
-/* Returns the next hop of a packet from this service to this client received on that interface,
- * or NULL. */
+/* Returns the cached next hop of a packet from `src` to `dst` received on interface `ingress`, or
+ * NULL. */
 static __always_inline const struct fib_hop *known_hop(__be32 src, __be32 dst, __u32 ingress, __u32 now)
 {
 	__u32 first = 0;
@@ -95,7 +94,7 @@ static __always_inline const struct fib_hop *known_hop(__be32 src, __be32 dst, _
 	return hop;
 }
 
-/* Remembers what the kernel said of that; `found` has no number yet. */
+/* Caches the result of a routing lookup for `dst`. `found` has no number yet. */
 static __always_inline void remember_hop(const struct fib_hop *found, __be32 dst)
 {
 	const __u32 *link = (const void *)found->link, *its;

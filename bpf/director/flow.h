@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A packet of a session, on its way to the server or back: core/src/path/decide/flow.rs. */
+/* Packet of a session, from the client or from the server: core/src/path/decide/flow.rs. */
 #ifndef EVENER_FLOW_H
 #define EVENER_FLOW_H
 
@@ -8,16 +8,15 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* Origin of a packet where every host decides: core/src/path/arrival.rs. */
-
-/* The flags of which a server must have one that the packet may go on to; to any, if none. */
+/* Origin of a packet on a host without a director: core/src/path/arrival.rs. The value is a set of
+ * server flags: the packet may be sent to a server that has one of them, and to any if it is 0. */
 enum arrival {
 	ARRIVED_DIRECT = 0,
 	ARRIVED_PASSED = SERVER_LOCAL | SERVER_LAST,
 	ARRIVED_PASSED_TWICE = SERVER_LOCAL,
 };
 
-/* By the frame's source, as mac_bits() has it. */
+/* Returns the origin of a frame by its source MAC, encoded by mac_bits(). */
 static __always_inline __u16 arrival_from(__u64 source)
 {
 	__u64 word = *(volatile __u64 *)&peers_in;
@@ -28,12 +27,12 @@ static __always_inline __u16 arrival_from(__u64 source)
 		arrival = ARRIVED_PASSED_TWICE;
 	else if (source == PASSED || (word && peers[place] == source))
 		arrival = ARRIVED_PASSED;
-	/* To the verifier three values would be three ways. */
+	/* The verifier would check the following code once for each of the three values. */
 	forget(arrival, place);
 	return arrival;
 }
 
-/* Always direct for a service that a director alone decides. */
+/* Always ARRIVED_DIRECT for a service with a director. */
 static __always_inline __u16 arrival_of(const struct vip *vip, const struct ethhdr *ethernet)
 {
 	return vip->own == NO_SERVER ? ARRIVED_DIRECT : arrival_from(mac_bits(ethernet->h_source));
@@ -49,7 +48,7 @@ struct flow {
 	struct key6 *key;
 	__u64 hash;
 	__u32 now;
-	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
+	__u64 numbers; /* TCP: upper half: acknowledgment number; lower half: sequence number */
 	__u16 arrival;
 	bool v6;
 	bool udp;
@@ -61,8 +60,8 @@ static __always_inline bool opens(const struct flow *flow)
 	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* SYN together with FIN or RST: no stack sends that. In one comparison, after which the verifier
- * knows no more of the flags than before. */
+/* True for SYN together with FIN or RST, which no TCP stack sends. One comparison, hidden from the
+ * verifier: it would check the following code once for each result. */
 static __always_inline bool has_bad_flags(__u32 flags)
 {
 	__u32 ends = flags | flags >> 2;
@@ -71,7 +70,7 @@ static __always_inline bool has_bad_flags(__u32 flags)
 	return flags >> 1 & ends & 1;
 }
 
-/* `state` is below the mask in any case; the verifier wants to see it. */
+/* `state` is below STATES after the mask, which the verifier requires. */
 static __always_inline __u32 idle_of(const struct vip *vip, __u8 state)
 {
 	return vip->idle[state & (STATES - 1)];
@@ -82,19 +81,20 @@ static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u
 	return value_of(server, state, flow->now + idle_of(flow->vip, state));
 }
 
-/* Of the mark of a session that is half-closed: the end is plausible. */
+/* Bit in the mark of a half-closed session: the FIN or RST had a plausible sequence number. */
 #define PLAUSIBLE 0x800
 #define NEAR_MASK (PLAUSIBLE - 1)
 /* In units of near_mark(). */
 #define NEAR 64
 
-/* True if a client has sent so much that its mark must be stored anew. */
+/* True if a client has sent so much data that its mark must be updated. */
 static __always_inline bool has_moved_on(__u16 old, __u16 new)
 {
 	return ((new - old + NEAR / 4) & NEAR_MASK) > NEAR / 2;
 }
 
-/* True if a new value must replace the stored one: every few seconds is enough. */
+/* True if a session's value must be stored: its state or mark differs, or its expiry is more than a
+ * few seconds later. */
 static __always_inline bool is_stale(const struct vip *vip, __u64 old, __u64 new)
 {
 	__u32 step = idle_of(vip, value_state(new)) >> 6;
@@ -113,8 +113,8 @@ static __always_inline bool find_flow(const struct flow *flow, struct found *fou
 	return find_session(flow->key, flow->v6, flow->hash, flow->now, found);
 }
 
-/* The same in the slot where it was found before, as it was then; another CPU may have changed
- * it. */
+/* Restores the result of an earlier find_flow() from its slot and value. Another CPU may have
+ * changed the session since; change_session() detects that. */
 static __always_inline bool find_again(const struct flow *flow, __u32 number, __u64 value, struct found *found)
 {
 	if (number == NOT_FOUND)
@@ -125,8 +125,8 @@ static __always_inline bool find_again(const struct flow *flow, __u32 number, __
 	return found->place;
 }
 
-/* Without a vacant place the session takes another one's; another CPU may be about to take the
- * same, so twice. */
+/* Inserts a session. If its buckets are full it replaces another session. The second attempt is for
+ * another CPU replacing the same session. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
 	__u32 table = flow->v6 ? TABLE_SESSIONS6 : TABLE_SESSIONS;
@@ -138,8 +138,8 @@ static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 	       replace(table, key, flow->hash, value, flow->now) != NOT_FOUND;
 }
 
-/* Writes a flow's new session, in the place of `found` if it is known. Returns 0, or the reason
- * that counts: another CPU changed `found` meanwhile, or there is no room. */
+/* Stores a flow's new session, in place of `found` if `known`. Returns 0, or the reason to count:
+ * another CPU has changed `found`, or the table is full. */
 static __always_inline __u32 put_session(const struct flow *flow, struct found *found, bool known, __u64 value)
 {
 	if (known)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* State of a session by the packets of its flow: core/src/path/decide/follow.rs, whose comments
- * give the reasons. */
+/* State machine of a session. core/src/path/decide/follow.rs has the same transitions, and explains
+ * them. */
 #ifndef EVENER_FOLLOW_H
 #define EVENER_FOLLOW_H
 
@@ -10,14 +10,14 @@
 /* In units of time_mark(). */
 #define LASTING 16
 
-/* The state of a packet besides its control bits, behind them. */
-#define OF_SERVER 0x200
-#define SEES_ANSWERS 0x400
-#define KEEPS_MARK 0x800
+/* Flags of a packet, above its control bits. */
+#define OF_SERVER 0x200 /* sent by the server */
+#define SEES_ANSWERS 0x400 /* the server replies through this host */
+#define KEEPS_MARK 0x800 /* the mark isn't a sequence number: the service has handoff */
 
-/* The new state of a session, and from bit 16 on the mark. */
+/* Update of a session: bits 0 to 3 are the new state, bits 16 to 27 the new mark. */
 #define UPDATE_MARK 16
-#define UPDATE_LASTS (1u << 30) /* session lives at least as long as before */
+#define UPDATE_LASTS (1u << 30) /* the expiry must not become earlier */
 #define UPDATE_NONE (1u << 31) /* nothing changes */
 
 static __always_inline __u16 near_mark(__u32 sequence)
@@ -40,13 +40,13 @@ static __always_inline bool fits_mark(__u32 sequence, __u16 mark)
 	return ((near_mark(sequence) - mark + NEAR) & NEAR_MASK) <= 2 * NEAR;
 }
 
-/* True if a sequence number is before the marked one, as far as a mark tells. */
+/* True if a sequence number is before the mark, within the precision of a mark. */
 static __always_inline bool is_behind(__u32 sequence, __u16 mark)
 {
 	return ((mark - near_mark(sequence)) & NEAR_MASK) <= NEAR_MASK / 2;
 }
 
-/* True if a session is over, as far as can be told. */
+/* True if a session has ended: it is closing, or half-closed by a plausible segment. */
 static __always_inline bool has_ended(__u64 value)
 {
 	__u8 state = value_state(value);
@@ -59,7 +59,7 @@ static __always_inline __u32 update_to(__u8 state, __u16 mark)
 	return state | (__u32)mark << UPDATE_MARK;
 }
 
-/* True if a client's segment is what follows its SYN. */
+/* True if a client's segment is the first after the server's SYN-ACK. */
 static __always_inline bool answers_syn_ack(__u32 flags, __u64 was, __u32 sequence, __u32 acknowledgment)
 {
 	if ((flags & (TCP_SYN | TCP_ACK)) != TCP_ACK)
@@ -99,10 +99,10 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 	case STATE_HALF_CLOSED:
 		if (flags & TCP_SYN)
 			return UPDATE_NONE;
-		/* Also one that was late, or was sent again although it had come. */
+		/* Includes segments that were delayed or retransmitted. */
 		if (fits || (mark & PLAUSIBLE && is_behind(sequence, mark)))
 			return update_to(state, mark) | UPDATE_LASTS;
-		/* The plausible one stands. */
+		/* A plausible FIN or RST takes precedence over this one. */
 		if (flags & (TCP_FIN | TCP_RST))
 			return mark & PLAUSIBLE ? UPDATE_NONE : update_to(state, near) | UPDATE_LASTS;
 		return update_to(STATE_ESTABLISHED, near) | UPDATE_LASTS;
@@ -170,7 +170,7 @@ static __always_inline bool takes(struct found *session, __u32 flags, __u32 ackn
 	return false;
 }
 
-/* Not inlined: most packets change nothing, and the verifier checks it once. */
+/* Not inlined: most packets change nothing, and the verifier checks this code only once. */
 __attribute__((noinline)) __u32 next_update(__u64 was, __u32 flags, __u64 numbers, __u32 now)
 {
 	__u32 sequence = numbers, acknowledgment = numbers >> 32;
@@ -180,8 +180,8 @@ __attribute__((noinline)) __u32 next_update(__u64 was, __u32 flags, __u64 number
 	return update_by_client(flags, was, sequence, acknowledgment, now);
 }
 
-/* Keeps a session alive and moves its state on. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a
- * client whose server answers it without this host. */
+/* Refreshes a session and updates its state. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a client's
+ * packet if the server replies directly to the client. */
 static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct found *found)
 {
 	__u32 flags = flow->flags | side, step;
@@ -190,7 +190,7 @@ static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct 
 
 	if (flow->vip->flags & VIP_HANDOFF)
 		flags |= KEEPS_MARK;
-	/* The common case. */
+	/* Most packets. */
 	if (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST | KEEPS_MARK | OF_SERVER)))
 		step = update_to(state, fits_mark(flow->numbers, value_mark(was)) ?
 						near_mark(flow->numbers) : value_mark(was));

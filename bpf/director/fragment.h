@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Records of first fragments (core/src/path/decide/fragment.rs), and frames that are held for
- * application space. */
+/* Records of first fragments (core/src/path/decide/fragment.rs), and frames that the daemon
+ * buffers. */
 #ifndef EVENER_FRAGMENT_H
 #define EVENER_FRAGMENT_H
 
@@ -10,8 +10,8 @@
 static __always_inline bool fragment_key_of(context *ctx, const struct packet_context *pkt, struct fragment_key *key)
 {
 	key->id = pkt->fragment.id;
-	/* Of IPv6 the identification alone tells (RFC 8200, section 4.5): later fragments don't
-	 * name it. */
+	/* IPv6: the identification is enough (RFC 8200, section 4.5). Later fragments don't have
+	 * the protocol. */
 	key->protocol = pkt->v6 ? 0 : pkt->protocol;
 	key->v6 = pkt->v6;
 	key->pad = 0;
@@ -20,7 +20,7 @@ static __always_inline bool fragment_key_of(context *ctx, const struct packet_co
 
 static __always_inline struct track *find_track(const struct fragment_key *key, __u32 now)
 {
-	/* Linux 6.1 takes no key from a function's argument. */
+	/* Linux 6.1 rejects a key that is behind a function's argument. */
 	struct fragment_key copy = *key;
 	struct track *track = bpf_map_lookup_elem(&fragments, &copy);
 
@@ -29,7 +29,7 @@ static __always_inline struct track *find_track(const struct fragment_key *key, 
 	return track;
 }
 
-/* Remembers a first fragment; false if another one of the same packet says otherwise. */
+/* Records a first fragment. False if another first fragment of the packet differs from it. */
 __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32 answer)
 {
 	struct track track = {}, *seen;
@@ -56,7 +56,8 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 	return true;
 }
 
-/* Gives a frame to application space; whether it could. */
+/* Copies a frame to the ring buffer `held`. False if the frame is too long or the buffer is
+ * full. */
 static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 {
 	__u32 len = frame_len(ctx);
@@ -79,8 +80,8 @@ static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 	return true;
 }
 
-/* Holds a frame: a fragment is decided again in application space, and what moves, and what is
- * kept back meanwhile, goes to who moves it. */
+/* Drops a frame after copying it for the daemon. The daemon decides fragments, and gives segments
+ * of a connection that is being moved to the task that moves it. */
 __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reason)
 {
 	if (!at)
@@ -88,7 +89,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 	if (reason == REASON_FRAGMENT_HELD && frame_len(ctx) > HELD_FRAME_MAX)
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
 	at->trace.is_held = give(ctx, reason, at->pkt.server);
-	/* The fragment was to be held, and there is no room any more. */
+	/* The buffer is full, so the fragment is lost. */
 	if (reason == REASON_FRAGMENT_HELD && !at->trace.is_held)
 		at->pkt.also_counted = REASON_FRAGMENT_LOST;
 	return with_reason(VERDICT_DROP, reason);

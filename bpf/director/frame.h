@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The differences between XDP, which sees a frame before the kernel has made anything of it, and
- * TC, which sees the kernel's socket buffer: where a driver has no XDP of its own, TC spares a
- * copy, keeps segments that were gathered together, and knows of checksums that are yet to be
- * finished. Everything else is one code.
+ * Differences between XDP and TC. XDP receives the frame before the kernel allocates a socket
+ * buffer, TC receives the socket buffer. TC is used where a driver has no native XDP: it saves a
+ * copy, keeps merged segments (GRO) and partial checksums. All other code is common to both.
  */
 #ifndef EVENER_FRAME_H
 #define EVENER_FRAME_H
@@ -17,20 +16,20 @@
 #include "net/checksum.h"
 #include "net/cursor.h"
 
-/* The most VLAN tags that are looked behind. */
+/* Maximum number of VLAN tags of a frame. */
 #define TAGS_MAX 2
 #define TAG_LEN 4
 #define LINK_LEN_MAX (ETH_HLEN + TAGS_MAX * TAG_LEN)
 
-/* Two parts of a packet that a transport checksum covers, as sums of what changed. */
+/* Changes of the two parts that a transport checksum covers, as one's complement sums. */
 struct change {
-	__u64 pseudo; /* in the pseudo-header */
-	__u64 body; /* behind it */
+	__u64 pseudo; /* change of the pseudo-header */
+	__u64 body; /* change of transport header and payload */
 };
 
 #ifdef EVENER_TC
 
-/* The program behind this one has it next. */
+/* The next TC program receives the packet. */
 #define VERDICT_PASS ((__u8)TC_ACT_UNSPEC)
 #define VERDICT_DROP TC_ACT_SHOT
 
@@ -39,13 +38,13 @@ static __always_inline __u32 frame_len(context *ctx)
 	return ctx->len;
 }
 
-/* Bytes of payload in each packet that the frame is yet to be cut into, or 0. */
+/* Payload bytes of each segment if the frame consists of several merged segments, else 0. */
 static __always_inline __u32 segment_len(context *ctx)
 {
 	return ctx->gso_size;
 }
 
-/* Brings the headers to where they can be read, if the kernel has them elsewhere. */
+/* Makes the headers directly accessible if they are outside the linear part of the buffer. */
 static __always_inline void frame_begin(context *ctx)
 {
 	__u32 want = ctx->protocol == bpf_htons(ETH_P_IPV6) ? 74 : 54;
@@ -61,7 +60,7 @@ static __always_inline int frame_store(context *ctx, __u32 at, const void *from,
 	return bpf_skb_store_bytes(ctx, at, from, len, 0);
 }
 
-/* Makes room at the front. The caller writes the frame's new beginning there. */
+/* Adds `len` bytes in front of the frame. The caller writes them. */
 static __always_inline int frame_grow(context *ctx, __u32 len)
 {
 	return len ? bpf_skb_change_head(ctx, len, 0) : 0;
@@ -72,7 +71,7 @@ static __always_inline int frame_cut(context *ctx, __u32 len)
 	return bpf_skb_change_tail(ctx, len, 0);
 }
 
-/* Takes the tags off. */
+/* Removes the VLAN tags. */
 static __always_inline int frame_untag(context *ctx, __u32 l3)
 {
 	for (int i = 0; i < TAGS_MAX; i++)
@@ -81,24 +80,24 @@ static __always_inline int frame_untag(context *ctx, __u32 l3)
 	return 0;
 }
 
-/* Tags that the kernel keeps beside the frame. */
+/* Number of VLAN tags that the kernel has moved out of the frame into the buffer's metadata. */
 static __always_inline __u32 frame_tags(context *ctx)
 {
 	return ctx->vlan_present ? 1 : 0;
 }
 
-/* A frame that leaves its LAN leaves the tag that the kernel keeps beside it, too. */
+/* Removes the VLAN tag in the metadata of a frame that is sent to another interface. */
 static __always_inline void frame_leave(context *ctx)
 {
 	if (ctx->vlan_present)
 		bpf_skb_vlan_pop(ctx);
 }
 
-/* Makes room for outer headers before the packet at `l3`; in front of them stands a link header of
- * `link_len` bytes yet to be written. */
+/* Adds room for outer headers before the packet at `l3`, and for a link header of `link_len` bytes
+ * in front of them. The caller writes both. */
 static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, __u32 link_len, bool v6, bool gue)
 {
-	/* Segments stay as long as their sender made them: that they fit has been seen. */
+	/* The length of merged segments stays: fits() has checked it against the MTU. */
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
 
 	if (l3 != ETH_HLEN)
@@ -108,7 +107,7 @@ static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, _
 	return bpf_skb_adjust_room(ctx, outer_len, BPF_ADJ_ROOM_MAC, flags);
 }
 
-/* The transport checksum at `at`. */
+/* Applies a change to the transport checksum at `at`. */
 static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
 {
 	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0;
@@ -124,7 +123,8 @@ static __always_inline int frame_back(context *ctx)
 	return bpf_redirect(ctx->ifindex, 0);
 }
 
-/* True if the kernel can find a frame's neighbour and send it, whatever its source address. */
+/* True if frame_to_neighbour() works: the kernel resolves the neighbour and sends the frame, with
+ * any source address. */
 #define FRAME_FINDS_NEIGHBOURS true
 
 static __always_inline int frame_to_neighbour(context *ctx, __u32 ifindex, struct bpf_redir_neigh *next)
@@ -142,7 +142,7 @@ static __always_inline __u32 frame_ingress(context *ctx)
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
 
-/* Of all buffers that the frame may be in. */
+/* Length of the frame in all its buffers. */
 static __always_inline __u32 frame_len(context *ctx)
 {
 	return bpf_xdp_get_buff_len(ctx);
@@ -194,9 +194,9 @@ static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, _
 }
 
 /*
- * The checksum of a frame that never left this machine may hold the sum of the pseudo-header only,
- * for hardware to finish. XDP isn't told; but only where programs run on the kernel's own buffers
- * (generic mode) can that be, and TC is what such interfaces get where the kernel has it.
+ * A frame that was sent on this machine may have a partial checksum (the pseudo-header's sum),
+ * which hardware completes. XDP can't detect that. It occurs only in generic mode, and interfaces
+ * without native XDP get the TC program instead if the kernel supports it.
  */
 static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
 {
@@ -244,18 +244,18 @@ static __always_inline struct cursor cursor_of(context *ctx)
 	return cursor;
 }
 
-/* The `len` bytes at `offset`, or NULL where the frame ends before. */
+/* Returns the `len` bytes at `offset`, or NULL if the frame is shorter. */
 static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
 {
 	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	hide(at); /* the pointer that was checked is the one that is used */
+	hide(at); /* so that the compiler uses the checked pointer */
 	at += offset;
 	hide(at);
 	return at + len > end ? 0 : at;
 }
 
-/* A cursor at `offset`, which may well lie behind the end: then there is nothing to take. */
+/* Returns a cursor at `offset`. It may be behind the end of the frame: reads fail then. */
 static __always_inline struct cursor cursor_at(context *ctx, __u64 offset)
 {
 	struct cursor cursor = cursor_of(ctx);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Connections that are accepted here, with a cookie and no memory, and given to a server once the
- * client has said what it wants: core/src/path/decide/handoff.rs. Packets of sessions that are at
- * work don't come here: see choose().
+ * Handoff: core/src/path/decide/handoff.rs. The director accepts a connection statelessly with a
+ * SYN cookie, and selects its server when the client's request arrives. The fast path forwards most
+ * packets of established sessions.
  */
 #ifndef EVENER_HANDOFF_H
 #define EVENER_HANDOFF_H
@@ -12,7 +12,7 @@
 #include "director/handshake.h"
 #include "director/fragment.h"
 
-/* The client's flow again, from what is noted of it. */
+/* Fills `flow` from the packet context. False if the VIP no longer exists. */
 static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -30,7 +30,7 @@ static __always_inline bool flow_of(struct scratch *at, struct flow *flow)
 	return true;
 }
 
-/* Puts the connection's ends where a cookie's hash is made of them. */
+/* Writes the connection's addresses and ports into the input of a cookie's hash. */
 static __always_inline void put_ends(struct scratch *at)
 {
 	__be32 *word = at->message.word;
@@ -48,15 +48,16 @@ static __always_inline void put_ends(struct scratch *at)
 	}
 }
 
-/* True if a segment may follow a cookie; its options are read then. */
+/* True if a segment may echo a cookie. Reads its options in that case. */
 static __always_inline bool may_answer(context *ctx, struct scratch *at)
 {
 	return (at->pkt.flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK && !at->pkt.is_fragment &&
 	       read_offered(ctx, at);
 }
 
-/* True if a segment is the first after a cookie, repeats the first `late` later, or probes with
- * the number `before` the first's whether the connection lives. */
+/* True if a segment echoes a valid cookie. `late` extends the cookie's lifetime, for a
+ * retransmitted first segment. `before` is 1 for a keep-alive probe, whose sequence number is one
+ * lower. */
 static __noinline bool has_cookie(struct scratch *at, __u32 late, __u32 before)
 {
 	struct echoed_numbers echo = {
@@ -70,19 +71,19 @@ static __noinline bool has_cookie(struct scratch *at, __u32 late, __u32 before)
 	return cookie_is_good(&cookies, ticks_now(), &at->message, &echo, late, at->pkt.v6);
 }
 
-/* The same of one whose options are not read yet. */
+/* True if a segment, whose options aren't read yet, echoes a valid cookie. */
 __attribute__((noinline)) int is_answer(context *ctx, struct scratch *at, __u32 late)
 {
 	return at && may_answer(ctx, at) && has_cookie(at, late, 0);
 }
 
-/* The mark of the cookie that a segment is the first after, if it is. */
+/* Mark of the cookie that a segment echoes, if it does. */
 static __always_inline __u16 answered_mark(const struct scratch *at)
 {
 	return cookie_mark(bpf_ntohl(at->tcp.acknowledgment) - 1);
 }
 
-/* Sends a segment to the server that the connection has. */
+/* Sends a segment to the server of its session. */
 static __always_inline int keep_server(struct packet_context *pkt, const struct flow *flow, struct found *found)
 {
 	pkt->session = follow(flow, 0, found);
@@ -90,7 +91,7 @@ static __always_inline int keep_server(struct packet_context *pkt, const struct 
 	return STEP_SEND_TO_SERVER;
 }
 
-/* Returns the offset of the client's data and its length. */
+/* Offset of the payload in the frame. */
 static __always_inline __u32 payload_at(const struct scratch *at)
 {
 	return at->pkt.l4 + TCP_LEN + options_len(at);
@@ -101,7 +102,8 @@ static __always_inline __u32 payload_len(const struct scratch *at)
 	return at->pkt.l3 + at->pkt.len - payload_at(at);
 }
 
-/* Reads what a client wants of a service, behind so many bytes; whether that leaves no doubt. */
+/* Reads the request that starts `behind` bytes after the start of the payload. True if it is
+ * complete and unambiguous. */
 static __always_inline bool read_for(context *ctx, struct scratch *at, const struct handoff *handoff, __u32 behind)
 {
 	at->reading.multiplier[0] = handoff->multiplier[0];
@@ -113,20 +115,19 @@ static __always_inline bool read_for(context *ctx, struct scratch *at, const str
 enum proof {
 	PROOF_MISSING,
 	PROOF_FIRST, /* first segment after a cookie */
-	PROOF_PROBE, /* keep-alive probe in the place of the first */
-	PROOF_UNCHECKED, /* not checked: too many segments like it were guesses */
+	PROOF_PROBE, /* keep-alive probe before the first segment */
+	PROOF_UNCHECKED, /* not checked: too many such segments were guesses */
 };
 
-/* True for a keep-alive probe of a client that has sent no data: its number is the one before
- * the first's (RFC 9293, section 3.8.4). */
+/* True for a keep-alive probe of a client that has sent no data: its sequence number is one below
+ * that of the first segment (RFC 9293, section 3.8.4). */
 static __always_inline bool is_probe(struct scratch *at)
 {
 	return !(at->pkt.flags & TCP_FIN) && has_cookie(at, COOKIE_FIRST, 1);
 }
 
-/* Looks whether a segment that belongs to no session, or maybe to another than the one that is
- * known, is the first after a cookie. Without data it would gain nothing by being taken for it,
- * so that is no guess. */
+/* Checks the cookie of a segment without a session, or whose session may be of an older connection.
+ * Only segments with data count as guesses: an attacker gains nothing by one without. */
 __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
 {
 	struct guesses *of;
@@ -137,7 +138,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 		return PROOF_MISSING;
 	of = &guesses[at->pkt.vip % VIP_IDS];
 	says_something = payload_len(at);
-	/* A probe begins no connection, whatever its sender has guessed. */
+	/* A probe opens no connection, so it needn't count as a guess. */
 	if (says_something == 1 && is_probe(at))
 		return PROOF_PROBE;
 	is_guess = says_something && !at->offered.has_timestamp;
@@ -158,8 +159,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 }
 
 /* Decides a segment that another host has passed on: the host that accepted the connection has
- * selected this one. A first segment begins a session, so that this host knows the connection as
- * its own. */
+ * selected this host. A first segment creates a session, so that later segments are recognised. */
 static __always_inline int accept_forwarded(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
@@ -168,7 +168,8 @@ static __always_inline int accept_forwarded(context *ctx, struct scratch *at, co
 	__u64 value;
 
 	pkt->server = flow->vip->own;
-	/* A closing segment may be of an old connection of the same port: no SYN would tell. */
+	/* An ending session may be of an earlier connection with the same port. The SYN of the new
+	 * one didn't pass this host. */
 	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		pkt->new_session = true;
@@ -179,7 +180,7 @@ static __always_inline int accept_forwarded(context *ctx, struct scratch *at, co
 	return STEP_SEND_TO_SERVER;
 }
 
-/* A TCP packet for a service whose connections are handed over. */
+/* Decides a TCP packet for a service with handoff. */
 __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -192,8 +193,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section
-	 * 3.4): of one request that makes two. */
+	/* Some receivers remove urgent data from the stream and others don't (RFC 6093, section
+	 * 3.4). They would read different requests. */
 	if (pkt->flags & TCP_URG)
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) ||
@@ -207,8 +208,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (pkt->arrival != ARRIVED_DIRECT)
 		return accept_forwarded(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
-		/* The segment may be forged while the connection is alive: the connection goes
-		 * on until another cookie comes back. */
+		/* The SYN may be forged. The known connection continues until the client echoes
+		 * the new cookie. */
 		if (known) {
 			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
 			pkt->session = found.value;
@@ -219,26 +220,25 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	alive = server;
 	at_work = alive && !is_ending(found.value);
 	moves = alive && server->flags & SERVER_BLACKHOLE;
-	/* A first segment that comes again is still the connection's, whose server has it: where
-	 * no SYN came meanwhile, or it has that one's cookie. */
+	/* A retransmitted first segment belongs to the session, unless a SYN has arrived since and
+	 * the segment has another cookie than the session. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
 		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
 		proof = prove(ctx, at, at_work);
-		/* The server's stack would drop one that isn't sound, and what comes in its
-		 * place might be for another server. */
+		/* The server would drop a segment with a bad checksum, and the client's next
+		 * one might select another server. */
 		if (proof == PROOF_PROBE)
 			return STEP_ACKNOWLEDGE;
 		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
-	/* A side that has begun to end a connection sends no more on it: this is for another. */
+	/* The segment is of a new connection: a side that has closed sends no more data. */
 	if (proof == PROOF_UNCHECKED && !at_work)
 		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
 		return unmatched_segment(pkt, REASON_COOKIE_BAD);
-	/* The segment is for the server that the connection will have: the task that moves it
-	 * decides the segment again. */
+	/* The connection is being moved. The task that moves it decides the segment. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
@@ -249,9 +249,9 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	return keep_server(pkt, &flow, &found);
 }
 
-/* True if a server serves a request in a segment of its connection. A segment without a request
- * line continues a request, or can't be read by anyone; of a request that can't be read here
- * nothing is known. */
+/* True if a connection's server may answer the segment. A segment without a request line continues
+ * the current request, or no server can parse it. False for a request that this program can't
+ * parse. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
 	__u64 rings = pools[at->pkt.server % SERVER_SLOTS];
@@ -268,8 +268,8 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
-/* Gives a later request to the task that moves its connection, and has the segments behind it held.
- * Only one of several CPUs does so. */
+/* Queues a later request for the task that moves its connection. The following segments are held.
+ * If several CPUs have segments of the connection, only one of them queues the request. */
 static __always_inline int hold_request(context *ctx, struct scratch *at, const struct handoff *handoff,
 				     const struct flow *flow, struct found *found)
 {
@@ -291,10 +291,9 @@ static __always_inline int hold_request(context *ctx, struct scratch *at, const 
 	return verdict;
 }
 
-/* Decides a segment of a connection that has a server. The connection of a client that requests
- * something else than its server has moves; or it ends, and the client tries again by another one,
- * as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out
- * by itself. */
+/* Decides a segment of a connection with a server. If another server has to answer the request, the
+ * connection is moved or reset. After a reset the client retries on a new connection (RFC 9112,
+ * section 9.3.1). The server isn't told about the reset. */
 __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -306,8 +305,7 @@ __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment with the first request is sent once more as such, when the connection moves
-	 * or by the client. */
+	/* The segment may be the first request again: the client, or a move, retransmitted it. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_server(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
@@ -317,7 +315,7 @@ __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 	return STEP_RESET;
 }
 
-/* Answers a SYN. Nothing is remembered but what the client will send back. */
+/* Answers a SYN with a cookie. All state is in the answer, and the client echoes it. */
 __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 {
 	const struct sip_key *key = &cookies.key;
@@ -335,7 +333,7 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	if (!handoff || !(key->word[0] | key->word[1]))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	scaling = at->offered.has_window_scale && at->offered.has_sack;
-	/* RFC 7323, section 2.3: more is taken for the most. */
+	/* A larger scale counts as the maximum (RFC 7323, section 2.3). */
 	if (scaling)
 		scale = at->offered.window_scale > COOKIE_WSCALE_MAX ? COOKIE_WSCALE_MAX : at->offered.window_scale;
 	epoch = cookie_epoch(&cookies, now);
@@ -343,7 +341,8 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	put_ends(at);
 	at->answer = (struct tcp_answer){ .flags = TCP_SYN | TCP_ACK, .window = GREETING_WINDOW };
 	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
-	/* A connection is told from the one before between the same ends by its cookie's mark. */
+	/* The cookie's mark distinguishes a connection from the previous one with the same
+	 * ports. */
 	if (at->pkt.session && (value_mark(at->pkt.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
 		terms = cookie_sealed(cookie_shorter(cookie), epoch);
 		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
@@ -354,7 +353,7 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
 }
 
-/* Selects the server for a client's request; NO_SERVER if the request can't be read here or no
+/* Selects the server for a client's request. NO_SERVER if the request can't be parsed here or no
  * server answers it. */
 static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at, const struct handoff *handoff,
 					       const struct flow *flow)
@@ -369,7 +368,7 @@ static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at,
 	return select_server(ring, handoff->ring_halves >> ring, flow->vip->pick, ring_hash_of(flow));
 }
 
-/* Gives a connection whose cookie came back to a server, if the client's request is there. */
+/* Opens the session of a client that has echoed a cookie, if the segment has a request. */
 __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -385,7 +384,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* A client that closes without having sent anything is not waited for. */
+	/* A client that closes without a request is reset. */
 	if (!payload_len(at))
 		return pkt->flags & TCP_FIN ? STEP_RESET : with_reason(VERDICT_DROP, REASON_COOKIE_ACKED);
 	handoff = find_handoff(pkt->vip);
@@ -403,10 +402,10 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
 	known = find_again(&flow, pkt->slot, pkt->found, &found);
 	reason = put_session(&flow, &found, known, value);
-	/* Changed by another CPU meanwhile: the client's segment comes again. */
+	/* Another CPU has changed the session. The client retransmits the segment. */
 	if (reason == REASON_NO_SESSION)
 		return with_reason(VERDICT_DROP, reason);
-	/* The next segment would find no session. */
+	/* No session could be stored, so later segments would find none. */
 	pkt->also_counted = reason;
 	if (reason)
 		return STEP_RESET;

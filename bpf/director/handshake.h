@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Answers that a TCP would give, in the place of the client's packet:
+/* TCP segments that the director sends to clients. Each overwrites the client's packet:
  * core/src/path/rewrite/handshake.rs. */
 #ifndef EVENER_HANDSHAKE_H
 #define EVENER_HANDSHAKE_H
@@ -7,23 +7,23 @@
 #include "director/rewrite.h"
 #include "net/tcp.h"
 
-/* The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
+/* Receive window of a SYN-ACK with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
 #define GREETING_WINDOW 65535
 
-/* Returns the end of the options of a client's header, in bytes behind the header, which is in
- * at->tcp. */
+/* Length of the TCP options, in bytes. at->tcp has the header. */
 static __always_inline __u32 options_len(const struct scratch *at)
 {
 	return (bpf_ntohl(at->tcp.rest[0]) >> 28) * 4 - TCP_LEN;
 }
 
-/* Reads them to at->offered. */
+/* Reads the TCP options into at->offered. False if they are malformed. */
 static __always_inline bool read_offered(context *ctx, struct scratch *at)
 {
 	return read_options(ctx, at->pkt.l4 + TCP_LEN, options_len(at), &at->offered);
 }
 
-/* The offer is a subset of the SYN's, so the answer is no longer. */
+/* Writes the options of a SYN-ACK: a subset of the SYN's, so the answer isn't longer than the
+ * SYN. */
 static __always_inline void put_options(struct scratch *at, __u16 mss, __u32 clock, bool scaling)
 {
 	const struct tcp_options *offered = &at->offered;
@@ -46,7 +46,7 @@ static __always_inline void put_options(struct scratch *at, __u16 mss, __u32 clo
 	answer->options_len = (void *)option - (void *)&answer->tcp[TCP_LEN / 4];
 }
 
-/* The IP header of an answer, and the sum of what of it the transport's checksum covers. */
+/* Writes the IP header of an answer. Returns the sum of the pseudo-header. */
 static __always_inline __u64 put_answer_ip(struct scratch *at, __u32 tcp_len)
 {
 	__u64 pseudo = (__u64)bpf_htonl(tcp_len) + bpf_htonl(IPPROTO_TCP), sum = 0;
@@ -75,8 +75,8 @@ static __always_inline __u64 put_answer_ip(struct scratch *at, __u32 tcp_len)
 }
 
 /*
- * The TCP header, by at->answer, its checksum being as hardware wants it that is to finish it: the
- * sum of the pseudo-header. Returns how that must change if there is no such hardware.
+ * Writes the TCP header from at->answer, with a partial checksum (the sum of the pseudo-header).
+ * Returns the change that makes it a full checksum.
  */
 static __always_inline __u64 put_answer_tcp(struct scratch *at, __u32 tcp_len, __u64 pseudo)
 {
@@ -88,15 +88,15 @@ static __always_inline __u64 put_answer_tcp(struct scratch *at, __u32 tcp_len, _
 	answer->tcp[2] = answer->acknowledgment;
 	answer->tcp[3] = bpf_htonl(tcp_len / 4 << 28 | answer->flags << 16 | answer->window);
 	answer->tcp[4] = 0;
-	/* Behind the options there are zeros. */
+	/* The bytes after the options are zero. */
 	for (int i = 0; i < sizeof(answer->tcp) / 4; i++)
 		sum += answer->tcp[i];
 	*(__u16 *)&answer->tcp[4] = fold(pseudo);
-	/* For a whole checksum this turns ~pseudo into ~(pseudo + sum). */
+	/* This changes ~pseudo into ~(pseudo + sum), the full checksum. */
 	return 2 * pseudo + sum;
 }
 
-/* Writes at->answer in the place of a packet, and sends it whence that came. */
+/* Overwrites a packet with at->answer and sends it back to the packet's sender. */
 __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32 reason)
 {
 	__u32 l3, ip_len, tcp_len;
@@ -125,7 +125,7 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	return with_reason(frame_back(ctx), reason);
 }
 
-/* True if a segment's checksum is right, or left to the hardware. */
+/* True if a segment's checksum is valid, or partial (for hardware to complete). */
 __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 {
 	__u32 from, end;
@@ -141,8 +141,8 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 	return is_summed(ctx, from, end, pseudo, at->tcp.rest[1], at->reading.payload);
 }
 
-/* True if the packet is whole, with nothing between the headers: an answer can be written in
- * its place. */
+/* True if an answer can overwrite the packet: it is no fragment and has no IP options or extension
+ * headers. */
 static __always_inline bool is_plain(const struct packet_context *pkt)
 {
 	__u32 ip_len = pkt->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -150,8 +150,8 @@ static __always_inline bool is_plain(const struct packet_context *pkt)
 	return !pkt->is_fragment && pkt->l4 == pkt->l3 + ip_len;
 }
 
-/* A segment of a connection that isn't known: it may have overtaken the first, which then comes
- * again as it does. Only then is its sender told. */
+/* Decides a segment of an unknown connection. It may have overtaken the connection's first segment,
+ * so it is dropped. Its retransmission is answered with a reset. */
 static __always_inline int unmatched_segment(const struct packet_context *pkt, __u32 reason)
 {
 	if (pkt->flags & TCP_RST || !is_plain(pkt) ||
@@ -160,8 +160,7 @@ static __always_inline int unmatched_segment(const struct packet_context *pkt, _
 	return STEP_RESET;
 }
 
-/* Tells a client that its connection lives, which has asked by a keep-alive probe (RFC 9293,
- * section 3.10.7.4). */
+/* Answers a client's keep-alive probe (RFC 9293, section 3.10.7.4). */
 __attribute__((noinline)) int acknowledge(context *ctx, struct scratch *at)
 {
 	struct tcp_answer *answer;
@@ -188,7 +187,7 @@ __attribute__((noinline)) int acknowledge(context *ctx, struct scratch *at)
 	return answer_tcp(ctx, at, REASON_KEEPALIVE_ACKED);
 }
 
-/* Tells the sender that there is no such connection (RFC 9293, section 3.5.2). */
+/* Answers a segment of an unknown connection with a reset (RFC 9293, section 3.5.2). */
 __attribute__((noinline)) int reset(context *ctx, struct scratch *at)
 {
 	struct tcp_answer *answer;
@@ -205,7 +204,7 @@ __attribute__((noinline)) int reset(context *ctx, struct scratch *at)
 	if (pkt->flags & TCP_ACK) {
 		answer->sequence = at->tcp.acknowledgment;
 	} else {
-		/* FIN takes a number of its own; a SYN is never answered so. */
+		/* A FIN counts as one byte. SYNs are never reset. */
 		said = pkt->l3 + pkt->len - (pkt->l4 + TCP_LEN + options_len(at));
 		said += !!(pkt->flags & TCP_FIN);
 		answer->acknowledgment = bpf_htonl(bpf_ntohl(at->tcp.sequence) + said);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The head of an HTTP/1 request (RFC 9112), byte by byte: core/src/path/content/head.rs. */
+/* Parser of HTTP/1 request heads (RFC 9112), byte by byte: core/src/path/content/head.rs. */
 #ifndef EVENER_HEAD_H
 #define EVENER_HEAD_H
 
 #include "director/reading.h"
 #include "director/rewrite.h"
 
-/* The part that the next byte belongs to. */
+/* State of the parser: the element that the next byte belongs to. */
 enum head {
 	HEAD_METHOD,
 	HEAD_TARGET,
@@ -30,7 +30,7 @@ enum head {
 	HEAD_ODD,
 };
 
-/* The last segment of a path, as far as it has come. */
+/* Content of the current path segment, up to the current byte. */
 enum segment {
 	SEGMENT_EMPTY,
 	SEGMENT_DOT,
@@ -48,7 +48,7 @@ static __always_inline bool is_visible(__u8 byte)
 	return byte >= 0x21 && byte <= 0x7e;
 }
 
-/* By the letters of a method as a number. */
+/* Returns the class of a method, whose letters are the bytes of a number. */
 static __always_inline __u8 class_of(__u64 method)
 {
 	switch (method) {
@@ -86,8 +86,8 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 		}
 		return byte == ' ' && at > 0 ? HEAD_TARGET : HEAD_ODD;
 	case HEAD_TARGET:
-		/* Only the origin form (RFC 9112, section 3.2.1): others name a host of their
-		 * own, or none. */
+		/* Only the origin form (RFC 9112, section 3.2.1): the other forms have a host of
+		 * their own, or none. */
 		if (byte != '/')
 			return HEAD_ODD;
 		hash_path(r, byte);
@@ -108,8 +108,8 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 	}
 }
 
-/* A path that is normal already (RFC 3986, section 6.2.2): nothing encoded, no dot segments, no
- * empty ones. */
+/* Parses a normalised path (RFC 3986, section 6.2.2): no percent-encoding, dot segments or empty
+ * segments. */
 static __always_inline __u8 in_path(struct reading *r, __u8 byte)
 {
 	bool dotted = r->segment == SEGMENT_DOT || r->segment == SEGMENT_DOTS;
@@ -135,7 +135,7 @@ static __always_inline __u8 in_path(struct reading *r, __u8 byte)
 	return HEAD_PATH;
 }
 
-/* The blank line, a header's name, or a value that doesn't matter. */
+/* Parses the blank line, a field name, or the value of any field but Host. */
 static __always_inline __u8 in_header(struct reading *r, __u8 byte)
 {
 	if (r->state == HEAD_VALUE) {
@@ -152,15 +152,16 @@ static __always_inline __u8 in_header(struct reading *r, __u8 byte)
 			return HEAD_VALUE;
 		return r->host_end ? HEAD_ODD : HEAD_BEFORE_HOST;
 	}
-	/* Neither a space before the colon nor a folded line (RFC 9112, section 5): servers
-	 * differ on them. */
+	/* Rejects white space before the colon and folded lines (RFC 9112, section 5): servers
+	 * interpret them differently. */
 	if (!is_visible(byte))
 		return HEAD_ODD;
 	r->name = (r->state == HEAD_NAME ? r->name << 8 : 0) | (byte | 0x20);
 	return HEAD_NAME;
 }
 
-/* A port, and white space at the end. At HEAD_HOST_NAME it is the byte that ends the name. */
+/* Parses the port and trailing white space of a Host field. In state HEAD_HOST_NAME `byte` is the
+ * first byte after the name. */
 static __always_inline __u8 after_host(__u8 state, __u8 byte)
 {
 	if (byte == ':' && (state == HEAD_HOST_NAME || state == HEAD_AFTER_V6))
@@ -215,7 +216,7 @@ static __always_inline __u8 head_step(struct reading *r, __u32 at, __u8 byte)
 	__u8 state = r->state;
 
 	switch (state) {
-	case HEAD_VALUE: /* most of what there is */
+	case HEAD_VALUE: /* most bytes */
 	case HEAD_LINE_START:
 	case HEAD_NAME:
 		return in_header(r, byte);

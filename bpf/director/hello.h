@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3):
+/* Parser of the server name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3):
  * core/src/path/content/hello.rs. */
 #ifndef EVENER_HELLO_H
 #define EVENER_HELLO_H
@@ -7,18 +7,18 @@
 #include "director/reading.h"
 #include "director/rewrite.h"
 
-/* A record of the handshake (RFC 8446, section 5.1). */
+/* Content type of handshake records (RFC 8446, section 5.1). */
 #define HANDSHAKE 0x16
 #define RECORD_HEADER 5
 #define CLIENT_HELLO 1
 #define VERSION_AND_RANDOM 34
 #define SESSION_ID_MAX 32
-/* As many as there is room for. */
+/* An extension has at least 4 bytes. */
 #define EXTENSIONS_IN_HELLO_MAX (READ_MAX / 4)
 #define SERVER_NAME 0
 #define HOST_NAME 0
 
-/* The value of a number that isn't there: no number of two bytes is so large. */
+/* Result of take_u8() and take_u16() at the end of the message. Greater than any 16-bit number. */
 #define MISSING 0x10000
 
 static __always_inline bool skip(struct reading *r, __u32 len)
@@ -48,8 +48,8 @@ static __always_inline __u32 take_u16(struct reading *r)
 	return high == MISSING || low == MISSING ? MISSING : high << 8 | low;
 }
 
-/* The one name of the list that the extension of `len` bytes is, without a dot at its end. Its
- * letters are looked at when it is hashed. */
+/* Reads a server_name extension of `len` bytes, whose list must have exactly one name. A dot at the
+ * end of the name is removed. hash_host() checks the characters. */
 static __always_inline bool take_server_name(struct reading *r, __u32 len)
 {
 	__u32 end = r->at + len, name;
@@ -82,7 +82,8 @@ static long read_extension(__u32 turn, void *arg)
 	return 0;
 }
 
-/* The inside of the message that the record is to hold, the whole of it and nothing else. */
+/* Reads the record and message headers. The record must hold the whole ClientHello and nothing
+ * else. */
 static __always_inline bool open_hello(struct reading *r)
 {
 	__u32 len, high;
@@ -91,8 +92,7 @@ static __always_inline bool open_hello(struct reading *r)
 	r->end = RECORD_HEADER;
 	if (take_u8(r) != HANDSHAKE || take_u8(r) != 3)
 		return false;
-	/* The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246,
-	 * appendix E.1). */
+	/* The minor version is ignored (RFC 8446, section 5.1; RFC 5246, appendix E.1). */
 	take_u8(r);
 	len = take_u16(r);
 	if (len > READ_MAX - RECORD_HEADER)
@@ -105,7 +105,7 @@ static __always_inline bool open_hello(struct reading *r)
 	return high == 0 && len != MISSING && r->at + len == r->end;
 }
 
-/* Not inlined: the verifier checks it once. */
+/* Not inlined: the verifier checks this code only once. */
 __attribute__((noinline)) int walk_hello(struct scratch *at)
 {
 	struct reading *r;
@@ -125,7 +125,7 @@ __attribute__((noinline)) int walk_hello(struct scratch *at)
 	len = take_u8(r);
 	if (len == MISSING || !skip(r, len))
 		return false;
-	/* Until TLS 1.2 a hello could do without extensions (RFC 5246, section 7.4.1.2). */
+	/* Up to TLS 1.2 the extensions are optional (RFC 5246, section 7.4.1.2). */
 	if (r->at == r->end)
 		return true;
 	len = take_u16(r);

@@ -6,11 +6,11 @@
 
 #include "director/reply.h"
 
-/* The least that every link takes in one piece (RFC 791, section 3.2; RFC 8200, section 5). */
+/* Minimum MTUs (RFC 791, section 3.2; RFC 8200, section 5). */
 #define IPV4_MTU_MIN 68
 #define IPV6_MTU_MIN 1280
 
-/* Drops what is for a service and makes no sense; the rest is the host's. */
+/* Drops a malformed packet for a service. Malformed packets for other addresses go to the host. */
 static __always_inline int odd_verdict(const struct ip *dst, bool v6, __u32 reason)
 {
 	if (address_flags(dst, v6) & ADDRESS_SERVICE)
@@ -18,7 +18,7 @@ static __always_inline int odd_verdict(const struct ip *dst, bool v6, __u32 reas
 	return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 }
 
-/* Turns an echo request into its answer, to whence it came. */
+/* Rewrites an echo request into its reply and sends it back. */
 __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt;
@@ -58,7 +58,7 @@ __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 	return with_reason(frame_back(ctx), REASON_ECHO_ANSWERED);
 }
 
-/* Reads what an error quotes; a reason if that makes no sense, else 0. */
+/* Reads the packet that an ICMP error quotes. Returns 0, or the reason if it is malformed. */
 static __always_inline __u32 read_quoted4(context *ctx, __u32 at, __u32 end, struct quoted *quoted)
 {
 	struct iphdr ip = {};
@@ -116,7 +116,7 @@ __attribute__((noinline)) int read_quoted(context *ctx, __u32 at, __u32 end, str
 	return 0;
 }
 
-/* Overwrites four bytes of the frame and says how the sum over them changed. */
+/* Overwrites four bytes of the frame. Adds the change of their sum to `change`. */
 static __always_inline bool put_word_at(context *ctx, __u32 at, __be32 new, __u64 *change)
 {
 	__be32 word;
@@ -136,7 +136,7 @@ static __always_inline bool put_ip_at(context *ctx, __u32 at, bool v6, const str
 		       put_word_at(ctx, at + 12, new->word[3], change));
 }
 
-/* Addresses of the packet at `l3`, and the header checksum of IPv4. */
+/* Overwrites the addresses of the packet at `l3`, and updates the header checksum of IPv4. */
 static __always_inline bool put_addresses_at(context *ctx, __u32 l3, bool v6, const struct ends *ends,
 					     __u64 *change, __u64 *header)
 {
@@ -155,7 +155,8 @@ static __always_inline bool put_addresses_at(context *ctx, __u32 l3, bool v6, co
 	return !frame_store(ctx, l3 + 10, &checksum, 2);
 }
 
-/* Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). */
+/* Translates the addresses of an ICMP error and the ends of the quoted packet (RFC 5508, section
+ * 4.2). */
 __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 {
 	__u64 outer = 0, header = 0, change = 0;
@@ -192,7 +193,6 @@ __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 	return !frame_store(ctx, l4 + 2, &checksum, 2);
 }
 
-/* Decrements the time to live. */
 static __always_inline bool decrement_ttl(context *ctx, const struct packet_context *pkt)
 {
 	__u64 l3 = link_len(pkt);
@@ -213,7 +213,7 @@ static __always_inline bool decrement_ttl(context *ctx, const struct packet_cont
 	return true;
 }
 
-/* About what a server sent to a client. */
+/* Sends an ICMP error about a server's packet to that server. */
 __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 {
 	struct found found = {}, port = {};
@@ -244,14 +244,14 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (find_session(key, pkt->v6, pkt->hash, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
 	} else if (vip->flags & VIP_HANDOFF) {
-		/* Only who noted a connection that was handed over knows whose it is; who passed
-		 * the error on did. */
+		/* Only the host with the session knows the server of a connection. If another host
+		 * passed the error on, that host had the session and selected this one. */
 		if (pkt->arrival == ARRIVED_DIRECT)
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->server = vip->own;
 	} else {
-		/* Another director or host may have noted it, as routers hash an error by its own
-		 * sender: it goes where the flow's packets go. */
+		/* Routers hash an error by the router that sent it, so another director or host may
+		 * have the session. The error goes where the flow's packets go. */
 		int chosen = select_without_session(vip->service, vip->flags, session_ring_hash(key, pkt->v6), vip->own,
 				     pkt->arrival);
 
@@ -268,7 +268,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	}
 	at->quoted_ends = (struct ends){ .has_src = true, .src = server->to, .src_port = server->port };
 	if (server->flags & SERVER_SOURCE_NAT) {
-		/* Only the client itself sends from a link-local address. */
+		/* An error from a link-local address must come from the client itself. */
 		if (!put_near(ctx, pkt, server, key))
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->port = find_port(pkt->server, key, pkt->hash, now, &port);
@@ -281,8 +281,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, server->mtu, &verdict))
 		return verdict;
 	at->ends = (struct ends){ .has_dst = true, .dst = server->to };
-	/* A server that knows only the director hears it from the director: what a router says
-	 * in its own name it would drop itself, were it on the way to the server too. */
+	/* With source NAT the server knows only the director's address, so the director becomes the
+	 * error's sender. */
 	if (server->flags & SERVER_SOURCE_NAT) {
 		at->ends.has_src = true;
 		at->ends.src = server->own;
@@ -293,7 +293,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	return with_reason(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
 }
 
-/* About what a client sent to a server, by the server or by a router on the way to it. */
+/* Sends an ICMP error about a client's packet to that client. Its sender is the server or a router
+ * on the path to the server. */
 __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
@@ -316,8 +317,8 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	at->back.now = ticks_now();
 	if (!find_reply_session(at, FOLLOW_NOT))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
-	/* The servers' network is its operator's own: the client hears from the service, whoever
-	 * there speaks (RFC 5508, section 4.2). */
+	/* Hides the servers' network: the service's address becomes the sender (RFC 5508, section
+	 * 4.2). */
 	at->ends = (struct ends){ .has_src = true, .src = reply->service, .has_dst = true, .dst = reply->client };
 	at->quoted_ends = (struct ends){ .has_dst = true, .dst = reply->service, .dst_port = reply->service_port };
 	if (reply->port) {
@@ -351,7 +352,7 @@ static __always_inline bool is_error(__u8 type, bool v6)
 	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER_PROBLEM;
 }
 
-/* An ICMP message to this host's MAC. */
+/* Decides an ICMP message to this host's MAC address. */
 __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
@@ -378,7 +379,7 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	if (v6 && icmp.type == ICMPV6_TOO_BIG && bpf_ntohl(icmp.rest) < IPV6_MTU_MIN)
 		return odd_verdict(&at->dst, v6, REASON_FORGED_MTU);
 	if (!v6 && icmp.type == ICMP_UNREACHABLE && icmp.code == ICMP_FRAGMENTATION_NEEDED) {
-		/* Old routers say 0 (RFC 1191, section 5). */
+		/* Old routers send 0 (RFC 1191, section 5). */
 		__u32 mtu = bpf_ntohl(icmp.rest) & 0xffff;
 
 		if (mtu != 0 && mtu < IPV4_MTU_MIN)
@@ -397,8 +398,8 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	return STEP_ERROR_TO_SERVER;
 }
 
-/* Answers a neighbour solicitation for an address that the director speaks for (RFC 4861,
- * section 7.2.4). */
+/* Answers a neighbour solicitation for an address that the director announces (RFC 4861, section
+ * 7.2.4). */
 __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -421,7 +422,8 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	    same_ip(&answer->ip.to, &answer->target))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	probe = !(answer->ip.to.word[0] | answer->ip.to.word[1] | answer->ip.to.word[2] | answer->ip.to.word[3]);
-	/* A host that probes for an address has none yet: the answer is broadcast. */
+	/* Duplicate address detection has no source address, so the answer goes to all nodes (RFC
+	 * 4861, section 7.2.4). */
 	if (probe)
 		answer->ip.to = (struct ip){ { bpf_htonl(0xff020000), 0, 0, bpf_htonl(1) } };
 	answer->ip.word = bpf_htonl(6 << 28);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Every map of the director. Those marked mmapable are read and written by the control plane as
- * plain memory; sizes that depend on the farm are set before loading.
+ * All maps of the director. The control plane reads and writes mmapable maps as plain memory. It
+ * sets the sizes that depend on the farm before it loads the programs.
  */
 #ifndef EVENER_MAPS_H
 #define EVENER_MAPS_H
@@ -16,11 +16,11 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* Filled before loading. */
+/* Set before the programs are loaded. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2, .fib_parts = 1 };
 
-/* The settings again, for who adopts a running data plane: a pinned map can be opened, a
- * constant can't. */
+/* Copy of the settings for a daemon that adopts a running data plane: it can open a pinned map, but
+ * can't read the programs' constants. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -29,37 +29,37 @@ struct {
 } about SEC(".maps");
 
 /*
- * Tables of fixed size are plain arrays, each in a section of its own, which libbpf makes a map of:
- * the program reads them without a look-up, and the control plane maps and pins them like any
- * other.
+ * Tables of fixed size are arrays, each in a section of its own. libbpf makes a map of each
+ * section: programs read it without a map lookup, and the control plane maps and pins it like any
+ * other map.
  */
 #define TABLE(name) SEC(".bss." #name)
 
-/* Two halves of VIP_PLACES: one in force, one to be written. */
+/* Two halves of VIP_PLACES: programs read the active one, the control plane writes the other. */
 struct vip vips[2 * VIP_PLACES] TABLE(vips);
 
-/* The multiplier that gives each VIP its place: odd, and with a bit of its own for the half in
- * force. */
+/* Multiplier that maps each VIP to its place. It is odd; the bit VIP_PLACES selects the active
+ * half. */
 __u64 commit TABLE(commit);
 
-/* At the same places, and switched with them. */
+/* Index: that of the VIP in `vips`. */
 struct handoff handoffs[2 * VIP_PLACES] TABLE(handoffs);
 
-/* Index of each VIP in its half of `vips`, by VIP id; in two halves as well. */
+/* Place of each VIP in its half of `vips`. Two halves too; index: VIP id. */
 __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 
-/* Number of endpoints that reply through the director: without any, none is looked up. */
+/* Number of endpoints that reply through the director. If 0, no packet is looked up as a reply. */
 __u64 answering TABLE(answering);
 
-/* By hint_place() of an endpoint. */
+/* Index: hint_place() of an endpoint. */
 struct hint returns[RETURN_PLACES] TABLE(returns);
 
-/* Number of changes of the host's routes or neighbours that a daemon has learned of. */
+/* Number of changes of routes and neighbours that the daemon has received from the kernel. */
 __u64 fib_epoch TABLE(fib_epoch);
 
 /*
- * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves
- * like the VIPs. The multiplier that gives each its place, as for VIPs; 0 if there are none.
+ * Source MACs of the hosts that pass packets on, encoded by mac_bits(), in two halves like `vips`.
+ * `peers_in` is the multiplier, like `commit`; 0 if there are no peers.
  */
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
@@ -73,46 +73,48 @@ struct cookie_keys cookies TABLE(cookies);
 /* core/src/path/mark.rs, SharedMarker */
 struct marker marker TABLE(marker);
 
-/* core/src/path/unmatched.rs: part of a flow's hash, above the tick it was first met at. */
+/* core/src/path/unmatched.rs. Upper half: part of a flow's hash; lower half: tick of its first
+ * segment. */
 __u64 unmatched[STRAY_PLACES] TABLE(unmatched);
 
 /* core/src/path/guesses.rs */
 struct guesses guesses[VIP_IDS] TABLE(guesses);
 
-/* The subscriptions to events: see trace.h. */
+/* Subscriptions to events: trace.h. */
 struct watch watch TABLE(watch);
 
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
 
-/* By server slot, bit by bit, the rings whose requests it answers, of services with VIP_LATER. */
+/* For services with VIP_LATER: bit n is set if the server answers requests of ring n. Index: server
+ * slot. */
 __u64 pools[SERVER_SLOTS] TABLE(pools);
 
-/* Active sessions by server slot. */
+/* Number of active sessions. Index: server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
-/* Policies' scores of each server's load, by server slot: the load, of which 0 is best, below
- * its gain. Written at any time. */
+/* A policy's score of each server. Upper byte: gain; lower byte: load, 0 is best. Index: server
+ * slot. Written at any time. */
 __u16 scores[SERVER_SLOTS] TABLE(scores);
 
-/* The most active sessions with which a server is given a new one, by server slot; 0 for any
- * number. Written at any time. */
+/* Limit of active sessions: a server that has reached it gets no new session; 0: no limit. Index:
+ * server slot. Written at any time. */
 __u32 limits[SERVER_SLOTS] TABLE(limits);
 
-/* The time, where it is given. */
+/* The time in tests, which set `jiffy_ns` to 0. */
 __u64 given_now TABLE(given_now);
 
-/* Extents of `sessions` and of `sessions6` in use: core/src/path/sessions/extent.rs. */
+/* Extents of `sessions` and `sessions6`: core/src/path/sessions/extent.rs. */
 __u64 extents[2] TABLE(extents);
 
-/* The shares of the session table. */
+/* Shares of the session table. Index: VIP id. */
 struct share shares[VIP_IDS] TABLE(shares);
 
-/* Position in each service's ring. */
+/* Position in each service's ring (PICK_CURSOR). Index: service. */
 __u64 cursors[SERVICES_MAX] TABLE(cursors);
 
-/* Only for packets that have no port, and for who asks for the address. */
+/* Service and server addresses, for packets without a port: ICMP, ARP, neighbour discovery. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, VIP_PLACES + SERVER_SLOTS);
@@ -127,7 +129,7 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* Clients' requests to services with method handoff. Most farms have few routes. */
+/* Routes of services with method handoff. Not preallocated: most farms have few routes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -152,7 +154,7 @@ struct {
 	__type(value, struct previous);
 } previous SEC(".maps");
 
-/* Mmapable puts it at the start of a page, so a bucket is two cache lines and in one page. */
+/* A mmapable map starts at a page boundary, so a bucket is exactly two cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -169,7 +171,7 @@ struct {
 	__type(value, struct bucket6);
 } sessions6 SEC(".maps");
 
-/* Ports of the director's own addresses that stand for clients, in pools. */
+/* Source ports of the director's addresses, allocated to sessions of servers with source NAT. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -178,7 +180,7 @@ struct {
 	__type(value, struct bucket6);
 } ports SEC(".maps");
 
-/* First fragments. Bounded: the ones unused for longest go. */
+/* First fragments. The least recently used ones are evicted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FRAGMENTS_MAX);
@@ -186,14 +188,14 @@ struct {
 	__type(value, struct track);
 } fragments SEC(".maps");
 
-/* Frames that are held: later fragments that came before their first, on their way to where they
- * can wait, and later requests on theirs to who moves connections. */
+/* Frames for the daemon: fragments that arrived before the first fragment, and segments of
+ * connections that are being moved. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } held SEC(".maps");
 
-/* Events of packets and connections, on their way to subscribers. */
+/* Events of packets and connections for the daemon's subscribers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -207,9 +209,9 @@ struct {
 } server_stats SEC(".maps");
 
 /*
- * The same by user space, which decides held frames and punted connections: the counts above are
- * each CPU's alone to write. By server slot; at that of no server, the counts of all servers that
- * are gone. And by reason.
+ * Counters of user space, which decides held frames and punted connections; it can't write the
+ * per-CPU counters. The index of `user_stats` is the server slot; NO_SERVER has the counters of
+ * removed servers.
  */
 struct server_stats user_stats[SERVER_SLOTS] TABLE(user_stats);
 __u64 user_count[REASON_MAX] TABLE(user_count);
@@ -221,7 +223,7 @@ struct {
 	__type(value, __u64);
 } reasons SEC(".maps");
 
-/* The scratch of a packet's rarer ways: scratch.h. */
+/* Variables of the slow path: scratch.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -236,7 +238,7 @@ static __always_inline struct scratch *scratch_here(void)
 	return bpf_map_lookup_elem(&scratch, &first);
 }
 
-/* A struct vip_key as one word. */
+/* Returns the struct vip_key of an IPv4 VIP as one word. */
 static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -246,8 +248,8 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 #endif
 }
 
-/* Index that a switching word gives these bits, in the one of two halves of `places` that it
- * names. */
+/* Returns the index of `bits` in a table of two halves of `places` each. `word` is the multiplier,
+ * and its bit `places` selects the half. */
 static __always_inline __u64 place_by(__u64 word, __u64 bits, const __u64 places)
 {
 	return sum(bits * word / (~0ULL / places + 1), word & places);
@@ -270,7 +272,7 @@ static __always_inline struct vip *find_vip(__u64 bits)
 	return vip;
 }
 
-/* The digest of an IPv6 address in a VIP's key. */
+/* Returns the digest of an IPv6 address for a VIP's key. */
 static __always_inline __u32 address_digest(const struct ip *address)
 {
 	const __u64 *half = (const void *)address;
@@ -290,14 +292,15 @@ static __always_inline struct vip *find_vip6(const struct ip *address, __be16 po
 	return vip;
 }
 
-/* Returns the index in `returns` of an endpoint, by its address, port and protocol as in
- * vip_bits(). */
+/* Returns the index of an endpoint in `returns`. `bits` are its address, port and protocol, encoded
+ * by vip_bits(). */
 static __always_inline __u32 hint_place(__u64 bits)
 {
 	return bits * 0x9e3779b97f4a7c15ULL / (~0ULL / RETURN_PLACES + 1);
 }
 
-/* Returns the index in `vips` and `handoffs` of the VIP with this id, if any. */
+/* Returns the index in `vips` and `handoffs` of the VIP with an id. The caller checks the id
+ * there. */
 static __always_inline __u64 place_by_id(__u16 id)
 {
 	__u64 half = *(volatile __u64 *)&commit & VIP_PLACES;
@@ -305,7 +308,7 @@ static __always_inline __u64 place_by_id(__u16 id)
 	return sum(half, vip_places[sum(half / VIP_PLACES * VIP_IDS, id % VIP_IDS)] % VIP_PLACES);
 }
 
-/* The VIP of this id, or NULL. */
+/* Returns the VIP with an id, or NULL. */
 static __always_inline struct vip *find_vip_by_id(__u16 id)
 {
 	struct vip *vip = &vips[place_by_id(id)];
@@ -316,7 +319,7 @@ static __always_inline struct vip *find_vip_by_id(__u16 id)
 	return vip;
 }
 
-/* Returns the handoff settings of that VIP, or NULL. */
+/* Returns the handoff settings of the VIP with an id, or NULL. */
 static __always_inline struct handoff *find_handoff(__u16 id)
 {
 	__u64 place = place_by_id(id);
@@ -328,12 +331,12 @@ static __always_inline struct handoff *find_handoff(__u16 id)
 	return handoff;
 }
 
-/* The longest lease, in ticks. */
+/* Maximum duration of a lease, in ticks. */
 #define LEASE_LONGEST (1u << 22)
 #define LEASE_ENDED (2ULL << 32)
 
-/* True while addresses may be answered for. An expired lease is recorded as such, since ticks
- * wrap. */
+/* True while this host may answer ARP and neighbour discovery for service addresses. An expired
+ * lease is stored as ended, because ticks wrap around. */
 static __always_inline bool lease_holds(__u32 now)
 {
 	__u64 word = *(volatile __u64 *)&lease;
@@ -386,8 +389,8 @@ static __always_inline void count_reason(__u32 reason)
 		*count += 1;
 }
 
-/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). A packet
- * sent to a server is counted to that one alone. */
+/* Returns a verdict with its reason in the upper bits. slow_path() counts the reason. A packet that
+ * is sent to a server has no reason: the server's counter includes it. */
 static __always_inline int with_reason(int verdict, __u32 reason)
 {
 	return (__u8)verdict | reason << REASON_SHIFT;

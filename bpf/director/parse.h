@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* From bytes to the little that a decision needs: core/src/path/parse, check by check in the
- * same order. */
+/* Parser of frames: core/src/path/parse, with the same checks in the same order. */
 #ifndef EVENER_PARSE_H
 #define EVENER_PARSE_H
 
@@ -50,24 +49,23 @@ enum parsed {
 	PARSED_ODD,
 };
 
-/* The context that every packet on the fast path needs; more stands in the scratch, where a
- * packet has it. */
+/* Parsed headers of a packet. Larger values are in the scratch. */
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
-	struct scratch *at; /* of packets on the slow path */
-	__be32 src4, dst4; /* of IPv4; of IPv6 they stand in at->src and at->dst */
-	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
+	struct scratch *at;
+	__be32 src4, dst4; /* IPv4 addresses; IPv6 addresses are at->src and at->dst */
+	__u64 numbers; /* TCP: upper half: acknowledgment number; lower half: sequence number */
 	__be16 port;
 	__be16 client_port;
 	__u16 l3, l4; /* offsets of headers */
-	__u32 len; /* of the IP packet */
+	__u32 len; /* length of the IP packet */
 	__u8 protocol;
 	__u8 v6;
 	__u8 flags;
-	__u8 is_fragment; /* and at->pkt.fragment says which */
-	__u8 reason; /* of PARSED_PASS and PARSED_ODD */
-	__u8 has_data; /* behind a TCP header */
+	__u8 is_fragment; /* then at->pkt.fragment has offset and end */
+	__u8 reason; /* with PARSED_PASS and PARSED_ODD */
+	__u8 has_data; /* a TCP segment has payload */
 };
 
 static __always_inline bool is_unicast(const __u8 mac[ETH_ALEN])
@@ -80,7 +78,7 @@ static __always_inline bool same_mac(const __u8 a[ETH_ALEN], const __u8 b[ETH_AL
 	return *(const __u32 *)a == *(const __u32 *)b && *(const __u16 *)(a + 4) == *(const __u16 *)(b + 4);
 }
 
-/* In two moves; for arrays of bytes the compiler makes six. */
+/* Copies four and two bytes. The compiler would copy an array byte by byte. */
 static __always_inline void copy_mac(__u8 to[ETH_ALEN], const __u8 from[ETH_ALEN])
 {
 	*(__u32 *)to = *(const __u32 *)from;
@@ -162,7 +160,7 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 		if (!udp || len < sizeof(*udp))
 			return odd(packet, cut);
 		udp_len = bpf_ntohs(udp->len);
-		/* A first fragment says how long the whole is. */
+		/* The length in a first fragment is that of the whole datagram. */
 		if (udp_len < sizeof(*udp) || (udp_len > len && !packet->is_fragment))
 			return odd(packet, REASON_BAD_LENGTH);
 		packet->client_port = udp->source;
@@ -213,8 +211,8 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 }
 
 /*
- * Goes through the extension headers from `at` to `end`. In: walked->protocol is the first one. Not
- * inlined: few packets have any, and the verifier checks it once.
+ * Reads the extension headers from `at` to `end`. The caller sets walked->protocol to the type of
+ * the first one. Not inlined: few packets have any, and the verifier checks this code only once.
  */
 __attribute__((noinline)) int walk(context *ctx, __u32 at, __u32 end, struct walked *walked)
 {
@@ -298,7 +296,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		if (walked.fault)
 			return odd(packet, reason_of(walked.fault));
 		l4 = walked.l4;
-		/* A header behind this isn't looked for: no sender puts it there. */
+		/* No sender puts a transport header so far back. */
 		if (l4 > L4_MAX)
 			return odd(packet, REASON_EXTENSION_HEADERS);
 		packet->l4 = l4;
@@ -310,7 +308,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 			return odd(packet, REASON_TRUNCATED);
 		*cursor = cursor_at(ctx, at_most(l4, L4_MAX));
 	}
-	/* Options may stand at the beginning of what was cut (RFC 8200, section 4.5). */
+	/* The fragmented part may start with options (RFC 8200, section 4.5). */
 	later = packet->is_fragment && (packet->protocol == IPPROTO_DSTOPTS || packet->protocol == IPPROTO_AH);
 	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6 && !later)
 		return pass(packet, REASON_NOT_SERVICE);
@@ -336,7 +334,7 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 	packet->ethernet = take(&cursor, sizeof(struct ethhdr));
 	if (!packet->ethernet)
 		return pass(packet, REASON_RUNT);
-	/* In one load; the header is packed, so the compiler makes two. */
+	/* One load. The compiler would make two, since the header is packed. */
 	ethertype = *(__be16 *)&packet->ethernet->h_proto;
 	for (int i = 0; i < TAGS_MAX; i++) {
 		struct {
@@ -357,8 +355,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 		return pass(packet, REASON_VLAN);
 	switch (ethertype) {
 	case bpf_htons(ETH_P_IP):
-		/* A frame for another station was not sent to the director; taking it would
-		 * rewrite what was already rewritten. */
+		/* A frame for another station may be one that this director has sent: in
+		 * promiscuous mode it would be rewritten twice. */
 		if (!own || !same_mac(packet->ethernet->h_dest, own->mac))
 			return pass(packet, REASON_OTHER_HOST);
 		return parse_ipv4(ctx, &cursor, packet);
@@ -368,8 +366,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 
 		if (!own)
 			return pass(packet, REASON_OTHER_HOST);
-		/* Solicitations are sent to a group that all those may be in who could have the
-		 * address (RFC 4291, section 2.7.1). */
+		/* Solicitations are sent to the solicited-node multicast group of the address (RFC
+		 * 4291, section 2.7.1). */
 		group = !same_mac(packet->ethernet->h_dest, own->mac);
 		if (group && (*(__u16 *)packet->ethernet->h_dest != 0x3333 || packet->ethernet->h_dest[2] != 0xff))
 			return pass(packet, REASON_OTHER_HOST);

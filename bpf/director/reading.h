@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Common parts of reading heads and hellos: core/src/path/content/mod.rs and hash.rs. */
+/* Common code of the parsers of HTTP heads and TLS hellos: core/src/path/content/mod.rs and
+ * hash.rs. */
 #ifndef EVENER_READING_H
 #define EVENER_READING_H
 
@@ -8,36 +9,36 @@
 #include "abi.h"
 
 #define HASH_PRIME 0x7fffffffU
-/* A host's end from a dot on, or a path's beginning up to a slash. */
+/* Flag in the hash of a part: a host's suffix from a dot on, or a path's prefix up to a slash. */
 #define PART (1ULL << 31)
 
-/* A client's request, and the key by which it is looked up: core/src/path/content. */
+/* State of a parser, and the keys for the lookup of a client's request: core/src/path/content. */
 struct reading {
-	__u64 method; /* letters of the method, or the last eight */
-	__u64 name; /* a header's in lower case, the last eight letters */
-	__u64 host_hash; /* as far as it has come */
-	/* keys of the host's look-up: HOST_LABELS_MAX + 2, and room for a mask */
+	__u64 method; /* last eight letters of the method */
+	__u64 name; /* last eight letters of a field name, in lower case */
+	__u64 host_hash; /* hash of the bytes so far */
+	/* keys of the host: HOST_LABELS_MAX + 2, rounded up to a power of two for a mask */
 	__u64 hosts[16];
-	/* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	/* keys of the path: PATH_DEPTH_MAX + 2, rounded up; the second is that of the whole path */
 	__u64 paths[32];
 	__u32 multiplier[2];
-	__u32 len; /* of what there is of the payload */
-	__u32 at, end; /* in a hello */
-	__u32 host, host_end; /* host within it; no end: no host */
+	__u32 len; /* bytes in `payload` */
+	__u32 at, end; /* hello: offset of the next byte, and end of the message */
+	__u32 host, host_end; /* offsets of the host; no host if `host_end` is 0 */
 	__u32 hosts_len, paths_len;
 	__u8 state;
 	__u8 segment;
-	__u8 version; /* letters of it that were met */
+	__u8 version; /* number of matched letters of VERSION */
 	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
-	__u8 is_dot; /* the host's last byte */
+	__u8 is_dot; /* the last byte of the host was a dot */
 	__u8 class;
-	__u8 is_asked; /* true if there is no doubt */
-	__u16 route, ring; /* the first that was found */
+	__u8 is_asked; /* the request is complete and unambiguous */
+	__u16 route, ring; /* of the first matching route so far */
 	__u8 payload[READ_MAX];
 };
 
-/* (hash * multiplier + byte + 1) modulo the prime, whose multiples are easily taken off: 2^31 is
- * 1. */
+/* Returns (hash * multiplier + byte + 1) modulo HASH_PRIME. The reduction is an addition, as 2^31
+ * is congruent to 1. */
 static __always_inline __u64 hash_half(__u64 hash, __u32 multiplier, __u8 byte)
 {
 	__u64 sum = hash * multiplier + byte + 1;

@@ -11,6 +11,8 @@
 #define AF_INET6 10
 #endif
 
+/* Finds the session that a source port is allocated to, and stores its key. False if there is
+ * none. */
 static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
 {
 	__u32 number = (__u32)port - FIRST_PORT, index;
@@ -47,7 +49,7 @@ static __always_inline struct ip client_of(const struct key6 *key, bool v6)
 	return client;
 }
 
-/* Makes a port's key that of its session again. */
+/* Reverts put_near(): changes the key in `ports` to that of the session. */
 static __always_inline void take_near(struct key6 *key, struct near *near)
 {
 	near->link = 0;
@@ -59,13 +61,13 @@ static __always_inline void take_near(struct key6 *key, struct near *near)
 	key->word[2] &= 0xffffffff;
 }
 
-/* For find_reply_session(): the session is not moved on. */
+/* Argument of find_reply_session(): don't update the session. */
 #define FOLLOW_NOT 0x100
 
 /*
- * Finds the session of a VIP on a server that the way back names, if there is one, and moves its
- * state on by `flags`. Not inlined: the verifier checks it once, and not for each that may be
- * behind an endpoint.
+ * Finds the session of a reply, given its VIP and server, and updates the session by the TCP
+ * `flags`. False if there is none. Not inlined: the verifier checks this code only once, and not
+ * for each pair of VIP and server of an endpoint.
  */
 __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
 {
@@ -128,12 +130,13 @@ __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id,
 }
 
 /*
- * Finds the session of what goes from a server's endpoint to a client, or to where the director
- * speaks for one, and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
+ * Finds the session of a packet from a server's endpoint to a client, or to the director's port
+ * that is allocated to one. Updates the session by the TCP `flags`, unless they are FOLLOW_NOT.
+ * False if there is none.
  */
 static __always_inline bool find_reply_session(struct scratch *at, __u32 flags)
 {
-	/* Linux 6.1 takes no key from a function's argument. */
+	/* Linux 6.1 rejects a key that is behind a function's argument. */
 	struct endpoint_key from = at->back.from;
 	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &from);
 
@@ -148,8 +151,8 @@ static __always_inline bool find_reply_session(struct scratch *at, __u32 flags)
 	return false;
 }
 
-/* To a client with a link-local address, from which a packet has come. Its own packets had no
- * tag, whatever answers have. */
+/* Fills in the next hop to a client with a link-local address from the port's key. The client's
+ * packets had no VLAN tag, so the reply has none. */
 static __always_inline bool find_near(context *ctx, struct hop *hop, const struct near *near, __u32 len)
 {
 	struct interface *own = find_interface(near->link);
@@ -170,7 +173,7 @@ static __always_inline bool find_near(context *ctx, struct hop *hop, const struc
 	return true;
 }
 
-/* Finds where a packet goes from `src` to the reply's client; false if nowhere. */
+/* Finds the next hop of a packet from `src` to the reply's client. False if there is no route. */
 __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const struct ip *src, __u32 len)
 {
 	struct bpf_fib_lookup route = {};
@@ -192,8 +195,8 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		*(struct ip *)route.ipv6_dst = *dst;
 		if (at->reply.near.link)
 			return find_near(ctx, hop, &at->reply.near, len);
-		/* The kernel's look-up knows no link-local addresses: the stack finds this one
-		 * where the answer came by. */
+		/* bpf_fib_lookup() doesn't support link-local addresses. The host's stack resolves
+		 * this one on the interface that received the reply. */
 		if (is_link_local(dst)) {
 			hop->next_ifindex = frame_ingress(ctx);
 			hop->next.nh_family = AF_INET6;
@@ -215,7 +218,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		}
 		return true;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		/* The look-up has put the gateway in the destination's place, if there is one. */
+		/* The lookup has replaced the destination by the gateway, if there is one. */
 		hop->next_ifindex = route.ifindex;
 		hop->next.nh_family = route.family;
 		if (route.family == AF_INET6)
@@ -232,21 +235,21 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 }
 
 /*
- * Has the host's stack find the neighbour and send a packet on that is ready but for that. Where
- * the service's address is the host's own, the daemon has told the stack to take it (accept_local
- * of ip-sysctl).
+ * Passes a translated packet to the host's stack, which resolves the neighbour and sends it. If the
+ * service's address is one of the host's, the daemon has set accept_local, so that the stack
+ * accepts the packet (ip-sysctl).
  */
 static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
-	/* Of a frame with two tags the kernel would not find the packet. */
+	/* bpf_redirect_neigh() would not find the packet behind VLAN tags. */
 	if (!FRAME_FINDS_NEIGHBOURS || at->pkt.l3 != ETH_HLEN)
 		return with_reason(VERDICT_PASS, REASON_HOST_STACK);
 	frame_leave(ctx);
 	return with_reason(frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next), REASON_HOST_STACK);
 }
 
-/* The same as too_big(), to the client where the host's routes say: who passed the packet on has
- * no use for it. */
+/* Sends the error of too_big() to the client by the host's routes. too_big() alone would send it to
+ * the host that passed the packet on. */
 __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 {
 	int outcome = too_big(ctx, at);
@@ -255,14 +258,15 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 		return outcome;
 	at->reply.client = at->src;
 	at->reply.near.link = 0;
-	/* The host's own stack sends nothing on that has its own address as source. */
+	/* Without a resolved neighbour the error is dropped: the host's stack doesn't forward
+	 * packets from its own address. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
 	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
 		return with_reason(VERDICT_DROP, REASON_TOO_BIG);
 	return with_reason(frame_send(ctx, at->hop.ifindex), REASON_TOO_BIG);
 }
 
-/* Turns a reply's endpoints into those that the client knows. */
+/* Computes the addresses and ports of a reply as the client expects them. */
 static __always_inline void reply_ends(const struct reply *reply, struct ends *ends)
 {
 	*ends = (struct ends){};
@@ -276,7 +280,7 @@ static __always_inline void reply_ends(const struct reply *reply, struct ends *e
 	}
 }
 
-/* Keeps what the kernel said of the way to a client, for the fast path. */
+/* Caches the next hop to a client for the fast path. */
 static __always_inline void keep_hop(context *ctx, const struct scratch *at)
 {
 	const struct hop *hop = &at->hop;
@@ -294,7 +298,7 @@ static __always_inline void keep_hop(context *ctx, const struct scratch *at)
 	remember_hop(&found, at->reply.client.word[0]);
 }
 
-/* Sends a packet with new ends on by the host's routes. */
+/* Translates a reply and sends it by the host's routes. */
 static __always_inline int send_reply(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -321,7 +325,7 @@ static __always_inline int send_reply(context *ctx, struct scratch *at)
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
 
-/* A packet that is for no service: it may be from a server. */
+/* Decides a packet that is for no service: it may be a server's reply. */
 __attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
@@ -340,7 +344,7 @@ __attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 	back->from.v6 = pkt->v6;
 	back->to_port = pkt->dst_port;
 	back->now = ticks_now();
-	/* A session is left as it is by flags that no stack sends. */
+	/* Flags that no stack sends don't update the session. */
 	if (has_bad_flags(flags))
 		flags = FOLLOW_NOT;
 	if (!find_reply_session(at, flags))
@@ -355,7 +359,7 @@ __attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 	return send_reply(ctx, at);
 }
 
-/* The fragment is of an answer: it goes where its first one went. */
+/* Sends a later fragment of a reply to the client of the first fragment. */
 static __always_inline int later_reply(context *ctx, struct scratch *at, const struct track *track,
 					const struct vip *vip, const struct server *server, __u32 now)
 {
@@ -382,7 +386,7 @@ static __always_inline int later_reply(context *ctx, struct scratch *at, const s
 	return send_reply(ctx, at);
 }
 
-/* A fragment other than the first: core/src/path/decide/fragment.rs. */
+/* Decides a fragment other than the first: core/src/path/decide/fragment.rs. */
 __attribute__((noinline)) int later_fragment(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;

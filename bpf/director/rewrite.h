@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Bytes of a packet after a decision: core/src/path/rewrite. */
+/* Rewriting of packets: core/src/path/rewrite. */
 #ifndef EVENER_REWRITE_H
 #define EVENER_REWRITE_H
 
 #include "director/flow.h"
 #include "director/parse.h"
 
-/* Time to live and hop limit of packets that begin here. */
+/* Time to live and hop limit of packets that this host generates. */
 #define TTL 64
-/* Bytes of a packet that an ICMP error quotes. */
+/* Number of bytes of a packet that an ICMP error quotes. */
 #define QUOTE_LEN 512
 
-/* Notes what is known of a packet for the functions that are not inlined. */
+/* Copies the parsed headers of a packet to the scratch, for functions that aren't inlined. */
 static __always_inline struct scratch *scratch_for(const struct packet *packet)
 {
 	struct scratch *at = packet->at ? packet->at : scratch_here();
@@ -44,7 +44,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	return at;
 }
 
-/* Length of the link header, with its tags. */
+/* Length of the link header with its VLAN tags. */
 static __always_inline __u64 link_len(const struct packet_context *pkt)
 {
 	return clamp(pkt->l3, ETH_HLEN, LINK_LEN_MAX);
@@ -61,8 +61,7 @@ static __always_inline void rewrite_link(struct ethhdr *ethernet, const __u8 src
 	copy_mac(ethernet->h_source, src);
 }
 
-/* New MAC addresses, and a plain link header where the frame leaves the LAN that its tags belong
- * to. */
+/* Writes new MAC addresses. Removes the VLAN tags if the frame leaves on another interface. */
 static __always_inline bool relink(context *ctx, __u32 l3, __u32 ifindex, bool v6, const __u8 src[ETH_ALEN],
 				   const __u8 dst[ETH_ALEN])
 {
@@ -102,7 +101,7 @@ static __always_inline void put_word(__be32 *at, __be32 new, __u64 *change)
 	*at = new;
 }
 
-/* Decrements the time to live and updates the sum of an IPv4 header. */
+/* Decrements the time to live of an IPv4 header and updates its checksum. */
 static __always_inline void decrement_ttl4(struct iphdr *ip)
 {
 	__u64 change = (__u16)~*(__u16 *)&ip->ttl;
@@ -111,7 +110,8 @@ static __always_inline void decrement_ttl4(struct iphdr *ip)
 	ip->check = changed(ip->check, change + *(__u16 *)&ip->ttl);
 }
 
-/* New addresses, and one hop less if `hop`. The change is what a pseudo-header sees. */
+/* Writes new addresses, and decrements the time to live if `hop`. Adds the change of the
+ * pseudo-header to `change`. */
 static __always_inline bool put_addresses(context *ctx, __u32 l3, bool v6, const struct ends *ends, bool hop,
 					  __u64 *change)
 {
@@ -161,7 +161,8 @@ static __always_inline bool put_ports(context *ctx, __u32 l4, const struct ends 
 	return true;
 }
 
-/* Gives a TCP or UDP packet, or a fragment of one, other ends, and takes a hop off it. */
+/* Writes new addresses and ports into a TCP or UDP packet, or a fragment of one. Decrements the
+ * time to live if `hop`. */
 static __always_inline bool translate(context *ctx, const struct packet_context *pkt, const struct ends *ends, bool hop)
 {
 	__u64 l3 = link_len(pkt), l4 = at_most(pkt->l4, L4_MAX);
@@ -178,7 +179,7 @@ static __always_inline bool translate(context *ctx, const struct packet_context 
 	return true;
 }
 
-/* The packet's own ends, as they stand in it. */
+/* Reads source and destination address of the packet at `l3`. */
 static __always_inline bool load_ends(context *ctx, __u32 l3, bool v6, struct ip *src, struct ip *dst)
 {
 	struct ip pair[2] = {};
@@ -205,7 +206,7 @@ static __always_inline __u8 load_ttl(context *ctx, __u32 l3, bool v6)
 	return ttl;
 }
 
-/* The longest of the packets that the frame is or will be cut into. */
+/* Length of the IP packet, or of the longest segment if the frame consists of merged segments. */
 static __always_inline __u32 longest(context *ctx, const struct packet_context *pkt)
 {
 	__u32 payload_len = segment_len(ctx), header_len = sizeof(struct udphdr);
@@ -230,7 +231,7 @@ static __always_inline bool store_link(context *ctx, struct scratch *at)
 	return !frame_store(ctx, 0, &at->link, link_len(&at->pkt));
 }
 
-/* The link header back to whence it came. */
+/* Swaps source and destination MAC. */
 static __always_inline void turn_round(struct link *link)
 {
 	for (int i = 0; i < ETH_ALEN / 2; i++) {
@@ -242,8 +243,8 @@ static __always_inline void turn_round(struct link *link)
 }
 
 /*
- * Turns a packet into the ICMP error that tells its sender, in the name of at->from, how long a
- * packet may be (RFC 1191, section 4; RFC 4443, section 3.2).
+ * Replaces a packet by an ICMP error to its sender: packet too big (RFC 1191, section 4; RFC 4443,
+ * section 3.2). Its source is at->from, its MTU at->mtu.
  */
 __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 {

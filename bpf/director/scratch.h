@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The state of a packet's rarer ways. It stands in a map and not on the stack, of which all
- * functions on one way have 512 bytes together. Programs are not interrupted by others on their
- * CPU.
+ * Variables of the slow path. They are in a per-CPU map and not on the stack: all functions of a
+ * call chain share 512 bytes of stack. No other packet's program interrupts this one on its CPU.
  */
 #ifndef EVENER_SCRATCH_H
 #define EVENER_SCRATCH_H
@@ -17,7 +16,7 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* A client's TCP header, as far as a handshake needs it: core/src/path/parse/tcp.rs. */
+/* A client's TCP header without options: core/src/path/parse/tcp.rs. */
 struct tcp_header {
 	__be32 ports;
 	__be32 sequence;
@@ -25,14 +24,14 @@ struct tcp_header {
 	__be32 rest[2];
 };
 
-/* Of an answer: what Linux sends. */
+/* Maximum length of a SYN-ACK's options, in bytes: as Linux sends. */
 #define SYN_ACK_OPTIONS_MAX 20
 
-/* An answer's payload, and its headers. */
+/* TCP segment that replaces a client's packet. */
 struct tcp_answer {
 	__be32 sequence;
 	__be32 acknowledgment;
-	__be16 flags; /* the lower byte */
+	__be16 flags; /* in the lower byte */
 	__be16 window;
 	__u32 options_len;
 	__be32 tcp[(20 + SYN_ACK_OPTIONS_MAX) / 4];
@@ -47,29 +46,30 @@ struct icmp {
 	__be32 rest;
 };
 
-/* The client's address, of IPv4 mapped, and port with VIP id: key of a `struct session6`. */
+/* Key of a `struct session6`: client address (IPv4-mapped if IPv4), client port and VIP id. */
 struct key6 {
 	__u64 word[3];
 };
 
-/* A packet on its way, for what is not inlined: by offsets, since pointers don't survive a call. */
+/* State of a packet for functions that aren't inlined. It has offsets, since the verifier forgets
+ * packet pointers in a call. */
 struct packet_context {
 	__u64 hash;
 	__u64 session; /* current value; 0 without a session */
 	__u64 found; /* value as found */
-	__u64 source; /* of the frame: mac_bits() */
-	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
-	__u32 slot; /* place as found, or NOT_FOUND */
-	__u32 server; /* slot */
+	__u64 source; /* source MAC: mac_bits() */
+	__u64 numbers; /* TCP: upper half: acknowledgment number; lower half: sequence number */
+	__u32 slot; /* number of the session's slot as found, or NOT_FOUND */
+	__u32 server; /* server slot */
 	__u32 l3, l4;
-	__u32 len; /* of the IP packet */
-	__u32 bytes; /* of the frame, for the server's count */
+	__u32 len; /* length of the IP packet */
+	__u32 bytes; /* length of the frame, for the server's counter */
 	__u8 new_session;
-	__u8 reason; /* counted in the place of the server, or 0 */
-	__u8 also_counted; /* a reason that is counted beside the verdict's, or 0 */
-	__u8 traces; /* event to emit in the end */
-	__u16 vip;
-	__u16 port; /* the number that stands for the client, or 0 */
+	__u8 reason; /* counted instead of the server's counter, or 0 */
+	__u8 also_counted; /* second reason to count, or 0 */
+	__u8 traces; /* events to emit after the decision: TRACE_* */
+	__u16 vip; /* VIP id */
+	__u16 port; /* source port allocated to the session, or 0 */
 	__u16 arrival;
 	__u8 protocol;
 	__u8 v6;
@@ -79,28 +79,29 @@ struct packet_context {
 	__be16 src_port, dst_port;
 };
 
-/* The session that goes first where room is short, as far as the search has come. */
+/* Candidate for eviction: the session with the lowest rank so far. */
 struct weighed {
 	__u64 rank;
 	__u64 value;
-	__u32 place; /* of the first bucket's, then of the second's */
+	__u32 place; /* from BUCKET_SESSIONS on: in the second bucket */
 	__u32 now;
 	__u16 vip;
 	__u8 takes; /* true if assured sessions may be evicted */
-	/* Of embryonic sessions' clients, or NO_SOURCE; behind them the newcomer's. */
+	/* networks of the clients of embryonic sessions, or NO_SOURCE; the last is that of the new
+	 * session */
 	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
-/* The new ends of a packet; a port of 0 stays as it is. */
+/* New addresses and ports of a packet. A port of 0 isn't changed. */
 struct ends {
 	struct ip src, dst;
 	__be16 src_port, dst_port;
 	__u8 has_src, has_dst;
 };
 
-/* Location of a client with a link-local address for which a port stands. */
+/* Link of a client with a link-local address, for the source port allocated to its session. */
 struct near {
-	__u32 link; /* 0: it has no such address */
+	__u32 link; /* ifindex; 0 if the address isn't link-local */
 	__u32 pad;
 	__be64 mac; /* in the first six bytes */
 };
@@ -109,17 +110,17 @@ struct near {
 struct reply {
 	struct ip client;
 	struct ip service;
-	struct ip own; /* the director's own address towards the server */
+	struct ip own; /* the director's address on the server's side */
 	__be16 service_port;
 	__be16 client_port;
 	__u16 server;
 	__u16 vip;
-	__u16 port; /* the number that stands for the client, or 0 */
+	__u16 port; /* source port allocated to the session, or 0 */
 	struct near near;
 	__u8 v6;
 };
 
-/* A packet's source and destination. */
+/* Source and destination of a server's reply. */
 struct way_back {
 	struct endpoint_key from;
 	struct ip to;
@@ -130,14 +131,14 @@ struct way_back {
 
 /* Next hop of a packet by the host's routes. */
 struct hop {
-	__u32 ifindex; /* 0: the neighbour's MAC isn't known yet */
-	__u32 lan; /* interface whose tags a frame may keep */
-	__u32 mtu; /* not 0: the packet is longer than this */
+	__u32 ifindex; /* 0: the neighbour's MAC isn't resolved */
+	__u32 lan; /* a frame from this interface keeps its VLAN tags */
+	__u32 mtu; /* path MTU if the packet exceeds it, else 0 */
 	__u8 src[8];
 	__u8 dst[8];
-	__u32 most; /* the longest packet that the way takes */
-	__u64 epoch; /* of routes, before this was asked */
-	__u32 next_ifindex; /* way to the neighbour */
+	__u32 most; /* path MTU */
+	__u64 epoch; /* `fib_epoch` before the lookup */
+	__u32 next_ifindex; /* interface of an unresolved neighbour */
 	struct bpf_redir_neigh next;
 };
 
@@ -150,12 +151,12 @@ struct quoted {
 	__u8 v6;
 };
 
-/* A link header in halves of words: the stack is read and written at multiples of what is read. */
+/* Link header in 16-bit units: the verifier requires aligned access to the stack. */
 struct link {
 	__u16 half[LINK_LEN_MAX / 2 + 1];
 };
 
-/* An IPv6 header, with addresses as the rest has them. */
+/* IPv6 header with addresses of type `struct ip`. */
 struct ip6_header {
 	__be32 word; /* version, traffic class, flow label */
 	__be16 payload_len;
@@ -165,7 +166,7 @@ struct ip6_header {
 	struct ip to;
 };
 
-/* The headers before the packet that an ICMP error quotes. */
+/* Headers of an ICMP error, in front of the quoted packet. */
 struct v4_error {
 	struct iphdr ip;
 	struct icmp icmp;
@@ -183,7 +184,7 @@ struct solicitation {
 	struct ip target;
 };
 
-/* A neighbour advertisement with its one option. */
+/* A neighbour advertisement with a target link-layer address option. */
 struct advertisement {
 	struct ip6_header ip;
 	struct icmp icmp;
@@ -193,12 +194,12 @@ struct advertisement {
 };
 
 /*
- * The codes that a function that is not inlined may give in the place of a verdict: which one comes
- * next. So none has to call another from deep within, and stacks stay short.
+ * Steps of the slow path. A step's function returns the next step or the verdict. take_steps()
+ * calls them in turn, so that call chains and stacks stay short.
  */
 enum step {
-	STEP = 0x100, /* a bit that no verdict has, nor a reason above it */
-	STEP_ANY = 0x101, /* in the order in which they may follow each other */
+	STEP = 0x100, /* bit that neither verdicts nor reasons use */
+	STEP_ANY = 0x101, /* the following steps are in the order of execution */
 	STEP_SOLICITATION,
 	STEP_ICMP,
 	STEP_ERROR_TO_SERVER,
@@ -218,27 +219,27 @@ enum step {
 
 #define TRACE_PACKET 1
 #define TRACE_CONNECTION 2
-#define TRACE_ANSWER 4 /* if it goes to a client that is watched */
+#define TRACE_ANSWER 4 /* emitted only if the reply goes to a watched client */
 
 /* The trace of a packet: see trace.h. */
 struct trace {
-	__u8 is_held; /* a held packet is dropped here */
+	__u8 is_held; /* the daemon has a copy of the dropped packet */
 	struct event packet;
-	struct event connection; /* `at_ns` is when it began to be decided */
+	struct event connection; /* `at_ns`: start of the decision */
 };
 
 struct scratch {
 	struct packet_context pkt;
 	struct way_back back;
-	struct key6 key6; /* of the packet's session */
+	struct key6 key6; /* key of the packet's session */
 	struct reply reply;
-	struct ends ends; /* the packet's new ones */
+	struct ends ends; /* new ends of the packet */
 	struct quoted quoted;
-	struct ends quoted_ends; /* the quoted packet's new ones */
+	struct ends quoted_ends; /* new ends of the quoted packet */
 	struct hop hop;
-	struct ip src, dst; /* the packet's own */
-	struct ip from; /* sender of the error that the packet is too big, */
-	__u32 mtu; /* and for what */
+	struct ip src, dst; /* addresses of the packet */
+	struct ip from; /* too_big(): source of the error */
+	__u32 mtu; /* too_big(): MTU */
 	struct fragment_key key;
 	struct link link;
 	struct v4_error error4;

@@ -6,7 +6,7 @@
 #include "director/maps.h"
 #include "director/sessions.h"
 
-/* Returns a ring in one half of the service's rings. */
+/* Returns the ring of a service in a half of `rings`, or NULL. */
 static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
 	__u32 index = service * 2 + (half & VIP_RING_HALF);
@@ -14,13 +14,13 @@ static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 	return bpf_map_lookup_elem(&rings, &index);
 }
 
-/* The slot of a flow in a table of HASH_SLOTS. */
+/* Index of a flow in a hash table of HASH_SLOTS. */
 static __always_inline __u64 hash_slot(__u64 ring_hash)
 {
 	return at_most(scale(ring_hash >> 16, HASH_SLOTS), HASH_SLOTS - 1);
 }
 
-/* By the hash that all hosts have alike. */
+/* Returns the server of a flow by the hash table, which is the same on all directors. */
 static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 {
 	if (!ring || ring->hash_len != HASH_SLOTS)
@@ -28,7 +28,8 @@ static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 	return ring->hash[hash_slot(ring_hash)];
 }
 
-/* The server or host that may know a flow without a session, or NO_SERVER. */
+/* Returns the server that may have the session of a flow by the previous hash table, or
+ * NO_SERVER. */
 static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 {
 	struct previous *before = bpf_map_lookup_elem(&previous, &service);
@@ -65,7 +66,7 @@ static long consider(__u32 step, void *arg)
 	server = &servers[slot];
 	if (!(server->flags & SERVER_PRESENT))
 		return 0;
-	/* With the one that is to come: none for any weight would be as few as for another. */
+	/* Includes the new session: otherwise idle servers of all weights would be equal. */
 	sessions = READ_ONCE(active[slot]) + 1;
 	/* sessions / weight < least->sessions / least->weight, without dividing */
 	if (least->server == NO_SERVER || sessions * least->weight < least->sessions * server->weight) {
@@ -96,7 +97,7 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 	return least.server;
 }
 
-/* The better of the two candidates of the flow's slot. */
+/* Returns the better one of the flow's two candidates. */
 static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 {
 	__u16 first = by_hash(ring, ring_hash), second;
@@ -123,7 +124,7 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 		return by_sessions ? second : first;
 	if (ring_hash % EXPLORING == 0)
 		return first;
-	/* times the load; see `two` in core's select */
+	/* cost times load; explained at `two` in core's select.rs */
 	cost *= SCORE_UNIT + (__u8)score;
 	other_cost *= SCORE_UNIT + (__u8)other_score;
 	by_load = other_cost * server->weight < cost * other->weight;
@@ -166,7 +167,7 @@ static long find_not_full(__u32 step, void *arg)
 	return 1;
 }
 
-/* The next server in order that isn't full, beginning at the flow's own place. */
+/* Returns the first server below its limit, from the flow's place in `order` on, or ALL_FULL. */
 static __always_inline __u16 next_not_full(struct ring *ring, __u64 ring_hash)
 {
 	struct search search = { .ring = ring, .len = ring->order_len, .server = ALL_FULL };
@@ -178,7 +179,7 @@ static __always_inline __u16 next_not_full(struct ring *ring, __u64 ring_hash)
 	return search.server;
 }
 
-/* Not inlined: only the first packet of a session comes here. */
+/* Selects a server for a new session. Not inlined: only the first packet of a session needs it. */
 __attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pick, __u64 ring_hash)
 {
 	struct ring *ring = ring_at(service, half);

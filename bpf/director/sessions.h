@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The tables of IPv4 sessions, IPv6 sessions and ports: core/src/path/sessions, whose comments say
- * why. One code serves them all; a table's number is a constant where it is inlined. Memory order:
- * a compare-and-exchange is a full barrier; plain loads are ordered on x86, and elsewhere the worst
- * is that one packet of a session which expired at this instant follows its slot's next owner.
+ * Tables of IPv4 sessions, IPv6 sessions and ports. core/src/path/sessions explains them. The same
+ * code serves all three; the table is a constant in each inlined call.
+ *
+ * Memory order: a compare-and-exchange is a full barrier. Plain loads are ordered on x86. On other
+ * machines a packet of a session that expires at that moment may follow the new session in its
+ * slot.
  */
 #ifndef EVENER_SESSIONS_H
 #define EVENER_SESSIONS_H
@@ -13,7 +15,8 @@
 
 #define VALUE_CLAIMED ((__u64)STATE_CLAIMED << 16)
 
-/* Jiffies are one load; any of the clocks is a call and a loop. */
+/* Returns the time in ticks of 2^20 ns. Jiffies are one load, while clocks are a call and a
+ * loop. */
 static __always_inline __u32 ticks_now(void)
 {
 	__u64 jiffy_ns = settings.jiffy_ns;
@@ -23,8 +26,8 @@ static __always_inline __u32 ticks_now(void)
 	return (bpf_jiffies64() * jiffy_ns) >> 20;
 }
 
-/* Client and port are turned to where they belong at once: the compiler doesn't see that what is
- * beside them is zero. */
+/* Key of an IPv4 session as one word. A wider byte swap moves client and port to their place at
+ * once: the compiler doesn't know that the other bytes are zero. */
 static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -64,14 +67,14 @@ static __always_inline __u32 value_expires(__u64 value)
 	return value >> 32;
 }
 
-/* The same in another state, until another time. */
+/* Returns a value with another state and expiry. */
 static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
 {
 	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
 }
 
-/* Returns 1 if x < bound, else 0, without a branch: the verifier follows each branch apart, and
- * eight places with several branches each are more paths than it walks. */
+/* Returns 1 if x < bound, else 0, without a branch: the verifier checks each path, and eight places
+ * with several branches each have too many paths. */
 static __always_inline __u64 is_below(__u32 x, __u32 bound)
 {
 	__u64 difference = (__u64)x - bound;
@@ -82,7 +85,7 @@ static __always_inline __u64 is_below(__u32 x, __u32 bound)
 
 static __always_inline __u64 is_live(__u64 value, __u32 now)
 {
-	/* The two states below have no bit but the lowest. */
+	/* STATE_FREE and STATE_CLAIMED are 0 and 1. */
 	__u64 is_session = is_below(0, value_state(value) >> 1);
 	__u64 is_left = is_below(value_expires(value) - now - 1, LIFE_MAX);
 
@@ -96,7 +99,7 @@ static __always_inline __u64 is_vacant(__u64 value, __u32 now)
 	return (is_live(value, now) | is_claimed) ^ 1;
 }
 
-/* Bits of states. */
+/* Sets of states: bit n is state n. */
 #define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW | 1u << STATE_UDP_ANSWERED)
 #define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
 #define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
@@ -116,8 +119,7 @@ static __always_inline __u32 is_ending(__u64 value)
 	return ENDING >> value_state(value) & 1;
 }
 
-/* Two rounds of multiply and fold, with secret multipliers, which are odd:
- * core/src/path/sessions, FlowHash. */
+/* Two rounds of multiply and fold with secret odd multipliers: core/src/path/sessions, FlowHash. */
 static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
 {
 	key *= seed[0];
@@ -131,7 +133,7 @@ static __always_inline __u64 flow_hash(__u64 key)
 	return hashed(key, settings.seed);
 }
 
-/* Without the VIP's id, which is this host's own affair. */
+/* Excludes the VIP's id, which differs between hosts. */
 static __always_inline __u64 ring_hash(__u64 key)
 {
 	return hashed(key & ~0xffffULL, settings.ring_seed);
@@ -156,7 +158,7 @@ static __always_inline struct key6 session_key6(const struct ip *client, bool v6
 	return key;
 }
 
-/* The one word that session_key() makes of an IPv4 client. */
+/* Returns the key of an IPv4 session as one word, like session_key(). */
 static __always_inline __u64 word_of(const struct key6 *key)
 {
 	return key->word[1] << 32 | key->word[2];
@@ -180,7 +182,7 @@ static __always_inline __u64 flow_hash6(const struct key6 *key)
 	return hashed6(key, key->word[2], settings.seed);
 }
 
-/* The hash of a session in the table of its IP version. */
+/* Hash of a session for the table of its IP version. */
 static __always_inline __u64 session_hash(const struct key6 *key, bool v6)
 {
 	return v6 ? flow_hash6(key) : flow_hash(word_of(key));
@@ -191,16 +193,17 @@ static __always_inline __u64 session_ring_hash(const struct key6 *key, bool v6)
 	return v6 ? hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed) : ring_hash(word_of(key));
 }
 
-/* The pool of ports of a server, as a table. */
+/* Table of a server's pool of ports. */
 static __always_inline __u32 ports_of(__u32 server)
 {
 	return TABLE_PORTS + server % PORT_POOLS;
 }
 
-/* A bucket by one half of a hash, and its number; ports have no extent. */
+/* Returns the bucket for one half of a hash, and stores its index. `mask` is the extent's; ports
+ * have none. */
 static __always_inline void *bucket_at(__u32 table, __u32 half, __u32 mask, __u32 *index)
 {
-	/* Taken in one instruction, not by two shifts. */
+	/* Makes the compiler truncate by one move and not by two shifts. */
 	hide(half);
 	if (table == TABLE_SESSIONS) {
 		*index = scale(half, settings.buckets) & mask;
@@ -214,19 +217,19 @@ static __always_inline void *bucket_at(__u32 table, __u32 half, __u32 mask, __u3
 	return bpf_map_lookup_elem(&ports, index);
 }
 
-/* The same by the extent of now. */
+/* Returns the bucket under the current extent. */
 static __always_inline void *bucket_now(__u32 table, __u32 half, __u32 *index)
 {
 	return bucket_at(table, half, table < TABLE_PORTS ? extent_mask(table) : 0, index);
 }
 
-/* Words of a key in a table's slots; the value stands behind them. */
+/* Number of words of a key in a table. The value follows the key. */
 static __always_inline __u32 key_words(__u32 table)
 {
 	return table == TABLE_SESSIONS ? 1 : 3;
 }
 
-/* The slot of this place, which is below BUCKET_SESSIONS. */
+/* Returns the slot at a place. `place` is below BUCKET_SESSIONS. */
 static __always_inline __u64 *slot_at(__u32 table, void *bucket, __u32 place)
 {
 	return (__u64 *)bucket + place * (key_words(table) + 1);
@@ -252,7 +255,7 @@ static __always_inline void count_assured(__u16 vip, __u64 value, __s64 by)
 		__sync_fetch_and_add(&shares[vip % VIP_IDS].assured, by);
 }
 
-/* A session that comes or goes. */
+/* Counts a session that is inserted (1) or removed (-1). */
 static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
 {
 	count_active(value, by);
@@ -262,19 +265,18 @@ static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
 struct found {
 	__u64 *place;
 	__u64 value;
-	__u32 slot; /* in its map */
+	__u32 slot; /* number of the slot in its map */
 	__u16 vip;
 };
 
-/* Returns the place in its bucket where a session is looked for first: the lowest bits of its
- * hash, which name no bucket. */
+/* Returns a session's preferred place in its bucket: the lowest bits of its hash, which don't
+ * select the bucket. */
 static __always_inline __u32 home_of(__u64 hash)
 {
 	return hash % BUCKET_SESSIONS;
 }
 
-/* The next place; hidden, so that the compiler makes no case of each, which the verifier would
- * follow apart. */
+/* Returns the next place. Hidden, so that the compiler doesn't make a branch for each place. */
 static __always_inline __u32 next_place(__u32 place)
 {
 	place = (place + 1) % BUCKET_SESSIONS;
@@ -282,7 +284,7 @@ static __always_inline __u32 next_place(__u32 place)
 	return place % BUCKET_SESSIONS;
 }
 
-/* True if this session is in the slot, and live. */
+/* True if the slot has the session with this key and the session is live. Fills in `found`. */
 static __always_inline bool is_session(__u32 table, __u64 *slot, const struct key6 *key, __u32 now, struct found *found)
 {
 	found->place = slot + key_words(table);
@@ -291,8 +293,8 @@ static __always_inline bool is_session(__u32 table, __u64 *slot, const struct ke
 	return has_key(table, slot, key) && is_live(found->value, now);
 }
 
-/* Whether some slot has an IPv4 session's key, in few instructions: a flow that isn't known has
- * none of sixteen. */
+/* True if a slot of the bucket has an IPv4 session's key. A short loop: an unknown flow has to be
+ * compared with all slots of two buckets. */
 static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 {
 	for (int i = 0; i < BUCKET_SESSIONS; i++)
@@ -301,8 +303,8 @@ static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 	return false;
 }
 
-/* The slot in the bucket that has the key, or NULL, and its place, which is the key's home at
- * first. */
+/* Returns the slot in the bucket that has the key, or NULL. `place` is the key's home on entry and
+ * the slot's place on return. */
 static __always_inline __u64 *look_in(__u32 table, void *bucket, const struct key6 *key, __u32 *place)
 {
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
@@ -315,7 +317,7 @@ static __always_inline __u64 *look_in(__u32 table, void *bucket, const struct ke
 
 #define NOT_FOUND (~0u)
 
-/* A session that is looked for. */
+/* Arguments and result of a search. */
 struct wanted {
 	const struct key6 *key;
 	__u64 hash;
@@ -323,7 +325,8 @@ struct wanted {
 	__u32 slot; /* place as found, or NOT_FOUND */
 };
 
-/* The number in its map of the slot that a live session has, or NOT_FOUND. */
+/* Returns the number of a live session's slot in the bucket for `half` of the hash, or
+ * NOT_FOUND. */
 static __always_inline __u32 find_half(__u32 table, const struct wanted *wanted, __u32 half, __u32 mask,
 				       struct found *found)
 {
@@ -357,8 +360,8 @@ static long look_again6(__u32 turn, void *arg)
 	return look_again_in(TABLE_SESSIONS6, turn, arg);
 }
 
-/* The slot of a session that is on its way, or NOT_FOUND. Not inlined: the verifier checks it
- * once. */
+/* Returns the number of a session's slot while the table is resized, or NOT_FOUND. Not inlined: the
+ * verifier checks this code only once. */
 __attribute__((noinline)) __u32 find_moving(__u32 table, const struct key6 *key, __u64 hash, __u32 now)
 {
 	struct wanted wanted = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
@@ -372,7 +375,7 @@ __attribute__((noinline)) __u32 find_moving(__u32 table, const struct key6 *key,
 	return wanted.slot;
 }
 
-/* A slot by its number in its map, or NULL. */
+/* Returns the slot with a number, or NULL. */
 static __always_inline __u64 *slot_by_number(__u32 table, __u32 number)
 {
 	__u32 index = number / BUCKET_SESSIONS;
@@ -382,7 +385,7 @@ static __always_inline __u64 *slot_by_number(__u32 table, __u32 number)
 	return bucket ? slot_at(table, bucket, number % BUCKET_SESSIONS) : 0;
 }
 
-/* The place of a slot's value by the slot's number, or NULL. */
+/* Returns the address of the value of the slot with a number, or NULL. */
 static __always_inline __u64 *value_by_number(__u32 table, __u32 number)
 {
 	__u64 *slot = slot_by_number(table, number);
@@ -390,7 +393,7 @@ static __always_inline __u64 *value_by_number(__u32 table, __u32 number)
 	return slot ? slot + key_words(table) : 0;
 }
 
-/* Finds a session, or a port; whether there is one. */
+/* Finds a live session, or the port allocated to one. False if there is none. */
 static __always_inline bool find(__u32 table, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {
 	struct wanted wanted = { .key = key, .hash = hash, .now = now };
@@ -438,10 +441,10 @@ static __always_inline __u32 vacant(__u32 table, void *bucket, __u32 now)
 	return vacant;
 }
 
-/* Ports don't count: the session that they belong to does. */
+/* Claims a vacant slot. False if it isn't vacant. Ports aren't counted, only their sessions. */
 static __always_inline bool claim(__u32 table, __u64 *slot, __u32 now)
 {
-	/* The last word of a key names its VIP. */
+	/* The last word of a key has the VIP id. */
 	__u64 *place = slot + key_words(table), vip = READ_ONCE(place[-1]), value = READ_ONCE(*place);
 
 	if (!is_vacant(value, now) || __sync_val_compare_and_swap(place, value, VALUE_CLAIMED) != value)
@@ -465,7 +468,7 @@ static __always_inline void fill(__u32 table, __u64 *slot, const struct key6 *ke
 		count_session(key->word[2], value, 1);
 }
 
-/* A new session, or port. */
+/* A new session, or allocation of a port. */
 struct entry {
 	const struct key6 *key;
 	__u64 hash;
@@ -473,7 +476,7 @@ struct entry {
 	__u32 now;
 };
 
-/* The place that it has in the bucket now, or BUCKET_SESSIONS. */
+/* Inserts an entry in a bucket. Returns its place, or BUCKET_SESSIONS if the bucket is full. */
 static __always_inline __u32 insert_in(__u32 table, void *bucket, const struct entry *entry)
 {
 	__u32 place = home_of(entry->hash);
@@ -489,7 +492,8 @@ static __always_inline __u32 insert_in(__u32 table, void *bucket, const struct e
 	return BUCKET_SESSIONS;
 }
 
-/* Inserts an entry where there is room. Returns the number of its slot, or NOT_FOUND. */
+/* Inserts an entry in the emptier one of its buckets. Returns the number of its slot, or
+ * NOT_FOUND. */
 static __always_inline __u32 insert(__u32 table, const struct entry *entry)
 {
 	__u32 index1, index2, place, vacant1, vacant2;
@@ -499,7 +503,7 @@ static __always_inline __u32 insert(__u32 table, const struct entry *entry)
 	if (!first || !second)
 		return NOT_FOUND;
 	vacant1 = vacant(table, first, entry->now);
-	/* The common case looks no further. */
+	/* Usually the first bucket is not half full, and the second isn't read. */
 	vacant2 = vacant1 < BUCKET_SESSIONS / 2 ? vacant(table, second, entry->now) : 0;
 	if (vacant2 > vacant1) {
 		void *fuller = first;
@@ -517,8 +521,8 @@ static __always_inline __u32 insert(__u32 table, const struct entry *entry)
 	return place < BUCKET_SESSIONS ? index2 * BUCKET_SESSIONS + place : NOT_FOUND;
 }
 
-/* The three tables' own. Not inlined: a new session is the rarer case, and the verifier checks
- * each once. */
+/* insert() for each of the tables. Not inlined: few packets open a session, and the verifier checks
+ * each function only once. */
 __attribute__((noinline)) int insert_session(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
 	struct entry entry = { key, hash, value, now };
@@ -533,7 +537,7 @@ __attribute__((noinline)) int insert_session6(const struct key6 *key, __u64 hash
 	return key && insert(TABLE_SESSIONS6, &entry) != NOT_FOUND;
 }
 
-/* The number in its map of a vacant port that was taken, or NOT_FOUND. */
+/* Allocates a vacant port. Returns its number in `ports`, or NOT_FOUND. */
 __attribute__((noinline)) __u32 insert_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
 	struct entry entry = { key, hash, value, now };
@@ -541,12 +545,12 @@ __attribute__((noinline)) __u32 insert_port(const struct key6 *key, __u64 hash, 
 	return key ? insert(ports_of(value_server(value)), &entry) : NOT_FOUND;
 }
 
-/* The order of eviction where room is short: the least goes first. */
+/* Rank of sessions that are never evicted. The session with the lowest rank is evicted first. */
 #define STAYS (~0ULL)
 #define NO_SOURCE (~0ULL)
 
-/* The network that a client is in: an IPv4 /24, whose address is mapped in keys of three words, or
- * an IPv6 /56. */
+/* Returns the network of a client: IPv4 /24 or IPv6 /56. IPv4 addresses are mapped in keys of three
+ * words. */
 static __always_inline __u64 source_of(__u32 table, const __u64 *key)
 {
 	if (table == TABLE_SESSIONS)
@@ -554,8 +558,8 @@ static __always_inline __u64 source_of(__u32 table, const __u64 *key)
 	return (key[0] ? key[0] : key[1]) >> 8;
 }
 
-/* Of embryonic sessions and the newcomer, how many are of another source: without a branch, as
- * is_below(). */
+/* Number of embryonic sessions, including the new one, whose client is in another network. Without
+ * a branch, like is_below(). */
 static __always_inline __u64 others(const struct weighed *first, __u64 source)
 {
 	__u64 count = 0;
@@ -577,7 +581,9 @@ static __always_inline bool is_short(__u16 vip)
 	return READ_ONCE(share->assured) < READ_ONCE(share->own);
 }
 
-/* By class, of embryonic ones by how many its source has, and then by what is left of its time. */
+/* Returns the rank of a session for eviction: embryonic sessions first, those of the network with
+ * most of them; then ending sessions; then assured sessions of VIPs above their share. Within a
+ * class the session with the shortest remaining lifetime is first. */
 static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u16 vip, __u64 source)
 {
 	const struct share *share = &shares[vip % VIP_IDS];
@@ -592,13 +598,13 @@ static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u1
 	return STAYS;
 }
 
-/* The search for the session that goes first, in two full buckets. */
+/* Search for the session to evict in two full buckets. */
 struct going {
 	void *one, *other;
 	struct weighed *first;
 };
 
-/* Begins the search in two buckets, for an entry with this key; whether it can. */
+/* Starts the search for an entry with this key. False if a map lookup failed. */
 static __always_inline bool begin_going(struct going *going, __u32 table, const struct key6 *key, __u32 now)
 {
 	__u64 word = word_of(key);
@@ -621,12 +627,12 @@ static __always_inline __u64 *slot_of(__u32 table, const struct going *going, __
 	return slot_at(table, place < BUCKET_SESSIONS ? going->one : going->other, place % BUCKET_SESSIONS);
 }
 
-/* A slot as it was read, in one moment or not. */
+/* Copy of a slot. Other CPUs may change the slot while it is read. */
 struct slot_copy {
 	__u64 source;
 	__u64 value;
 	__u16 vip;
-	bool is_whole; /* the key was the same before and after */
+	bool is_whole; /* the key was the same before and after the value was read */
 };
 
 static __always_inline struct slot_copy read_slot(__u32 table, const struct going *going, __u32 place)
@@ -654,7 +660,8 @@ static __always_inline long note_source(__u32 table, __u32 place, const struct g
 	return 0;
 }
 
-/* A slot that changed hands meanwhile is nobody's to take. */
+/* Compares a slot's session with the candidate. A slot that changed while it was read isn't
+ * evicted. */
 static __always_inline long weigh(__u32 table, __u32 place, const struct going *going)
 {
 	struct slot_copy copy = read_slot(table, going, place);
@@ -690,14 +697,15 @@ static long weigh6(__u32 place, void *arg)
 	return weigh(TABLE_SESSIONS6, place, arg);
 }
 
-/* Claims the place that was found; false where all stay, or another CPU was faster. */
+/* Claims the candidate's slot. False if no session may be evicted, or another CPU has changed
+ * it. */
 static __always_inline bool displace(const struct weighed *first, __u64 *place)
 {
 	return first->rank != STAYS &&
 	       __sync_val_compare_and_swap(place, first->value, VALUE_CLAIMED) == first->value;
 }
 
-/* Inserts an entry in the place of another one: the number of its slot, or NOT_FOUND. */
+/* Inserts an entry by evicting another one. Returns the number of its slot, or NOT_FOUND. */
 static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 {
 	struct going going = {};
@@ -725,7 +733,7 @@ static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 	return (place < BUCKET_SESSIONS ? index1 : index2) * BUCKET_SESSIONS + place % BUCKET_SESSIONS;
 }
 
-/* Not inlined: only where there is no room. */
+/* replace_in() for all tables. Not inlined: only full buckets need it. */
 __attribute__((noinline)) __u32 replace(__u32 table, const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
 	struct entry entry = { key, hash, value, now };
@@ -739,7 +747,7 @@ __attribute__((noinline)) __u32 replace(__u32 table, const struct key6 *key, __u
 	return replace_in(ports_of(value_server(value)), &entry);
 }
 
-/* The port's number, or 0. */
+/* Allocates a source port for a session. Returns the port, or 0. */
 static __always_inline __u16 allocate_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
 	__u32 pool = value_server(value) % PORT_POOLS, number = insert_port(key, hash, value, now);

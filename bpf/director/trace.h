@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Events of decisions, for subscribers: each connection that is handed over, each packet of a few
- * clients (dataplane/src/events.rs). The packet and its sender are noted before the decision, since
- * that changes it; the verdict says why.
+ * Events for subscribers: handed-off connections, and packets of selected clients
+ * (dataplane/src/events.rs). The packet's ends are recorded before the decision, which may rewrite
+ * them.
  */
 #ifndef EVENER_TRACE_H
 #define EVENER_TRACE_H
@@ -26,7 +26,7 @@ static __always_inline bool is_watched(const struct ip *ip, bool v6)
 	return false;
 }
 
-/* Ports, and TCP's flags, where the frame has the whole header. */
+/* Reads the ports and TCP flags, if the frame has the whole transport header. */
 static __always_inline void read_endpoints_behind(context *ctx, __u32 l4, struct event *event)
 {
 	union {
@@ -44,8 +44,7 @@ static __always_inline void read_endpoints_behind(context *ctx, __u32 l4, struct
 	}
 }
 
-/* The packet's two ends, and the little more that tells it from another;
- * core/src/path/parse/glance.rs. */
+/* Reads a packet's addresses, ports, protocol, flags and length: core/src/path/parse/glance.rs. */
 __attribute__((noinline)) int read_endpoints(context *ctx, struct event *event)
 {
 	__u32 l3 = ETH_HLEN, len;
@@ -92,13 +91,13 @@ __attribute__((noinline)) int read_endpoints(context *ctx, struct event *event)
 	return true;
 }
 
-/* True if the packet may be for a client for which a port of the director stands. */
+/* True if the destination port may be one that the director has allocated to a client's session. */
 static __always_inline bool may_be_hidden(const struct event *event)
 {
 	return answering && (__u16)(bpf_ntohs(event->dst_port) - FIRST_PORT) < PORTS;
 }
 
-/* True if the packet is from or to a watched client, or may be; the event is recorded then. */
+/* Starts an event if the packet is, or may be, from or to a watched client. False if it isn't. */
 __attribute__((noinline)) int note_packet(context *ctx)
 {
 	struct scratch *at = scratch_here();
@@ -119,13 +118,13 @@ __attribute__((noinline)) int note_packet(context *ctx)
 	return true;
 }
 
-/* Such packets are all decided as rare ones are, and so the others need not ask again. */
+/* True if the packet is traced. Traced packets skip the fast path, so it needs no code for them. */
 static __always_inline bool is_traced(context *ctx)
 {
 	return watched() & WATCH_CLIENTS && note_packet(ctx);
 }
 
-/* begin() of a connection that is told. */
+/* begin() with an event for the connection. */
 __attribute__((noinline)) int begin_trace(context *ctx, struct scratch *at)
 {
 	struct event *event;
@@ -152,7 +151,7 @@ __attribute__((noinline)) int begin_trace(context *ctx, struct scratch *at)
 	return begin(ctx, at);
 }
 
-/* Hands it to the reader, `len` bytes of its head included. */
+/* Writes an event with `len` bytes of the request's head to the ring buffer. */
 static __always_inline void hand_out(struct event *event, __u32 len)
 {
 	if (bpf_ringbuf_output(&events, event, __builtin_offsetof(struct event, head) + at_most(len, HEAD_MAX), 0))
@@ -173,8 +172,7 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 		event->verdict = verdict == VERDICT_PASS ? TRACED_PASS : verdict == VERDICT_DROP ? TRACED_DROP : TRACED_FORWARD;
 }
 
-/* True if a reply, as it now stands, goes to a watched client; then the event names that
- * client. */
+/* True if a translated reply goes to a watched client. Stores that client in the event. */
 static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, __u32 reason)
 {
 	struct event *after = &trace->connection;
@@ -188,7 +186,7 @@ static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, _
 	return true;
 }
 
-/* Tells what became of the packet. */
+/* Emits the events of a packet after its decision. */
 __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int outcome)
 {
 	__u32 reason = (__u32)outcome >> REASON_SHIFT;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A packet inside another one (RFC 2003; RFC 2473): core/src/path/rewrite/tunnel.rs. */
+/* Encapsulation (RFC 2003; RFC 2473): core/src/path/rewrite/tunnel.rs. */
 #ifndef EVENER_TUNNEL_H
 #define EVENER_TUNNEL_H
 
@@ -14,21 +14,21 @@ static __always_inline __u32 outer_len(const struct server *server)
 {
 	__u32 flags = server->flags, len = sizeof(struct iphdr);
 
-	/* Without a branch, which the verifier would follow both ways of. */
+	/* Without branches, so that the verifier has fewer paths to check. */
 	hide(flags);
 	len += (flags / SERVER_V6 & 1) * (sizeof(struct ipv6hdr) - sizeof(struct iphdr));
 	len += (flags / SERVER_GUE & 1) * sizeof(struct udp_gue);
 	return len + (flags / SERVER_MARKED & 1) * sizeof(struct mark);
 }
 
-/* The fields that the outer header takes from the inner one. */
+/* Fields that the outer header copies from the inner one. */
 struct inherited {
 	__u8 class;
 	__be16 id;
 	__be16 fragment;
 };
 
-/* Reads that and, for a mark, where the inner packet goes from and to, and takes a hop off it. */
+/* Reads these fields, and the inner addresses for a mark. Decrements the inner time to live. */
 static __always_inline bool inherit(context *ctx, __u32 l3, bool v6, struct inherited *inherited,
 				    struct mark_message *message)
 {
@@ -50,7 +50,7 @@ static __always_inline bool inherit(context *ctx, __u32 l3, bool v6, struct inhe
 			return false;
 		inherited->class = ip->tos;
 		inherited->fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
-		/* Needed only where it may be fragmented (RFC 6864, section 4). */
+		/* Needed only if the packet may be fragmented (RFC 6864, section 4). */
 		inherited->id = inherited->fragment ? 0 : ip->id;
 		message->inner_from = mapped(ip->saddr);
 		message->inner_to = mapped(ip->daddr);
@@ -75,7 +75,7 @@ static __always_inline void put_outer4(struct iphdr *ip, const struct server *se
 	ip->check = ~fold(sum);
 }
 
-/* The flow label spreads flows over equal-cost paths (RFC 6438). */
+/* The flow label is a hash of the flow, for equal-cost multipath (RFC 6438). */
 static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *server,
 				       const struct inherited *inherited, __u64 hash, __u32 rest_len, __u8 next)
 {
@@ -89,19 +89,19 @@ static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *
 
 static __always_inline void put_gue(struct udp_gue *headers, __u64 hash, __u32 rest_len, __u8 next, __u16 flags)
 {
-	/* From the range that is for such (RFC 6335, section 6), so that paths and queues
-	 * spread. */
+	/* A dynamic port (RFC 6335, section 6) by the flow's hash, for equal-cost paths and
+	 * receive queues. */
 	headers->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
 	headers->udp.dest = bpf_htons(GUE_PORT);
 	headers->udp.len = bpf_htons(rest_len);
-	/* None: the inner packet has its own (RFC 6935). */
+	/* No checksum: the inner packet has one (RFC 6935). */
 	headers->udp.check = 0;
 	headers->gue.first = flags & SERVER_MARKED ? sizeof(struct mark) / 4 : 0;
 	headers->gue.protocol = next;
 	headers->gue.flags = (flags & SERVER_LAST ? bpf_htons(GUE_LAST) : 0) | (flags & SERVER_MARKED ? bpf_htons(GUE_MARKED) : 0);
 }
 
-/* Fills in what a mark covers besides the inner addresses, and writes it. */
+/* Adds the outer addresses and the count to the mark's message, and writes the mark. */
 static __always_inline void put_mark_to(struct mark *mark, const struct server *server, struct mark_message *message)
 {
 	if (server->flags & SERVER_V6) {
@@ -115,7 +115,7 @@ static __always_inline void put_mark_to(struct mark *mark, const struct server *
 	put_mark(mark, &marker, message);
 }
 
-/* Writes what stands before the inner packet, from the IP header on. */
+/* Writes the outer headers from the IP header on. */
 static __always_inline bool put_outer(context *ctx, __u32 at, const struct server *server,
 				      const struct inherited *inherited, __u64 hash, __u32 len, bool v6,
 				      struct mark_message *message)
@@ -154,7 +154,7 @@ static __always_inline bool put_outer(context *ctx, __u32 at, const struct serve
 	return true;
 }
 
-/* Puts a packet into the tunnel to its server. */
+/* Encapsulates a packet for the tunnel to its server. */
 static __always_inline bool wrap(context *ctx, const struct packet_context *pkt, const struct server *server,
 				 struct mark_message *message)
 {
@@ -166,7 +166,7 @@ static __always_inline bool wrap(context *ctx, const struct packet_context *pkt,
 
 	if (!inherit(ctx, l3, pkt->v6, &inherited, message))
 		return false;
-	/* Tags: the type of the frame and all of them but the inner type. */
+	/* The VLAN tags to restore: EtherType and tag of each. */
 	if (same && l3 != ETH_HLEN && frame_load(ctx, 12, tags, l3 == LINK_LEN_MAX ? 8 : 4))
 		return false;
 	if (frame_wrap(ctx, l3, outer_len(server), new_l3, outer6, server->flags & SERVER_GUE))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SYN cookies, as core/src/path/cookie.rs has them: the number holds what was agreed on, and a
- * keyed hash of it. */
+/* SYN cookies: core/src/path/cookie.rs. The initial sequence number contains the negotiated terms
+ * and a keyed hash of them. */
 #ifndef EVENER_COOKIE_H
 #define EVENER_COOKIE_H
 
@@ -10,44 +10,44 @@
 #include <stdbool.h>
 #include "net/siphash.h"
 
-/* Of a cookie, the bits that say of which epoch it is. */
+/* Mask of the epoch in a cookie. */
 #define COOKIE_EPOCH_BITS 3
-/* The window scale that is offered to clients. */
+/* Window scale in the SYN-ACK. */
 #define COOKIE_RCV_WSCALE 7
-/* The largest there is (RFC 7323, section 2.3). */
+/* Maximum window scale (RFC 7323, section 2.3). */
 #define COOKIE_WSCALE_MAX 14
-/* Neither window scaling nor selective acknowledgments. */
+/* The client offered no window scaling, or no selective acknowledgments. */
 #define COOKIE_NO_SCALE 15
-/* The part of our clock that a client's first segment echoes: less than so many milliseconds
- * behind the answer's; and one that is said again in its place. */
+/* Maximum difference of the echoed timestamp and the cookie's, in milliseconds, exclusive: of a
+ * first segment, and of a retransmitted one. */
 #define COOKIE_FIRST 1
 #define COOKIE_REPLAYED (1 << 15)
-/* Of what is hashed, in words: both addresses and both ports. */
+/* Number of words of the hashed addresses and ports. */
 #define COOKIE_ENDS4 3
 #define COOKIE_ENDS6 9
 
-/* The data that a cookie vouches for: the client's address, the service's, their ports, and
- * behind these, wherever they end, the client's initial sequence number and the terms. */
+/* Input of a cookie's hash: addresses of client and service, their ports, the client's initial
+ * sequence number, the terms. Without padding, so an IPv4 message is shorter. */
 struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
 };
 
-/* The parts of a cookie in a client's segment. */
+/* Fields of a client's segment that echo a cookie. */
 struct echoed_numbers {
 	__u32 sequence;
 	__u32 acknowledgment;
-	__u32 echo; /* the clock, if it has timestamps */
+	__u32 echo; /* echoed timestamp, if the segment has timestamps */
 	__u32 has_echo;
 };
 
-/* A farm's key, and what the epoch is: core/src/path/cookie.rs, Schedule. A zero key is none. */
+/* A farm's key and its epoch: core/src/path/cookie.rs, Schedule. A zero key disables cookies. */
 struct cookie_keys {
 	struct sip_key key;
 	__u64 epoch_ns; /* length of an epoch */
-	__u64 since; /* epoch that is over, and below it the tick at which it began */
+	__u64 since; /* upper half: an epoch; lower half: tick of its start */
 };
 
-/* The epoch at this tick, less than 2^32 ticks after the keys were written. */
+/* Returns the epoch at tick `now`, which must be less than 2^32 ticks after `since`. */
 static __always_inline __u32 cookie_epoch(const struct cookie_keys *keys, __u32 now)
 {
 	__u64 since = keys->since, epoch_ns = keys->epoch_ns;
@@ -61,7 +61,7 @@ static __always_inline __u8 cookie_scale(__u8 terms)
 	return terms >> 4;
 }
 
-/* The largest segment to send to the client, in bytes. */
+/* Returns the client's maximum segment size, in bytes, rounded down to one of four values. */
 static __always_inline __u16 cookie_mss(__u8 terms, bool v6)
 {
 	switch (terms >> 2 & 3) {
@@ -76,8 +76,8 @@ static __always_inline __u16 cookie_mss(__u8 terms, bool v6)
 	}
 }
 
-/* Terms of what a client's SYN offers: the largest segment that it takes, and its window scale
- * if it knows selective acknowledgments too, or COOKIE_NO_SCALE. */
+/* Encodes the terms of a client's SYN: maximum segment size and window scale. `scale` is
+ * COOKIE_NO_SCALE unless the client offers window scaling and selective acknowledgments. */
 static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, bool v6)
 {
 	__u8 index = 0;
@@ -88,7 +88,7 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
-/* The part of a cookie in a session's mark, and beside it that a SYN came since:
+/* Bit in a session's mark: a SYN has arrived since. The other bits are part of the cookie:
  * core/src/path/cookie.rs. */
 #define MARK_DOUBTED 0x800
 
@@ -97,21 +97,21 @@ static __always_inline __u16 cookie_mark(__u32 cookie)
 	return cookie >> 8 & (MARK_DOUBTED - 1);
 }
 
-/* The same terms with shorter segments, if there are. */
+/* Returns the terms with the next smaller segment size, if there is one. */
 static __always_inline __u8 cookie_shorter(__u8 terms)
 {
 	return terms & 3 << 2 ? terms - (1 << 2) : terms;
 }
 
-/* Terms and the epoch in one word, as they are hashed. */
+/* Terms and epoch in one word, for the hash. */
 static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 {
 	return (__u32)terms << 24 | (epoch & 0xffffff);
 }
 
-/* The initial sequence number: the terms, and of a keyed hash over all that a cookie vouches for
- * the lowest 24 bits. Above it the clock for clients with timestamps: its highest 32. Global, so
- * that it is verified once and not for each way that leads to it. */
+/* Returns a cookie. Lower half: the initial sequence number (terms and 24 bits of the hash); upper
+ * half: the timestamp (32 bits of the hash). Not static: the verifier checks a global function only
+ * once. */
 __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn, __u32 sealed,
 			   bool v6)
 {
@@ -131,9 +131,8 @@ __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *mes
 	return hash >> 32 << 32 | (__u32)((__u32)hash << 8 | sealed >> 24);
 }
 
-/* True if a segment with these numbers is the first one after an answer with a cookie, of the
- * previous, this or the next epoch. Its echo of our clock is less than `late` behind the
- * answer's; a client without timestamps has nothing to echo. */
+/* True if a segment echoes a valid cookie of the previous, the current or the next epoch. With
+ * timestamps, the echoed timestamp must be less than `late` after the cookie's. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
 					   const struct echoed_numbers *echo, __u32 late, bool v6)
 {
@@ -147,23 +146,22 @@ static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32
 	return (__u32)cookie == number && (!echo->has_echo || echo->echo - (__u32)(cookie >> 32) < late);
 }
 
-/* Guesses at cookies, as core/src/path/guesses.rs has them: so many wrong ones are looked at,
- * and no more. */
+/* Rate limit of invalid cookies: core/src/path/guesses.rs. A token bucket, measured in ticks. */
 
-/* For so many ticks one wrong cookie uses up a try. */
+/* Time in which one token is refilled. */
 #define GUESS_TRY_TICKS (1 << 4)
-/* Tries that are there at first, in ticks. */
+/* Size of the bucket. */
 #define GUESS_TRIES_TICKS (GUESS_TRY_TICKS << 12)
 
-/* Of each VIP, by its id. */
+/* State of a VIP. */
 struct guesses {
-	__u64 again; /* the tick at which it has all tries again; 0: it has */
-	__u64 bad; /* segments with data whose cookie was wrong */
-	__u64 unchecked; /* and that were not looked at */
+	__u64 again; /* tick at which the bucket is full again; 0: it is full */
+	__u64 bad; /* number of segments with data and an invalid cookie */
+	__u64 unchecked; /* number of segments that were not checked */
 };
 
-/* Tries that are used up, in ticks, where all are there again at that tick; none at 0. A tick
- * further ahead than tries can be is long ago. */
+/* Returns the used part of the bucket, in ticks, from the tick at which it is full again. A tick
+ * too far ahead is in the past: ticks wrap around. */
 static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 {
 	__u32 ahead = (__u32)again - now;
@@ -171,8 +169,8 @@ static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 	return again && ahead < 2 * GUESS_TRIES_TICKS ? ahead : 0;
 }
 
-/* True if a segment without timestamps may still be checked; the tries that new clients need
- * are left to them. */
+/* True if the cookie of a segment without timestamps may be checked. Segments of known sessions may
+ * use half of the bucket, so that new clients have the rest. */
 static __always_inline bool may_try(const struct guesses *guesses, __u32 now, bool is_session)
 {
 	__u32 least = is_session ? GUESS_TRIES_TICKS / 2 : GUESS_TRIES_TICKS;
@@ -180,13 +178,13 @@ static __always_inline bool may_try(const struct guesses *guesses, __u32 now, bo
 	return guesses_used(guesses->again, now) + GUESS_TRY_TICKS <= least;
 }
 
-/* A cookie was wrong: that uses up a try. */
+/* Takes a token for an invalid cookie. */
 static __always_inline void guess_failed(struct guesses *guesses, __u32 now)
 {
 	__u64 was = guesses->again;
 	__u32 again = now + guesses_used(was, now) + GUESS_TRY_TICKS;
 
-	/* Another CPU has just noted one: this one is noted behind that. */
+	/* Another CPU has taken a token at the same time. */
 	if (__sync_val_compare_and_swap(&guesses->again, was, (__u64)again) != was)
 		__sync_fetch_and_add(&guesses->again, GUESS_TRY_TICKS);
 }

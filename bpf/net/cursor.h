@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The one place where a packet's bounds are checked. XDP sees a frame before the kernel has made
- * anything of it, TC the kernel's socket buffer; what both can do is written once, for `context`.
+ * Bounds checks of packets. `context` is the packet of an XDP or a TC program, so that the same
+ * code serves both.
  */
 #ifndef EVENER_CURSOR_H
 #define EVENER_CURSOR_H
@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include "net/verifier.h"
 
-/* `frame_load`: copies so many bytes of a frame from there on, or fails. `MAY_BE_PARTIAL`:
- * whether checksums may be left to the hardware. */
+/* frame_load(ctx, offset, to, len) copies bytes of a frame and returns 0, or an error.
+ * MAY_BE_PARTIAL: hardware may have to complete checksums. */
 #ifdef EVENER_TC
 typedef struct __sk_buff context;
 #define frame_load bpf_skb_load_bytes
@@ -24,8 +24,8 @@ typedef struct xdp_md context;
 #endif
 
 /*
- * Copies `len` bytes of a frame, from `at` on. False if `len` is not from 1 to `max`, a constant,
- * or if the frame ends before.
+ * Copies `len` bytes of a frame from offset `at`. False if `len` is not within 1 and the constant
+ * `max`, or if the frame is shorter.
  */
 #define frame_load_some(ctx, at, to, len, max)                          \
 	({                                                              \
@@ -39,7 +39,7 @@ struct cursor {
 	void *end;
 };
 
-/* The next `len` bytes, or NULL where the frame ends before. */
+/* Returns the next `len` bytes, or NULL if the frame is shorter. */
 static __always_inline void *take(struct cursor *cursor, __u32 len)
 {
 	void *at = cursor->at;

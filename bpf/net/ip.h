@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Headers of both versions of IP in front of a transport, and source addresses that are never
- * valid: core/src/net/ip.rs. */
+/* IP headers of both versions, and invalid source addresses: core/src/net/ip.rs. */
 #ifndef EVENER_IP_H
 #define EVENER_IP_H
 
@@ -14,21 +13,21 @@
 #define IPV4_DONT_FRAGMENT 0x4000
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
-/* Extension headers that are looked behind. */
+/* Maximum number of extension headers. */
 #define EXTENSIONS_MAX 6
-/* Of one of them, in bytes (RFC 8200, section 4.3). */
+/* Maximum length of an extension header, in bytes (RFC 8200, section 4.3). */
 #define EXTENSION_LEN_MAX 2048
 #define PACKET_MAX 65535
 /* Highest offset of a transport header in a frame, in bytes: a power of two less one. */
 #define L4_MAX 0x3fff
 
-/* An address of either version, in network byte order. A director has an IPv4 one in the first
- * word, with zeros behind; a server has it mapped. */
+/* Address of either version, in network byte order. In a director's program an IPv4 address is in
+ * the first word, and the others are zero. In a server's program it is IPv4-mapped. */
 struct ip {
 	__be32 word[4];
 };
 
-/* RFC 4291, section 2.5.5.2. */
+/* Returns an IPv4-mapped address (RFC 4291, section 2.5.5.2). */
 static __always_inline struct ip mapped(__be32 ipv4)
 {
 	return (struct ip){ { 0, 0, bpf_htonl(0xffff), ipv4 } };
@@ -41,7 +40,7 @@ static __always_inline bool same_ip(const struct ip *a, const struct ip *b)
 	return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
 }
 
-/* Sources that no client has (RFC 1812, section 5.3.7). */
+/* True for an invalid source address (RFC 1812, section 5.3.7). */
 static __always_inline bool is_martian(__be32 address)
 {
 	__u8 first = bpf_ntohl(address) >> 24;
@@ -49,7 +48,8 @@ static __always_inline bool is_martian(__be32 address)
 	return first == 0 || first == 127 || first >= 224;
 }
 
-/* The same (RFC 4291): unspecified, loopback, IPv4 written as IPv6, multicast. */
+/* True for an invalid source address (RFC 4291): unspecified, loopback, IPv4-compatible or -mapped,
+ * multicast. */
 static __always_inline bool is_martian6(const struct ip *address)
 {
 	const __be32 *word = address->word;
@@ -65,14 +65,15 @@ static __always_inline bool is_link_local(const struct ip *address)
 	return (address->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* A fragment's place; offset and end in units of eight bytes. */
+/* Identification and range of a fragment. Offset and end are in units of eight bytes. */
 struct fragment {
 	__u32 id;
 	__u16 offset;
 	__u16 end;
 };
 
-/* Notes what a fragment of `len` bytes says of itself; false if it makes no sense. */
+/* Stores identification and range of a fragment with `len` bytes of payload. False if the range is
+ * invalid. */
 static __always_inline bool note_fragment(struct fragment *fragment, __u32 id, __u32 offset, bool more, __u32 len)
 {
 	__u32 end = offset * 8 + len;
@@ -94,17 +95,17 @@ enum fault {
 	FAULT_LENGTH,
 };
 
-/* The fields of every extension header; of a fragment's the identification, too. */
+/* First eight bytes of an extension header. `id` is the identification of a fragment header. */
 struct extension {
 	__u8 next, len, kind, left;
 	__be32 id;
 };
 
-/* The part behind the extension headers, as far as they are gone through. */
+/* State of the walk through extension headers: the header that follows. */
 struct walked {
 	__u32 l4;
 	__u8 protocol;
-	__u8 fault; /* of a packet that makes no sense */
+	__u8 fault; /* enum fault */
 	__u8 is_fragment;
 	struct fragment fragment;
 };
@@ -115,8 +116,8 @@ static __always_inline bool is_extension(__u8 protocol)
 	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
 }
 
-/* True if an extension header comes next, as number `number` of a packet. A later fragment goes
- * on with payload. */
+/* True if the next header is an extension header, the packet's number `number` from 0. Later
+ * fragments have payload after the fragment header. */
 static __always_inline bool walks_on(struct walked *walked, __u32 number)
 {
 	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
@@ -126,8 +127,8 @@ static __always_inline bool walks_on(struct walked *walked, __u32 number)
 	return !walked->fault;
 }
 
-/* Goes over a header with so many bytes behind its first eight; how long it is, or 0 where that
- * makes no sense. */
+/* Reads an extension header. `behind` is the number of bytes in the packet after its first eight.
+ * Returns its length, or 0 if it is invalid. */
 static __always_inline __u32 step_over(struct walked *walked, const struct extension *header, __u32 behind)
 {
 	__u8 is = walked->protocol;
@@ -150,13 +151,14 @@ static __always_inline __u32 step_over(struct walked *walked, const struct exten
 		}
 		return sizeof(*header);
 	}
-	/* Type 0 made packets travel in circles (RFC 5095). With hops left, the packet's
-	 * destination isn't its last. */
+	/* Type 0 is deprecated (RFC 5095). With segments left, the destination address isn't the
+	 * final one. */
 	if (is == IPPROTO_ROUTING && (header->kind == 0 || header->left != 0)) {
 		walked->fault = header->kind == 0 ? FAULT_EXTENSIONS : FAULT_FOREIGN;
 		return 0;
 	}
-	/* In units of four bytes, and in IPv6 of eight in all (RFC 4302, section 2.2). */
+	/* The length is in units of four bytes minus 2, and a multiple of eight bytes in IPv6 (RFC
+	 * 4302, section 2.2). */
 	if (is == IPPROTO_AH) {
 		if (header->len < 2 || header->len & 1) {
 			walked->fault = FAULT_EXTENSIONS;

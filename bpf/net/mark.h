@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Number of times that a packet was passed on, where every host decides. A GUE header has the
- * number, with a tag that proves that a host of the farm wrote it: core/src/path/mark.rs. For
- * packets out of a tunnel the source MAC of the frame tells the next program, and likewise
- * marks packets that go up the host's stack as punted: core/src/path/arrival.rs. Packets from a
- * wire have none of these sources: decapsulate.h. */
+/* Number of times that a packet was passed on, in services without a director. The GUE header has
+ * the number with an authentication tag of the farm: core/src/path/mark.rs. The decapsulation
+ * program tells the next program by the source MAC of the inner frame. Another source MAC marks
+ * packets that go to the daemon on this host (punted): core/src/path/arrival.rs. decapsulate.h
+ * drops frames from the network with such a source. */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 
@@ -13,37 +13,37 @@
 #include "net/ip.h"
 #include "net/siphash.h"
 
-/* Assigned to GUE (IANA). */
+/* UDP port of GUE (IANA). */
 #define GUE_PORT 6080
 
-/* Without options. */
+/* GUE header without optional fields. */
 struct gue {
-	/* version in 2 bits, control flag, length of what follows in 5 bits, in words */
+	/* 2 bits version, control flag, 5 bits length of the optional fields in words */
 	__u8 first;
 	__u8 protocol;
 	__be16 flags;
 };
 
-/* In the private flags of a GUE header: who opens the tunnel keeps the packet; a mark follows. */
-#define GUE_LAST 0x0001
-#define GUE_MARKED 0x0002
+/* Private flags of a GUE header. */
+#define GUE_LAST 0x0001 /* the receiver must not pass the packet on */
+#define GUE_MARKED 0x0002 /* a mark follows the header */
 
 #define PASSED_ONCE 1
 #define PASSED_ON_TWICE 2
 
-/* The private data of such a header. */
+/* Private data of a GUE header. */
 struct mark {
 	__be32 generation;
 	__be32 tag[2];
 };
 
-/* The state by which a host writes marks. A zero key is none. */
+/* Key and generation for a host's marks. A zero key disables marks. */
 struct marker {
 	struct sip_key key;
 	__u64 generation;
 };
 
-/* The data that the tag covers; addresses as IPv6 has them. */
+/* Data that the tag covers. IPv4 addresses are IPv4-mapped. */
 struct mark_message {
 	struct ip outer_from;
 	struct ip outer_to;
@@ -53,7 +53,7 @@ struct mark_message {
 	__be32 passed;
 };
 
-/* Global, so that it is verified once and not for each way that leads to it. */
+/* Not static: the verifier checks a global function only once. */
 __noinline __u64 mark_tag(const struct sip_key *key, const struct mark_message *message)
 {
 	if (!key || !message)
@@ -89,10 +89,11 @@ static __always_inline bool mark_is_good(const struct sip_key *key, const struct
 	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | 1)
 #endif
 
-/* The sources of frames that came out of a tunnel from another host, as words; never on a wire. */
+/* Source MACs of decapsulated frames from another host, encoded by mac_bits(). Never on a
+ * network. */
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
-/* Source of punted frames: user space of this host reads them. */
+/* Source MAC of punted frames, which the daemon on this host reads. */
 #define PUNTED MAC_WORD(2, 'e', 'v', 'n', 'r', 3)
 
 static __always_inline void mark_source(__u8 source[6], __u8 mark)
@@ -115,7 +116,7 @@ static __always_inline void mark_punted(__u8 source[6])
 	mark_source(source, 3);
 }
 
-/* A MAC address as a word that is never 0; the two bytes behind it are read as well. */
+/* Encodes a MAC address as a word that is never 0. Reads two bytes behind the address too. */
 static __always_inline __u64 mac_bits(const __u8 mac[6])
 {
 	__u64 word = *(const __u64 *)mac;

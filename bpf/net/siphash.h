@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SipHash-2-4: a short hash that nobody can foretell without its key (Aumasson and Bernstein
- * 2012). */
+/* SipHash-2-4, a keyed hash of short messages (Aumasson and Bernstein 2012). */
 #ifndef EVENER_SIPHASH_H
 #define EVENER_SIPHASH_H
 
@@ -42,7 +41,7 @@ static __always_inline void sip_word(struct sip_state *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* Four bytes as SipHash reads them: the first is the lowest. */
+/* SipHash reads words in little-endian byte order. */
 static __always_inline __u64 sip_half(__u32 word)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -52,7 +51,7 @@ static __always_inline __u64 sip_half(__u32 word)
 #endif
 }
 
-/* Of `words` words of 32 bits, a number that the compiler knows. */
+/* Hash of a message of `words` 32-bit words. `words` must be a constant. */
 static __always_inline __u64 siphash(const struct sip_key *key, const __u32 *message, const __u32 words)
 {
 	struct sip_state s = {
@@ -65,7 +64,7 @@ static __always_inline __u64 siphash(const struct sip_key *key, const __u32 *mes
 	#pragma unroll
 	for (__u32 i = 0; i + 1 < words; i += 2)
 		sip_word(&s, sip_half(message[i]) | sip_half(message[i + 1]) << 32);
-	/* The bytes that are left over, and the length in bytes. */
+	/* The remaining bytes, and the length in bytes. */
 	sip_word(&s, (words & 1 ? sip_half(message[words - 1]) : 0) | (__u64)words * 4 << 56);
 	s.v2 ^= 0xff;
 	sip_round(&s);

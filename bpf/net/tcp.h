@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Numbers in a TCP header (RFC 9293, sections 3.1 and 3.2; RFC 7323; RFC 2018), and its options:
+/* TCP headers (RFC 9293, sections 3.1 and 3.2) and options (RFC 7323; RFC 2018):
  * core/src/net/tcp.rs. */
 #ifndef EVENER_TCP_H
 #define EVENER_TCP_H
@@ -17,7 +17,7 @@
 #define TCP_ACK 0x10
 #define TCP_URG 0x20
 
-/* Bytes of a header without options, and of options at the most. */
+/* Length of a header without options, and maximum length of the options, in bytes. */
 #define TCP_LEN sizeof(struct tcphdr)
 #define TCP_OPTIONS_MAX 40
 
@@ -28,17 +28,17 @@
 #define OPTION_SACK_PERMITTED 4
 #define OPTION_TIMESTAMP 8
 
-/* The options that matter. It stands in a map: the verifier can't tell its values apart, and
- * walks through the loop once. */
+/* TCP options of a segment, and the state of their parser. It must be in a map: the verifier
+ * doesn't track values there, so it checks the parser's loop once. */
 struct tcp_options {
 	__u16 mss;
 	__u8 window_scale;
 	__u8 has_mss, has_window_scale, has_sack, has_timestamp;
-	__u8 mss_at; /* offset of that option */
-	__u8 at, len; /* offset of the reader, and its end */
+	__u8 mss_at; /* offset of the MSS option */
+	__u8 at, len; /* offset of the next option, and length of all */
 	__be32 timestamp;
-	__u32 echo; /* a number */
-	__u8 byte[80]; /* TCP_OPTIONS_MAX, and room for a mask */
+	__u32 echo; /* in host byte order */
+	__u8 byte[80]; /* TCP_OPTIONS_MAX, enlarged for reads behind a mask */
 };
 
 static long read_option(__u32 turn, void *arg)
@@ -74,8 +74,8 @@ static long read_option(__u32 turn, void *arg)
 	return 0;
 }
 
-/* Reads `len` bytes of options that stand there in the frame; one that is malformed ends the
- * reading. False where the frame ends before. */
+/* Reads `len` bytes of options at offset `at`, up to the first malformed one. False if the frame is
+ * shorter. */
 static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, struct tcp_options *found)
 {
 	__builtin_memset(found, 0, __builtin_offsetof(struct tcp_options, byte));
@@ -88,14 +88,14 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 	return true;
 }
 
-/* Segments of connections that nobody knows are answered when they come again:
- * core/src/path/unmatched.rs. */
+/* Retransmissions on unknown connections are answered by a reset: core/src/path/unmatched.rs. */
 #define STRAY_PLACES 1024
 /* Ticks are 2^20 ns. */
 #define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)
 #define STRAY_FORGOTTEN_TICKS (300000ULL * 1000000 >> 20)
 
-/* True if a segment with the same acknowledgment was seen on the same flow, long enough ago. */
+/* True if a segment with the same acknowledgment number was received on the same flow at least
+ * STRAY_PATIENCE_TICKS ago. */
 static __always_inline bool is_retransmission(__u64 places[STRAY_PLACES], __u64 flow, __u32 acknowledgment, __u32 now)
 {
 	__u64 *place = &places[flow % STRAY_PLACES], was = *place;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The forms in which bounds reach the verifier of every kernel from 6.1 on. A compare in C is not
- * enough: clang may compare a copy of the value, and use the value itself, of which the verifier
- * then knows nothing. STYLE.md says which form serves where.
+ * Macros by which the verifiers of Linux 6.1 and later learn the bounds of values. A comparison in
+ * C isn't enough: clang may compare a copy and use the original, whose bounds the verifier doesn't
+ * know. STYLE.md explains when to use which macro.
  */
 #ifndef EVENER_VERIFIER_H
 #define EVENER_VERIFIER_H
@@ -10,14 +10,14 @@
 #include <linux/types.h>
 
 /*
- * Hides the value of a variable from the compiler: it keeps checks that it could prove needless,
- * and uses the register that was checked.
+ * Hides the value of a variable from the compiler, so that it doesn't remove checks that it
+ * considers redundant, and uses the checked register.
  */
 #define hide(x) asm volatile("" : "+r"(x))
 
 /*
- * Hides the value of a variable from the verifier, which then follows the code behind once and not
- * once for each value. `unknown` is a number that the verifier doesn't know.
+ * Hides the value of a variable from the verifier, so that it checks the following code once and
+ * not once for each value. `unknown` is any number that the verifier doesn't know.
  */
 #define forget(x, unknown)        \
 	({                        \
@@ -26,8 +26,8 @@
 		(x) ^= (unknown); \
 	})
 
-/* The value as a number of 64 bits, of which the verifier knows that it is at most `max`, a
- * constant: a larger one becomes `max`. */
+/* Returns the minimum of x and the constant `max`, as a 64-bit number with bounds that the verifier
+ * knows. */
 #define at_most(x, max)                                       \
 	({                                                    \
 		__u64 bound_ = (x);                           \
@@ -37,7 +37,7 @@
 		bound_;                                       \
 	})
 
-/* Likewise at least `min`, and at most `max`. */
+/* Returns x limited to the range from `min` to `max`, both constants, like at_most(). */
 #define clamp(x, min, max)                                    \
 	({                                                    \
 		__u64 low_ = (x);                             \
@@ -48,8 +48,8 @@
 	})
 
 /*
- * The sum of two numbers. If they have no bit in common, the compiler makes an OR of a plain sum,
- * and of that the verifier of Linux 6.1 knows no bounds.
+ * Returns the sum of two numbers. If they have no bit in common, the compiler would replace the
+ * addition by an OR, whose bounds the verifier of Linux 6.1 doesn't track.
  */
 #define sum(x, y)             \
 	({                    \
@@ -58,7 +58,8 @@
 		term_ + (y);  \
 	})
 
-/* The address of a member behind a check for NULL, which the compiler must not take before. */
+/* Returns the address of a member of a pointer that was checked for NULL. Keeps the compiler from
+ * computing it before the check. */
 #define member_of(pointer, member) \
 	({                         \
 		hide(pointer);     \

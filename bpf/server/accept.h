@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Makes a connection of the first data segment that a director hands off: the handshake was its
- * own, without any memory of it, and all that was agreed on is in the numbers of this segment. The
- * kernel's part is the kfunc bpf_sk_assign_tcp_reqsk, since Linux 6.9.
+ * Creates a connection from the first data segment that a director hands off. The director did the
+ * handshake statelessly; the segment's numbers contain the negotiated terms. The kernel creates the
+ * socket by the kfunc bpf_sk_assign_tcp_reqsk (Linux 6.9 and later).
  */
 #ifndef EVENER_ACCEPT_H
 #define EVENER_ACCEPT_H
@@ -25,7 +25,7 @@
 #include "server/exchange.h"
 #include "server/maps.h"
 
-/* No verdict of ours: the host's stack knows what to do. */
+/* The segment goes unchanged to the host's stack. */
 #define GO_ON (-1)
 
 /* The argument of bpf_sk_assign_tcp_reqsk (include/net/tcp.h of Linux). */
@@ -43,7 +43,7 @@ struct bpf_tcp_req_attrs {
 	__u8 reserved[3];
 };
 
-/* As much of the kernel's sockets as is looked at; where it stands is for the loader to find. */
+/* Fields of the kernel's sockets that are read here. The loader relocates their offsets (CO-RE). */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct sock_common {
 	__u32 skc_tw_rcv_nxt;
@@ -90,7 +90,8 @@ struct tcp_sock {
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struct bpf_tcp_req_attrs *attrs,
 				   int attrs__sz) __ksym __weak;
 
-/* A director may have read the segment, and say it in its client's place. */
+/* True if the segment echoes a valid cookie. A director may have buffered the segment and sent it
+ * later. */
 static __always_inline bool has_good_cookie(struct arrived *arrived)
 {
 	struct echoed_numbers echo = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
@@ -101,8 +102,8 @@ static __always_inline bool has_good_cookie(struct arrived *arrived)
 	return keys && cookie_is_good(keys, now, &arrived->message, &echo, COOKIE_REPLAYED, arrived->v6);
 }
 
-/* The announcement of just this segment. It stays where it is for a while, as a cookie stays
- * good: the stack may have no room for the connection yet, and once it had, that is to be known. */
+/* Returns the expectation of exactly this segment, or NULL. It stays in the map until it expires:
+ * the accept queue may be full at first, and retransmissions must find that the socket was made. */
 static __always_inline struct expectation *expectation_of(const struct arrived *arrived)
 {
 	struct expectation *found;
@@ -116,8 +117,8 @@ static __always_inline struct expectation *expectation_of(const struct arrived *
 	return found;
 }
 
-/* True if a socket was made of just this segment already: the server may have answered and
- * ended that connection, and each request runs once. */
+/* True if a socket was made from exactly this segment before. The server may have answered and
+ * closed that connection, and must not execute the request twice. */
 static __always_inline bool was_made(const struct arrived *arrived)
 {
 	struct connection connection;
@@ -138,9 +139,10 @@ static __always_inline void note_made(const struct arrived *arrived)
 	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
 }
 
-/* The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says
- * nothing: they were agreed on if the segment has them (RFC 7323, section 3.2). Global, like
- * what follows, so that it is verified once and not for each way that leads to it. */
+/* Fills in the negotiated terms from the cookie or the expectation. False if the segment has
+ * neither, or a socket was made from it before. A cookie doesn't contain whether timestamps were
+ * negotiated: the segment has them then (RFC 7323, section 3.2). Not static, like the following
+ * functions: the verifier checks a global function only once. */
 __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 {
 	struct expectation *expectation;
@@ -174,9 +176,8 @@ __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 	return true;
 }
 
-/* True if the stack will find a segment's checksum right: of other segments it makes nothing,
- * and they are retransmitted. A sender on this machine leaves the pseudo-header's sum there for
- * hardware. */
+/* True if the stack will accept a segment's checksum. It drops other segments, and the client
+ * retransmits them. A sender on this machine leaves a partial checksum for hardware. */
 __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct message *m = message_here(MESSAGE_IN);
@@ -194,7 +195,7 @@ __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 	return m && is_summed(skb, arrived->l4, end, pseudo, arrived->checksum, m->byte);
 }
 
-/* Has the listener make a connection of the segment. */
+/* Makes the listener create a connection from the segment. */
 static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct arrived *arrived)
 {
 	struct bpf_tcp_req_attrs attrs = {};
@@ -207,16 +208,16 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 		return SERVER_BAD_COOKIE;
 	if (!arrived->timestamps.present)
 		attrs.tstamp_ok = false;
-	/* The stack's clock for this connection goes on from what the client echoes. */
+	/* The stack continues this connection's timestamps from the echoed one. */
 	attrs.rcv_tsval = arrived->timestamps.value;
 	attrs.rcv_tsecr = arrived->timestamps.echo;
 	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
-	/* Looking at one of its fields has the compiler describe the type whole, as the kernel
-	 * wants it. */
+	/* The access to a field makes the compiler emit the BTF of the whole type, which the kfunc
+	 * requires. */
 	if (!sk || !sk->__sk_common.skc_family)
 		return SERVER_REFUSED;
-	/* Without room the stack makes nothing of it, and it may come again (sk_acceptq_is_full
-	 * of Linux). */
+	/* With a full accept queue the stack drops the segment, and the client retransmits it
+	 * (sk_acceptq_is_full of Linux). */
 	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
 	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
 		return SERVER_REFUSED;
@@ -229,8 +230,9 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	return SERVER_ACCEPTED;
 }
 
-/* A socket that works on a connection between the same ends. Only a segment that acknowledges
- * nothing of its can be another connection's, and its own first one may come again. */
+/* Decides a segment for which there is a connected socket. The segment is of a new connection only
+ * if it acknowledges data that the socket hasn't sent. It may be a retransmission of the socket's
+ * own first segment. */
 static __always_inline int resolve_conflict(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
@@ -239,8 +241,7 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 	if (!tcp)
 		return GO_ON;
 	first = tcp->snd_una - (__u32)tcp->bytes_acked;
-	/* Not `snd_nxt`: what was sent a moment ago may be acknowledged before the stack has
-	 * noted that. */
+	/* Not `snd_nxt`: an acknowledgment may arrive before the stack has updated it. */
 	if (arrived->acknowledgment - first <= tcp->write_seq - first)
 		return GO_ON;
 	old->next = tcp->rcv_nxt;
@@ -248,7 +249,7 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 	return SERVER_STALE_EVICTED;
 }
 
-/* The outcome of a segment whose ends the host has a socket for. */
+/* Decides a segment for which the host has a socket. */
 static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct arrived *arrived,
 				struct old *old)
 {
@@ -271,7 +272,7 @@ static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, s
 	}
 }
 
-/* The same at a listener on another port. The connection has the service's all the same. */
+/* Gives the segment to a listener on another port. The connection keeps the service's port. */
 static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *arrived)
 {
 	int verdict = SERVER_NO_LISTENER;
@@ -288,7 +289,7 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *
 	return verdict;
 }
 
-/* The exchange on a connection, from its `first` segment on. */
+/* Tracks the exchanges of a connection. `first` is true for the segment that creates it. */
 static __always_inline void follow(struct __sk_buff *skb, const struct arrived *arrived, bool first)
 {
 	struct payload payload = {
@@ -307,7 +308,7 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 		follow_request(skb, &connection, &payload);
 }
 
-/* True if a connection may begin with this segment. */
+/* True if a connection may be created from this segment. */
 __noinline int may_begin(struct arrived *arrived)
 {
 	struct expectation *expectation;

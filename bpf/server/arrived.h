@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A client's segment with data that may begin a connection of this host:
+/* Client segments with data, from which this host may create a connection:
  * core/src/server/accept.rs. */
 #ifndef EVENER_ARRIVED_H
 #define EVENER_ARRIVED_H
@@ -25,34 +25,33 @@ struct timestamps {
 	__u32 present;
 };
 
-/* A client's segment with data, to a service whose connections are handed off. */
+/* A client's segment with data, to a service with handoff. */
 struct arrived {
-	/* Begins with the ends as in struct bpf_sock_tuple, which has them in the same order. */
+	/* The first words are laid out like struct bpf_sock_tuple. */
 	struct cookie_message message;
 	__u32 sequence;
 	__u32 acknowledgment;
-	__u32 l4; /* from the beginning of the frame, in bytes */
-	__u32 l4_end; /* of the header */
-	__u32 len; /* of the data, in bytes */
-	__be16 ip_len; /* as the IP header has it */
+	__u32 l4; /* offset of the TCP header in the frame, in bytes */
+	__u32 l4_end; /* offset of the end of the TCP header */
+	__u32 len; /* length of the data, in bytes */
+	__be16 ip_len; /* length field of the IP header, unchanged */
 	__be16 from;
 	__be16 port;
 	__be16 listener;
 	bool v6;
-	bool turns; /* true if exchanges of the connection are followed */
+	bool turns; /* exchanges of the connection are tracked */
 	bool urgent;
-	__u16 checksum; /* as the TCP header has it */
-	struct timestamps timestamps; /* once they are looked for */
+	__u16 checksum; /* checksum field of the TCP header, unchanged */
+	struct timestamps timestamps; /* set by look_for_timestamps() */
 };
 
-/* A connection that is in the way of a new one between the same ends: what it expects and has
- * seen last. */
+/* An old connection with the same addresses and ports as a new one. */
 struct old {
-	__u32 next;
-	__u32 timestamp; /* 0 where it has none */
+	__u32 next; /* next expected sequence number */
+	__u32 timestamp; /* last received timestamp, or 0 */
 };
 
-/* Puts the ports behind the addresses: the client's, and `to`. */
+/* Writes the client's port and the destination port `to` behind the addresses of the message. */
 static __always_inline void set_ports(struct arrived *arrived, __be16 to)
 {
 	__be32 ports = bpf_htonl((__u32)bpf_ntohs(arrived->from) << 16 | bpf_ntohs(to));
@@ -63,8 +62,8 @@ static __always_inline void set_ports(struct arrived *arrived, __be16 to)
 		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
 }
 
-/* True if the segment may begin a connection here. Most segments of a busy server are without
- * data, and cost nothing more. */
+/* Reads a frame. False if no connection can be created from it. Most segments to a busy server have
+ * no data and are rejected early. */
 static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct own_service key = { .protocol = IPPROTO_TCP };
@@ -103,14 +102,13 @@ static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
-	/* Where every host decides, this host may serve and read at once. */
+	/* Without a director, this host may be a server and accept punted connections. */
 	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
 	arrived->turns = offer->turns;
 	return true;
 }
 
-/* Looks for the timestamps, which only segments that may begin a connection need. Of two the
- * last one counts, as for the stack. */
+/* Reads the timestamps option. If there are two, the last one counts, as in the kernel's stack. */
 static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct tcp_options *found = options_here();

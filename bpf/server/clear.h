@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Clears the way for a connection between the same ends as an old one, and keeps what else is said
- * on it behind its first segment meanwhile: core/src/server/clear.rs.
+ * Evicts an old connection with the same addresses and ports as a new one, and delays other
+ * segments of the new connection until its socket exists: core/src/server/clear.rs.
  */
 #ifndef EVENER_CLEAR_H
 #define EVENER_CLEAR_H
@@ -19,16 +19,16 @@
 #include "server/maps.h"
 #include "server/segment.h"
 
-/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared
- * its way. */
+/* Value of `tc_index` of a copied segment that follows the reset of the old connection. Nothing
+ * else uses the field at ingress. */
 #define CLEARED 0xe7e2
 
-/* Longest time for a copy to come in: the copy waits in a queue of one CPU, behind earlier
- * packets. */
+/* Maximum time until the copy is received, in nanoseconds: it waits in the backlog queue of a
+ * CPU. */
 #define CLEARING_NS 50000000ULL
 
-/* True if the segment begins a connection newer than the one in its way, and is no straggler of
- * that one or of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
+/* True if the segment is of a newer connection than the old one, and not a delayed segment of that
+ * or an earlier one. The rules are those for a SYN in TIME-WAIT (RFC 6191, section 2). */
 static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
 	const struct timestamps *timestamps = &arrived->timestamps;
@@ -38,8 +38,8 @@ static __always_inline bool is_newer(const struct arrived *arrived, const struct
 	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
 }
 
-/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP
- * header, and by no option to be taken for old. */
+/* Rewrites the segment as a reset of the old connection (RFC 9293, section 3.5.2): a TCP header
+ * without options, so that no timestamp makes the stack reject it. */
 static __always_inline bool become_reset(struct __sk_buff *skb, const struct arrived *arrived, __u32 sequence)
 {
 	const __u32 addresses_len = arrived->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
@@ -65,7 +65,8 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct arr
 	if (arrived->v6)
 		return !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct ipv6hdr, payload_len), &ip_len,
 					    sizeof(ip_len), BPF_F_RECOMPUTE_CSUM);
-	/* The header's own sum changes by as much, and so what a device has summed up does not. */
+	/* Length and header checksum change by opposite amounts, so the sum over the frame that a
+	 * device computed stays valid. */
 	return !bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), arrived->ip_len, ip_len,
 				    sizeof(ip_len)) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, tot_len), &ip_len, sizeof(ip_len),
@@ -73,10 +74,10 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct arr
 }
 
 /*
- * A server sees no SYN, by which its stack would know that a client's port is in use again: in
- * TIME-WAIT, or with a connection whose end it has missed, it would leave the client without an
- * answer. The segment becomes a reset for the old connection, and a copy of it comes in again
- * behind that.
+ * Evicts the old connection. The server's stack doesn't receive a SYN that shows that a client
+ * reuses its port. In TIME-WAIT, or if it missed the end of the old connection, it would not
+ * answer. So the segment is rewritten as a reset of the old connection, and a copy of the segment
+ * is received after it.
  */
 static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
 				 __u32 reason)
@@ -84,7 +85,7 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 	struct clearing cleared = { .until = bpf_ktime_get_ns() + CLEARING_NS };
 	struct connection connection;
 
-	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
+	/* Not twice: the stack may be configured to ignore such resets (ip-sysctl, tcp_rfc1337). */
 	if (skb->tc_index == CLEARED) {
 		count_server(SERVER_NOT_EVICTED);
 		return TC_ACT_UNSPEC;
@@ -101,7 +102,7 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 	return TC_ACT_UNSPEC;
 }
 
-/* Notes that the copy is in: of a connection that is `made`, or of none. */
+/* Records that the copy was received. `made` is true if a connection was created from it. */
 static __always_inline void note_copy(const struct arrived *arrived, bool made)
 {
 	struct connection connection;
@@ -115,8 +116,8 @@ static __always_inline void note_copy(const struct arrived *arrived, bool made)
 		bpf_map_delete_elem(&clearing, &connection);
 }
 
-/* True if the stack has the new connection's socket: neither a listener nor the rest of the old
- * one. */
+/* True if the stack has a socket of the new connection: neither a listener nor the old connection
+ * in TIME-WAIT. */
 static __always_inline bool has_connection(struct __sk_buff *skb, const struct segment *segment)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -144,9 +145,8 @@ static __always_inline bool has_connection(struct __sk_buff *skb, const struct s
 	return state != BPF_TCP_LISTEN && state != BPF_TCP_TIME_WAIT;
 }
 
-/* True if a segment has to wait, since the way of its connection is being cleared and the copy
- * of the first segment, or the socket that the stack makes of it, isn't there yet: the listener
- * knows nothing of the connection, and would reset it. */
+/* True if a segment has to wait because its connection is still being created after an eviction.
+ * The listener would reset a segment of an unknown connection. */
 __noinline int waits(struct __sk_buff *skb)
 {
 	struct connection connection;
@@ -167,8 +167,8 @@ __noinline int waits(struct __sk_buff *skb)
 	cleared = bpf_map_lookup_elem(&clearing, &connection);
 	if (!cleared)
 		return false;
-	/* The wait is over then: of a connection that its server has closed first the stack
-	 * keeps no more than of the old one. */
+	/* Ends the wait for good: after the server closes the new connection its socket is in
+	 * TIME-WAIT, like the old one. */
 	if (cleared->is_in && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;

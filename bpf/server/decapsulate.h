@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Check of tunnel packets to this host and of the packets inside: RFC 2003, RFC 2473, RFC 4213,
- * draft-ietf-intarea-gue. Only bytes are read, so XDP and TC share the code. */
+/* Checks of tunnel packets to this host and their inner packets: RFC 2003, RFC 2473, RFC 4213,
+ * draft-ietf-intarea-gue. XDP and TC programs share this code. */
 #ifndef EVENER_DECAPSULATE_H
 #define EVENER_DECAPSULATE_H
 
@@ -18,13 +18,13 @@
 #include "server/segment.h"
 #include "server/maps.h"
 
-/* Words of a GUE header that are skipped, beyond its first: no field of it takes more. */
+/* Maximum length of the optional fields of a GUE header, in words. */
 #define GUE_WORDS_MAX 8
 
-/* Above the length of all extension headers that are looked behind, in bytes: a power of two. */
+/* Greater than the maximum length of all extension headers, in bytes: a power of two. */
 #define WALKED_MAX (1 << 14)
 
-/* Above the length of all outer headers but Ethernet's, in bytes: a power of two. */
+/* Greater than the length of all outer headers without Ethernet's, in bytes: a power of two. */
 #define OUTER_LEN_MAX 128
 
 /* ECN field (RFC 3168, section 5). */
@@ -33,13 +33,13 @@
 #define ECN_ECT1 1
 #define ECN_CE 3
 
-/* No tunnel packet to this host. */
+/* The packet isn't a tunnel packet to this host. */
 #define NOT_OURS (-1)
 
 struct outer {
 	struct ip from;
 	struct ip to;
-	__u32 len; /* of what it carries and is yet to be read, in bytes */
+	__u32 len; /* unread length of the payload, in bytes */
 	__u8 protocol;
 	__u8 ecn;
 	bool fragment;
@@ -50,7 +50,7 @@ struct outer {
 /* The inner packet. */
 struct inner {
 	struct own_service service;
-	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
+	__u32 outer_len; /* length of the outer headers without Ethernet's, in bytes */
 	__be16 ethertype;
 	__u8 passed; /* number of times passed on; 0 if unknown */
 };
@@ -107,8 +107,8 @@ static __always_inline bool outer_ipv6(struct cursor *cursor, __u32 len, struct 
 	return true;
 }
 
-/* The next `len` bytes of what a packet carries: behind it a frame may go on, which is none of
- * it. */
+/* Returns the next `len` bytes of the outer packet's payload, or NULL. The frame may be longer than
+ * the packet. */
 static __always_inline void *take_inside(struct cursor *cursor, struct outer *outer, __u32 len)
 {
 	if (len > outer->len)
@@ -117,7 +117,7 @@ static __always_inline void *take_inside(struct cursor *cursor, struct outer *ou
 	return take(cursor, len);
 }
 
-/* Reads the endpoints of the inner packet; false if it ends before. */
+/* Reads the addresses of the inner packet. False if it is too short. */
 static __always_inline bool inner_ends(struct cursor cursor, struct outer outer, struct mark_message *message)
 {
 	if (outer.protocol == IPPROTO_IPIP) {
@@ -138,8 +138,8 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 	return true;
 }
 
-/* Returns the number of times that the packet was passed on, if a host of the farm wrote it;
- * nothing of the packet is believed before. */
+/* Verifies the mark, and stores the number of times that the packet was passed on. Returns a
+ * reason. */
 static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct outer *outer, struct inner *inner)
 {
 	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
@@ -158,7 +158,7 @@ static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct ou
 	return SERVER_DECAPSULATED;
 }
 
-/* Takes the UDP and GUE headers away. A payload that isn't IP is of no use here. */
+/* Reads the UDP and GUE headers. Returns a reason: the payload must be IP. */
 static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
 				    struct inner *inner)
 {
@@ -172,8 +172,8 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 	if (!gue)
 		return SERVER_MALFORMED;
 	words = gue->first & 0x1f;
-	/* Version 0 and no control message; flags announce fields that change what the rest
-	 * means. */
+	/* Requires version 0 and no control message. Unknown flags are rejected, since their fields
+	 * may change the meaning of the payload. */
 	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST | GUE_MARKED) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
 	outer->protocol = gue->protocol;
@@ -181,11 +181,11 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 		return open_mark(cursor, bpf_ntohs(gue->flags) & GUE_LAST, outer, inner);
 	if (!take_inside(cursor, outer, words * 4))
 		return SERVER_MALFORMED;
-	/* The flag of the last host is worth no more than the mark. */
+	/* GUE_LAST is valid only with a mark. */
 	return gue->flags ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
-/* True if the packet may come out for its service. */
+/* Returns SERVER_DECAPSULATED if this host serves the packet's service, else the reason. */
 static __always_inline int for_service(const struct inner *inner)
 {
 	struct offer *offer = bpf_map_lookup_elem(&own_services, &inner->service);
@@ -195,7 +195,8 @@ static __always_inline int for_service(const struct inner *inner)
 	return offer->is_marked && !inner->passed ? SERVER_FORGED_MARK : SERVER_DECAPSULATED;
 }
 
-/* Goes by the port where the packet has one, else by the address alone. */
+/* Fills in port and protocol of the inner packet's service. A packet without a port is looked up by
+ * address alone. */
 static __always_inline int name_service(struct cursor *cursor, struct outer *outer, __u8 protocol, bool portless,
 					struct inner *inner)
 {
@@ -215,7 +216,7 @@ static __always_inline int name_service(struct cursor *cursor, struct outer *out
 	return SERVER_DECAPSULATED;
 }
 
-/* The new ECN field (RFC 6040, section 4.2); negative where the packet must go. */
+/* Returns the new ECN field (RFC 6040, section 4.2), or -1 if the packet must be dropped. */
 static __always_inline int merged_ecn(__u8 outer, __u8 inner)
 {
 	if (outer == ECN_CE)
@@ -225,7 +226,7 @@ static __always_inline int merged_ecn(__u8 outer, __u8 inner)
 	return inner;
 }
 
-/* The field is the lower byte of the header's first word. */
+/* Writes the ECN field and updates the header checksum. */
 static __always_inline void set_ecn_ipv4(struct iphdr *ip, __u8 ecn)
 {
 	__u8 tos = (ip->tos & ~ECN_MASK) | ecn;
@@ -273,8 +274,7 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* Not inlined: the verifier checks it once, and not each way through each header after each
- * other. */
+/* Not inlined: the verifier checks this code only once, and not for each sequence of headers. */
 __attribute__((noinline)) __u32 step_over_bytes(struct walked *walked, __u64 bytes, __u32 behind)
 {
 	struct extension header;
@@ -283,7 +283,7 @@ __attribute__((noinline)) __u32 step_over_bytes(struct walked *walked, __u64 byt
 	return walked ? step_over(walked, &header, behind) : 0;
 }
 
-/* Goes through the extension headers; false where that makes no sense. */
+/* Reads the extension headers. False if they are invalid. */
 static __always_inline bool walk(struct cursor *cursor, struct outer *outer, struct walked *walked)
 {
 	void *first = cursor->at;
@@ -308,7 +308,7 @@ static __always_inline bool walk(struct cursor *cursor, struct outer *outer, str
 	}
 	if (walked->fault)
 		return false;
-	/* The bytes behind are the same to the verifier then, however many there were. */
+	/* Hides the length, so that the verifier checks the following code only once. */
 	walked_len = (cursor->at - first) & (WALKED_MAX - 1);
 	hide(walked_len);
 	cursor->at = first + walked_len;
@@ -328,7 +328,7 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 		return SERVER_MALFORMED;
 	outer->len = bpf_ntohs(ip->payload_len);
 	from = (const void *)&ip->saddr;
-	/* A packet from a link-local address stays on its link. */
+	/* Packets from link-local addresses must not leave their link. */
 	if (is_martian6(from) || is_link_local(from) || same_ip(from, (const void *)&ip->daddr))
 		return SERVER_INNER_MARTIAN;
 	inner->service.address = unmapped((const void *)&ip->daddr);
@@ -351,8 +351,8 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* True if only this host itself writes the frame's source, on packets out of a tunnel: such
- * frames don't come by a wire. */
+/* True if the frame has a source MAC that only this host writes, on decapsulated packets. A frame
+ * from the network must not have it. */
 static __always_inline bool is_forged(struct cursor cursor)
 {
 	__u8 *ethernet = take(&cursor, sizeof(struct ethhdr));
@@ -369,8 +369,8 @@ static __always_inline bool is_forged(struct cursor cursor)
 }
 
 /*
- * NOT_OURS, or one of enum server_reason; all but SERVER_DECAPSULATED mean that the frame is to be
- * dropped. `len` is that of the whole frame, of which the cursor may see only the beginning.
+ * Checks a frame. Returns NOT_OURS, SERVER_DECAPSULATED, or the reason to drop the frame. `len` is
+ * the length of the whole frame; `cursor` may end earlier.
  */
 static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct inner *inner)
 {
@@ -413,8 +413,8 @@ static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct i
 		if (opened != SERVER_DECAPSULATED)
 			return opened;
 	}
-	/* The verifier is not to follow what is inside once for each length of what is around
-	 * it. */
+	/* Hides the length of the outer headers, so that the verifier checks the inner packet's
+	 * code only once. */
 	inner->outer_len = cursor.at - (void *)(ethernet + 1);
 	hide(inner->outer_len);
 	cursor.at = (void *)(ethernet + 1) + (inner->outer_len & (OUTER_LEN_MAX - 1));

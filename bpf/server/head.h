@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Reader of a message's head: message.h. */
+/* State of the parser in message.h. */
 #ifndef EVENER_SERVER_HEAD_H
 #define EVENER_SERVER_HEAD_H
 
 #include <linux/types.h>
 
-/* Bytes that are read at once. */
+/* Maximum length of a head, in bytes. */
 #define MESSAGE_MAX 4096
-/* Longer than a field's name and what is compared of its value. */
+/* Greater than the length of a field name and the compared part of its value, in bytes. */
 #define MESSAGE_PAD 40
-/* Places where a message is read: an arriving segment interrupts a leaving one. */
+/* Buffers for messages: the program for an arriving segment may interrupt that for a leaving
+ * one. */
 enum message_place {
 	MESSAGE_IN = 0,
 	MESSAGE_OUT = 1,
 	MESSAGE_PLACES,
 };
 
-/* The data of one segment, or of some that follow each other, as far as it is read: message.h. */
+/* Data of one or more consecutive segments, and the state of the parser: message.h. */
 struct message {
-	__u32 at, len; /* offset of the reader, and its end */
-	__u32 line; /* beginning of the line */
-	__u32 field; /* the line's */
-	__u32 value; /* beginning of the field's value */
-	__u32 head_len; /* 0: the head has no end here */
-	__u32 lengths; /* fields that say one */
-	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
-	__u32 digits;
-	__u32 closes; /* true if no other message follows */
-	__u32 odd; /* something unusual is in the line that is read, or in one before */
-	__u32 before; /* the byte before */
+	__u32 at, len; /* offset of the next byte, and number of bytes */
+	__u32 line; /* offset of the current line */
+	__u32 field; /* FIELD_* of the current line */
+	__u32 value; /* offset of the field's value */
+	__u32 head_len; /* 0: the head is incomplete */
+	__u32 lengths; /* number of Content-Length fields */
+	__u32 codings; /* number of Transfer-Encoding fields */
+	__u32 digits; /* number of digits of the length */
+	__u32 closes; /* the Connection field has "close" */
+	__u32 odd; /* the head has an unusual line */
+	__u32 before; /* previous byte */
 	__u64 length;
-	/* Twice, since the verifier takes for possible that as much is added as there may be. */
+	/* The second MESSAGE_MAX is for the verifier: it adds the maxima of offset and length. */
 	__u8 byte[MESSAGE_MAX + MESSAGE_MAX + MESSAGE_PAD];
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Every map of a server's programs. Those that the agent names outlive it by their pins. */
+/* All maps of a server's programs. The agent pins some of them, so that they outlive it. */
 #ifndef EVENER_SERVER_MAPS_H
 #define EVENER_SERVER_MAPS_H
 
@@ -12,20 +12,20 @@
 #include "server/head.h"
 #include "server/server.h"
 
-/* Room in the maps; addresses come from configuration only. */
+/* Sizes of the maps whose entries come from the configuration. */
 #define OWN_ADDRESSES_MAX 64
 #define DIRECTORS_MAX 1024
 #define OWN_SERVICES_MAX 8192
-/* The oldest make way. */
+/* Sizes of the maps that evict the least recently used entries. */
 #define EXPECTED_MAX 8192
 #define TURNS_MAX 65536
 #define ANSWER_HEADS_MAX 1024
-/* Bytes of an answer's head that are read: core/src/server/exchange.rs */
+/* Maximum length of a response head, in bytes: core/src/server/exchange.rs */
 #define ANSWER_HEAD_MAX 2048
 #define MADE_MAX 32768
 #define CLEARING_MAX 4096
 
-/* The version that the maps were made by. */
+/* SERVER_ABI_VERSION of the maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -33,8 +33,8 @@ struct {
 	__type(value, __u32);
 } server_about SEC(".maps");
 
-/* Not 0 where every host decides: what comes out says by its source how often it was passed on,
- * and marks are believed by `mark_key`. */
+/* Not 0 in a farm without a director: marks are verified with `mark_key`, and the source MAC of a
+ * decapsulated packet has the number of times that it was passed on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -49,7 +49,7 @@ struct {
 	__type(value, struct sip_key);
 } mark_key SEC(".maps");
 
-/* Addresses of this host at which tunnels end. */
+/* Addresses of this host that are tunnel endpoints. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, OWN_ADDRESSES_MAX);
@@ -57,7 +57,7 @@ struct {
 	__type(value, __u32);
 } own_addresses SEC(".maps");
 
-/* From whom tunnels are accepted. */
+/* Permitted sources of tunnel packets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, DIRECTORS_MAX);
@@ -72,8 +72,7 @@ struct {
 	__type(value, struct offer);
 } own_services SEC(".maps");
 
-/* Not 0 where the turns of any service are followed: what leaves is looked at no closer
- * elsewhere. */
+/* Not 0 if the exchanges of any service are tracked. Otherwise leaving data isn't read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -81,7 +80,7 @@ struct {
 	__type(value, __u32);
 } follows SEC(".maps");
 
-/* By which segment a socket was made of a connection last. */
+/* The segment from which the last socket of a connection was made. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MADE_MAX);
@@ -89,7 +88,7 @@ struct {
 	__type(value, struct made);
 } made SEC(".maps");
 
-/* Connections whose way was cleared a moment ago. */
+/* New connections whose predecessor was evicted a moment ago. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CLEARING_MAX);
@@ -97,11 +96,11 @@ struct {
 	__type(value, struct clearing);
 } clearing SEC(".maps");
 
-/* Time after which none of these entries matters, by the monotonic clock in nanoseconds: mostly
- * nobody looks. */
+/* Time at which the last entry of `clearing` expires, by the monotonic clock in nanoseconds. Saves
+ * most lookups. */
 __u64 clearing_until;
 
-/* Connections that are to come in the middle of their life, for which no cookie vouches. */
+/* Connections that will be moved to this host. They have no cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, EXPECTED_MAX);
@@ -116,12 +115,11 @@ struct {
 	__type(value, struct exchange);
 } turns SEC(".maps");
 
-/* The beginning of an answer's head that segments have cut. */
+/* First bytes of a response head that is split over several segments. */
 struct answer_head {
 	__u64 word[ANSWER_HEAD_MAX / 8];
 };
 
-/* Needed until the head's end leaves; the oldest make way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, ANSWER_HEADS_MAX);
@@ -143,7 +141,7 @@ struct {
 	__type(value, __u64);
 } server_reasons SEC(".maps");
 
-/* Data that are too long for the stack. Programs are not interrupted by others on their CPU. */
+/* Data that are too long for the stack. */
 struct scratch {
 	struct tcp_options options;
 	struct message message;

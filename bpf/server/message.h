@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. An unusual
- * one counts as odd, and nobody goes by it. The state so far stands in the message: the verifier
- * can't tell its values apart, and walks through a loop over bytes once and not once for each
- * state. The maps that a program includes before have message_here(place).
+ * Parser of the head of an HTTP/1.1 message (RFC 9112), for the length of the message. Callers
+ * ignore unusual heads (`odd`). The state is in a map: the verifier doesn't track values there, so
+ * it checks the loop over bytes once and not once for each state. A program includes a header with
+ * message_here(place) before this one.
  */
 #ifndef EVENER_MESSAGE_H
 #define EVENER_MESSAGE_H
@@ -14,8 +14,8 @@
 #include "net/cursor.h"
 #include "server/head.h"
 
-/* Of a body, in bytes: with its head less than half of all sequence numbers. A caller that
- * counts otherwise says so before. */
+/* Maximum length of a body, in bytes: body and head must be less than half of all sequence numbers.
+ * A caller that uses 64-bit positions defines another one. */
 #ifndef LENGTH_MAX
 #define LENGTH_MAX 0x7fff0000
 #endif
@@ -24,7 +24,7 @@
 #define FIELD_LENGTH 1
 #define FIELD_CONNECTION 2
 
-/* Eight characters as a number, lower case as `lower_at` has them. */
+/* Eight characters as a number, like word_at(). */
 #define WORD(a, b, c, d, e, f, g, h)                                                                              \
 	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | \
 	 (g) << 8 | (h))
@@ -34,14 +34,15 @@ static __always_inline __u64 word_at(const struct message *m, __u32 at)
 	return bpf_be64_to_cpu(*(const __u64 *)(m->byte + at));
 }
 
-/* Letters lower case; what else becomes another character is none that a field's name has. */
+/* Like word_at() with lower-case letters. Other characters that change don't occur in field
+ * names. */
 static __always_inline __u64 lower_at(const struct message *m, __u32 at)
 {
 	return word_at(m, at) | 0x2020202020202020;
 }
 
-/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a
- * line that gets as far as that has no end here. */
+/* Starts a line at offset `at` and recognises its field. The comparison may read stale bytes behind
+ * the data; such a line is incomplete and doesn't count. */
 static __always_inline void begin_line(struct message *m, __u32 at)
 {
 	__u64 first = lower_at(m, at), second = lower_at(m, at + 8);
@@ -50,7 +51,7 @@ static __always_inline void begin_line(struct message *m, __u32 at)
 	m->field = FIELD_OTHER;
 	if (at >= m->len)
 		return;
-	/* RFC 9112, section 5.2: the line before goes on. */
+	/* A folded line (RFC 9112, section 5.2). */
 	if (m->byte[at] == ' ' || m->byte[at] == '\t') {
 		m->odd = true;
 	} else if (first == WORD('c', 'o', 'n', 't', 'e', 'n', 't', '-') &&
@@ -76,7 +77,7 @@ static __always_inline void begin_line(struct message *m, __u32 at)
 
 static __always_inline void end_line(struct message *m, __u32 at)
 {
-	/* RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. */
+	/* Only some recipients accept a line feed without CR (RFC 9112, section 2.2). */
 	if (m->before != '\r' || (m->field == FIELD_LENGTH && !m->digits))
 		m->odd = true;
 	else if (at - m->line == 1)
@@ -99,14 +100,14 @@ static __always_inline void read_length(struct message *m, __u8 byte)
 	}
 }
 
-/* Returns the bytes that are control characters (Warren, Hacker's Delight, section 6-1); above
- * one, others may look like one. */
+/* Returns a mask of the control characters in a word (Warren, Hacker's Delight, section 6-1). Bytes
+ * above a control character may be marked too. */
 static __always_inline __u64 controls(__u64 word)
 {
 	return (word - 0x2020202020202020) & ~word & 0x8080808080808080;
 }
 
-/* Returns how many of the next bytes are certainly no control characters: eight, four or none. */
+/* Returns a number of next bytes without a control character: 8, 4 or 0. */
 static __always_inline __u32 plain_bytes(const struct message *m, __u32 at)
 {
 	__u64 word = word_at(m, at);
@@ -116,7 +117,7 @@ static __always_inline __u32 plain_bytes(const struct message *m, __u32 at)
 	return controls(word >> 32 | 0xffffffff00000000) ? 0 : 4;
 }
 
-/* Reads on: up to eight bytes at once where nothing in them matters, else one. */
+/* Reads the next byte, or up to eight bytes that don't matter. Returns 1 at the end. */
 static long read_on(__u32 turn, void *arg)
 {
 	struct message *m = *(struct message **)arg;
@@ -133,8 +134,8 @@ static long read_on(__u32 turn, void *arg)
 		return 0;
 	}
 	byte = m->byte[at];
-	/* Other readers may understand these bytes in any way (RFC 9112, section 2.2; RFC 9110,
-	 * section 5.5). */
+	/* Recipients interpret these bytes differently (RFC 9112, section 2.2; RFC 9110, section
+	 * 5.5). */
 	if (byte != '\n' && (m->before == '\r' || (byte < ' ' && byte != '\t' && byte != '\r')))
 		m->odd = true;
 	else if (byte == '\n')
@@ -145,18 +146,19 @@ static long read_on(__u32 turn, void *arg)
 		m->closes = true;
 	m->before = byte;
 	m->at = at + 1;
-	/* A line is read to its end, since one that has none here may be read again with more. */
+	/* Stops only at the end of a line: an incomplete line is read again with more data. */
 	return byte == '\n' && (m->odd || m->head_len);
 }
 
-/* True if more bytes could help: no whole line is unusual. */
+/* True if the head is incomplete and no complete line is unusual. */
 static __always_inline bool is_cut(const struct message *m)
 {
 	return !m->head_len && !(m->odd && m->before == '\n');
 }
 
-/* Reads the first `kept` bytes that stand in the message, and `len` of a segment behind them, as
- * the beginning of a message. Global, so that it is verified once, and on its own. */
+/* Parses the first `kept` bytes in the buffer, followed by `len` bytes at offset `from` in the
+ * packet. False if these can't be loaded. Not static: the verifier checks a global function only
+ * once. */
 __noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept, __u32 place)
 {
 	struct message *m = message_here(place);
@@ -179,7 +181,7 @@ __noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 k
 	return true;
 }
 
-/* The same of a segment that begins with it. */
+/* Parses a message that starts with this segment. */
 static __always_inline int read_message(struct __sk_buff *skb, __u32 from, __u32 len, __u32 place)
 {
 	return read_behind(skb, from, len, 0, place);

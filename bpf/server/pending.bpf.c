@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Runs where the host's own sockets take and give packets, for whatever interface, tunnel or method
- * they come by: requests that come in, and what leaves of their answers. The state of a
- * connection's last request stands with its socket, where sock_diag(7) tells of it beside what the
- * client has acknowledged.
+ * Tracks requests and responses at the host's sockets, whatever interface, tunnel or method their
+ * packets use. The state of a connection's last request is in the socket's storage. sock_diag(7)
+ * returns it together with the number of acknowledged bytes.
  *
- * Sockets are those of one network namespace and of the ports that the agent names. No packet is
- * changed or held.
+ * The programs track sockets of one network namespace and of the agent's ports. They change and
+ * drop no packet.
  */
 #define EVENER_TC
 #include <linux/if_ether.h>
@@ -18,7 +17,7 @@
 #define PASS 1
 #define LISTEN 10
 
-/* Cookie of the namespace (SO_NETNS_COOKIE); 0 if the kernel doesn't have it here. */
+/* Cookie of the network namespace (SO_NETNS_COOKIE). 0: any, if the kernel doesn't support it. */
 const volatile __u64 namespace_cookie = 0;
 
 static __always_inline bool is_ours(struct __sk_buff *skb)
@@ -26,7 +25,7 @@ static __always_inline bool is_ours(struct __sk_buff *skb)
 	return !namespace_cookie || bpf_get_netns_cookie(skb) == namespace_cookie;
 }
 
-/* The payload of a packet; false where there is none, and no end either. */
+/* Reads a packet. False if it has neither payload nor FIN. */
 static __always_inline bool read_data(struct __sk_buff *skb, struct data *data, struct early_key *ends)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -64,7 +63,7 @@ static __always_inline bool read_data(struct __sk_buff *skb, struct data *data, 
 	return data->len || data->is_last;
 }
 
-/* The sender is the client in what comes in, and the server in what leaves. */
+/* Swaps client and server, for packets that leave. */
 static __always_inline void turn_round(struct early_key *ends)
 {
 	struct ip client = ends->server;
@@ -89,7 +88,7 @@ int request_comes(struct __sk_buff *skb)
 		return PASS;
 	if (!read_data(skb, &data, &ends) || !data.len)
 		return PASS;
-	/* The connection is made of this segment, and has no socket yet. */
+	/* The kernel creates the connection's socket from this segment. */
 	if (sk->state == LISTEN) {
 		if (read_request(skb, &data, &found))
 			bpf_map_update_elem(&early, &ends, &found, BPF_ANY);
@@ -115,7 +114,7 @@ int request_comes(struct __sk_buff *skb)
 SEC("cgroup_skb/egress")
 int answer_leaves(struct __sk_buff *skb)
 {
-	struct pending *known, *first, select_without_session = { .answer = PENDING_UNKNOWN };
+	struct pending *known, *first, unknown = { .answer = PENDING_UNKNOWN };
 	struct bpf_sock *sk = skb->sk;
 	struct early_key ends = {};
 	struct bpf_tcp_sock *tcp;
@@ -132,7 +131,7 @@ int answer_leaves(struct __sk_buff *skb)
 	if (!known) {
 		turn_round(&ends);
 		first = bpf_map_lookup_elem(&early, &ends);
-		known = bpf_sk_storage_get(&pending, sk, first ?: &select_without_session, BPF_SK_STORAGE_GET_F_CREATE);
+		known = bpf_sk_storage_get(&pending, sk, first ?: &unknown, BPF_SK_STORAGE_GET_F_CREATE);
 		if (first && !known)
 			count(COUNT_UNFOLLOWED, 1);
 		if (first)

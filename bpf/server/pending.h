@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Bytes that a server still has to send in answer to a connection's request:
- * core/src/server/pending.rs, step by step. */
+/* Bytes that a server still has to send in response to a connection's request: the same steps as
+ * core/src/server/pending.rs. */
 #ifndef EVENER_PENDING_H
 #define EVENER_PENDING_H
 
@@ -8,27 +8,28 @@
 #include <bpf/bpf_endian.h>
 #include <stdbool.h>
 #include "server/pending_maps.h"
-/* The longest body that is believed: positions are added to it. */
+/* Maximum length of a body, in bytes, so that sums of positions don't overflow. */
 #define LENGTH_MAX (1ULL << 60)
 #include "server/message.h"
 
 #define REQUEST_MIN 16
 #define ANSWER_HEAD_MAX MESSAGE_MAX
-/* The bytes of an answer that are copied at first: most heads are shorter, and a copy of the
- * most costs as much as to read them. */
+/* Number of bytes of a response that are parsed first. Most heads are shorter, and copying
+ * ANSWER_HEAD_MAX bytes costs as much as parsing them. */
 #define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
-/* The body of a request whose end is known: less than half of all sequence numbers. */
+/* Maximum length of a request's body whose end is tracked: less than half of all sequence
+ * numbers. */
 #define FOLLOWED_BODY_MAX (1ULL << 30)
 #define VERSION_LEN 8
 
-/* A segment's data. */
+/* Payload of a segment. */
 struct data {
 	__u32 sequence;
 	__u32 acknowledgment;
-	__u32 from; /* from the beginning of the packet, in bytes */
+	__u32 from; /* offset in the packet, in bytes */
 	__u32 len;
-	bool is_last; /* nothing comes behind it */
+	bool is_last; /* the segment has a FIN */
 };
 
 static __always_inline void copy_words(__u64 *to, const __u64 *from)
@@ -37,7 +38,7 @@ static __always_inline void copy_words(__u64 *to, const __u64 *from)
 		to[i] = from[i];
 }
 
-/* A method that is read byte by byte (RFC 9110, section 5.6.2). */
+/* State of the parser of a method (RFC 9110, section 5.6.2). */
 struct method {
 	__u8 byte[REQUEST_MIN];
 	bool is_method;
@@ -52,14 +53,15 @@ static long read_method_byte(__u32 at, void *arg)
 	return byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z');
 }
 
-/* The client has sent up to here: another request, if its first goes no further. */
+/* Records that the client has sent data up to `end`. Data behind the request is another request. */
 static __always_inline void note_behind(struct pending *p, __u32 end)
 {
 	if (p->behind == BEHIND_NOTHING && (__s32)(end - p->next_sequence) > 0)
 		p->behind = BEHIND_REQUEST;
 }
 
-/* Finds the end of a request that begins there. */
+/* Stores the end of the request of `len` bytes or more at offset `from`, if it can be
+ * determined. */
 static __always_inline void find_end(struct __sk_buff *skb, const struct data *data, struct pending *p, __u32 from, __u32 len)
 {
 	__u32 most = len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX;
@@ -74,7 +76,7 @@ static __always_inline void find_end(struct __sk_buff *skb, const struct data *d
 	note_behind(p, data->sequence + data->len);
 }
 
-/* True if a request begins there; `p` becomes that request. */
+/* True if the payload starts with a request. Stores that request in `p`. */
 static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
 {
 	__u32 from = data->from, len = data->len;
@@ -107,7 +109,7 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	p->begin = 0;
 	p->end = 0;
 	p->kept = 0;
-	/* Last, since what leaves may be looked at on another CPU. */
+	/* Stored last: the program for leaving segments may run on another CPU. */
 	barrier();
 	p->answer = word >> 32 == WORD(0, 0, 0, 0, 'P', 'R', 'I', ' ') || word == WORD('C', 'O', 'N', 'N', 'E', 'C', 'T', ' ') ?
 			    PENDING_UNKNOWN :
@@ -115,14 +117,14 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	return true;
 }
 
-/* True if an earlier request is unanswered, or its answer in flight. */
+/* True if an earlier request has no complete response, or the client hasn't acknowledged it. */
 static __always_inline bool is_open(const struct pending *p, const struct data *data)
 {
 	return p->answer == PENDING_WAITING ||
 	       (p->answer == PENDING_KNOWN && (p->end_sequence != data->acknowledgment || p->behind == BEHIND_REQUEST));
 }
 
-/* Reads the length of the body; false if it can't be known. */
+/* Stores the length of the response's body. False if it can't be determined. */
 static __always_inline bool body_of(const struct pending *p, const struct message *m, __u64 status, __u64 *length)
 {
 	*length = 0;
@@ -142,7 +144,7 @@ static __always_inline bool is_status(__u64 status)
 	       third <= '9';
 }
 
-/* Puts the beginning of the head, which was sent before, where the head is read. */
+/* Copies the first bytes of the head, from earlier segments, to the parser's buffer. */
 static __always_inline bool bring_start(struct bpf_sock *sk, struct message *m)
 {
 	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, 0);
@@ -152,7 +154,7 @@ static __always_inline bool bring_start(struct bpf_sock *sk, struct message *m)
 	return start;
 }
 
-/* Keeps what is there of a head that isn't whole. */
+/* Stores the first bytes of an incomplete head. */
 static __always_inline bool keep_start(struct bpf_sock *sk, const struct message *m)
 {
 	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -164,7 +166,8 @@ static __always_inline bool keep_start(struct bpf_sock *sk, const struct message
 	return start;
 }
 
-/* True if the beginning of a head can be read, with these bytes behind the kept ones. */
+/* Parses the head: the `kept` bytes in the buffer, followed by these. False if the bytes aren't an
+ * HTTP/1 response. */
 static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len, __u32 kept)
 {
 	__u32 room = ANSWER_HEAD_MAX - kept;
@@ -176,7 +179,8 @@ static __always_inline bool read_head(struct __sk_buff *skb, const struct messag
 	return m->len < VERSION_LEN || word_at(m, 0) >> 8 == WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.');
 }
 
-/* The first bytes of an answer, or more of its head; false where its end is not to be known. */
+/* Handles the first bytes of a response, or further bytes of its head. False if the end of the
+ * response can't be determined. */
 static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock *sk, struct pending *p,
 					 const struct data *data, __u64 position)
 {
@@ -184,7 +188,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock 
 	struct message *m = message_here(MESSAGE_OUT);
 
 	position -= kept;
-	/* Also of one whose end is unknown. */
+	/* Stored even if the end turns out to be unknown. */
 	p->begin = position;
 	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_start(sk, m)))
 		return false;
@@ -226,7 +230,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock 
 	return false;
 }
 
-/* Nothing comes behind: an answer that has promised more ends here. */
+/* Handles a FIN: the response ends here, even if it announced more. */
 static __always_inline void finish(struct pending *p, const struct data *data, __u64 end)
 {
 	if (p->answer == PENDING_WAITING) {
@@ -237,7 +241,8 @@ static __always_inline void finish(struct pending *p, const struct data *data, _
 	}
 }
 
-/* Counts what the server has not sent before: a queue that is full has it try the same again. */
+/* Counts bytes that the server sends for the first time. If a queue is full, the stack sends the
+ * same bytes again. */
 static __always_inline void count_sent(struct pending *p, const struct data *data)
 {
 	__s32 more = data->sequence + data->len - p->sent_to;
@@ -248,7 +253,7 @@ static __always_inline void count_sent(struct pending *p, const struct data *dat
 	p->sent_to += more;
 }
 
-/* Follows the server's next bytes; `position` is that of their first. */
+/* Updates the state with a segment from the server. `position` is that of its first byte. */
 static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, struct pending *p, const struct data *data,
 				   __u64 position)
 {
@@ -260,8 +265,8 @@ static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, s
 		if (ahead || !begin_answer(skb, sk, p, data, position))
 			p->answer = PENDING_UNKNOWN;
 	} else if (p->answer == PENDING_KNOWN && position + data->len > p->end) {
-		/* More than it promised, or the answer to a request that came ahead, of which
-		 * nothing was kept. */
+		/* More bytes than announced, or the response to a pipelined request, which wasn't
+		 * recorded. */
 		p->line_len = 0;
 		p->answer = PENDING_UNKNOWN;
 	}

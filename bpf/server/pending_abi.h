@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Shared by the programs that follow requests and their reader: dataplane/src/pending.rs. */
+/* Interface of pending.bpf.c and its reader, dataplane/src/pending.rs. */
 #ifndef EVENER_PENDING_ABI_H
 #define EVENER_PENDING_ABI_H
 
 #include <linux/types.h>
 
-/* Bytes of a request that are kept: its first line, as far as it goes. */
+/* Maximum length of a recorded request line, in bytes. */
 #define LINE_MAX 160
-/* Of 64 ports each. */
+/* Number of words of 64 ports each. */
 #define PORT_WORDS 1024
 
 /* core/src/server/pending.rs, Answer */
@@ -25,10 +25,9 @@ enum pending_behind {
 };
 
 enum pending_count {
-	/* bytes that were sent for the first time */
+	/* bytes that servers sent, without retransmissions */
 	COUNT_SENT = 0,
-	/* requests, or heads of answers, for which there was no memory: of these nothing is
-	 * known */
+	/* requests and response heads that aren't tracked for lack of memory */
 	COUNT_UNFOLLOWED = 1,
 	PENDING_COUNTS,
 };
@@ -39,16 +38,16 @@ struct pending {
 	__u64 begin;
 	__u64 end;
 	__u64 since_ns; /* arrival of the request, by the monotonic clock */
-	/* `bytes_acked` of TCP is the position of this sequence number when the answer began */
+	/* sequence number of position `begin`; positions count like TCP's `bytes_acked` */
 	__u32 begin_sequence;
 	__u32 end_sequence;
 	__u8 answer;
 	__u8 is_head;
 	__u8 line_len;
 	__u8 behind;
-	__u32 kept; /* bytes of the answer's head that were sent, while that isn't whole: heads */
-	__u32 next_sequence; /* beginning of the client's next request, with BEHIND_NOTHING */
-	__u32 sent_to; /* up to this sequence number the server's bytes are counted */
+	__u32 kept; /* bytes of an incomplete response head that are in `heads` */
+	__u32 next_sequence; /* with BEHIND_NOTHING: start of the client's next request */
+	__u32 sent_to; /* COUNT_SENT includes the bytes up to this sequence number */
 	__u8 line[LINE_MAX];
 };
 

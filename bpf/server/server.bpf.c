@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Runs on servers: takes packets out of tunnels, keeps the segments that servers offer small enough
- * for them, and makes connections of what is handed off. The first is there for XDP and for TC;
- * they differ in how a frame is got at and shortened.
+ * Programs of servers: decapsulation (by XDP or TC), clamping of the maximum segment size to the
+ * tunnel's MTU, and acceptance of handed-off connections.
  */
 #define EVENER_TC
 #include <linux/pkt_cls.h>
@@ -10,14 +9,15 @@
 #include "server/decapsulate.h"
 #include "server/socket.h"
 
-/* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
+/* Number of bytes that decap_tc() makes accessible: Ethernet, IPv6, UDP, GUE with optional fields,
+ * IPv6 with some extension headers, ports. */
 #define HEADERS_LEN 256
-/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the
- * frame's protocol. */
+/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h> (Linux 6.3 and later): the frame's new
+ * protocol. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
-/* By this a packet that has come out is known again on the interfaces that are made of the one
- * it came by, and when it comes in again. */
+/* Value of `tc_index` of a decapsulated packet, for programs on virtual interfaces above the one
+ * that received it. */
 #define OPENED 0xe7e4
 
 static __always_inline int refused(__u32 reason, int drop)
@@ -26,8 +26,9 @@ static __always_inline int refused(__u32 reason, int drop)
 	return drop;
 }
 
-/* Makes the link header that of what came out. Of what has no mark nobody knows how often it was
- * passed on: it stays here. */
+/* Writes the link header of the inner packet. In a farm without a director the source MAC has the
+ * number of times that it was passed on; a packet without a mark counts as passed on twice, so that
+ * it stays on this host. Returns true in such a farm. */
 static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *inner)
 {
 	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
@@ -54,8 +55,8 @@ int decap_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (verdict != SERVER_DECAPSULATED)
 		return refused(verdict, XDP_DROP);
-	/* Anew, since the verifier would know of the one before how much behind it was looked at
-	 * on each way. */
+	/* A new cursor: the verifier would check the following code once for each range that
+	 * decapsulate() has read. */
 	hide(ctx);
 	cursor.at = (void *)(long)ctx->data;
 	old = take(&cursor, sizeof(*old));
@@ -96,8 +97,7 @@ int decap_tc(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (verdict != SERVER_DECAPSULATED)
 		return refused(verdict, TC_ACT_SHOT);
-	/* Segments that GRO has put together stay together: they were that long before, and
-	 * inside. */
+	/* FIXED_GSO: the segments that GRO has merged keep their length. */
 	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
 		return refused(SERVER_ADJUST_ROOM_FAILED, TC_ACT_SHOT);
@@ -110,8 +110,8 @@ int decap_tc(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Lowers the segment size that is offered among the options from `at` to `end`, offsets from the
- * beginning of the frame. Of two the last one counts. */
+/* Lowers the MSS option among the options from offset `at` to `end` in the frame. If there are two,
+ * the last one counts. */
 static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end, __u16 mss)
 {
 	const __u32 sum = at - TCP_LEN + __builtin_offsetof(struct tcphdr, check);
@@ -124,7 +124,7 @@ static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end
 	at += found->mss_at + 2;
 	if (bpf_skb_store_bytes(skb, at, &now, sizeof(now), 0))
 		return;
-	/* The sum is of words counted from the TCP header's beginning. */
+	/* The checksum adds 16-bit words of the TCP header, and the option isn't aligned. */
 	if (found->mss_at & 1) {
 		was = was << 8 | was >> 8;
 		now = now << 8 | now >> 8;
@@ -133,11 +133,11 @@ static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end
 		count_server(SERVER_CLAMPED);
 }
 
-/* A segment that leaves. */
+/* A segment that the server sends. */
 struct leaving {
 	struct connection connection;
 	struct payload payload;
-	__u32 l4; /* from the beginning of the frame, in bytes */
+	__u32 l4; /* offset of the TCP header in the frame, in bytes */
 	__u8 flags;
 	bool v6;
 };
@@ -164,7 +164,7 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	return true;
 }
 
-/* The receiver of a segment from here, mixed: by part of it unmatched segments are told apart. */
+/* Hash of the receiver of a segment, for is_retransmission(). */
 static __always_inline __u64 mixed(const struct leaving *leaving)
 {
 	const struct connection *connection = &leaving->connection;
@@ -180,14 +180,14 @@ static __always_inline __u64 mixed(const struct leaving *leaving)
 }
 
 /*
- * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293,
- * section 3.7.1); what clients send back must fit into the tunnel. So it is with their answers,
- * where it matters whether these are whole.
+ * Servers send to clients directly, so the director doesn't see these segments. This program lowers
+ * the MSS that servers offer (RFC 9293, section 3.7.1), so that clients' segments fit into the
+ * tunnel, and tracks responses if necessary.
  *
- * And where connections are handed off, a segment may overtake its connection's first, or still be
- * on its way here when the connection has moved to another host: the stack knows nothing of it, and
- * answers by a reset (RFC 9293, section 3.10.7.1), which has no acknowledgment. That waits until
- * the segment has come again.
+ * With handoff, a segment may overtake the first one of its connection, or arrive after the
+ * connection has moved to another host. The stack answers it with a reset without an acknowledgment
+ * (RFC 9293, section 3.10.7.1). This program drops such a reset until the client has retransmitted
+ * the segment.
  */
 SEC("tc")
 int outgoing(struct __sk_buff *skb)
@@ -200,7 +200,7 @@ int outgoing(struct __sk_buff *skb)
 	if (!read_leaving(skb, &leaving))
 		return TC_ACT_UNSPEC;
 	flags = leaving.flags;
-	/* Most are of no more interest. */
+	/* Most segments. */
 	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.payload.len || flags & TCP_FIN) && follows_exchanges()))
 		return TC_ACT_UNSPEC;
 	key.address = leaving.connection.service;
@@ -210,7 +210,8 @@ int outgoing(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
 		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.payload.from, offer->mss);
-	/* A packet that a director sends on has come in by an interface, and its own are marked. */
+	/* Excludes packets that a director on this host forwards (they have an ingress interface)
+	 * or generates (they have the mark SENT_ON). */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
 	    !is_retransmission(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_DELAYED, TC_ACT_SHOT);
@@ -220,15 +221,15 @@ int outgoing(struct __sk_buff *skb)
 }
 
 /*
- * Behind all that decides where packets go: a packet that gets here is for this host. One that it
- * makes no connection of, the host's stack answers, by a reset where it knows of none.
+ * Runs after the director's program, so a packet here is for this host. The host's stack handles
+ * segments from which no connection is created, and resets unknown connections.
  */
 SEC("tc")
 int accept(struct __sk_buff *skb)
 {
 	struct arrived arrived = {};
 
-	/* Through the queue that the copy is in, as often as it takes. */
+	/* Requeues the segment behind the copy, until the copy was received. */
 	if (clearing_until && waits(skb))
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (!read_arrived(skb, &arrived))
@@ -236,8 +237,8 @@ int accept(struct __sk_buff *skb)
 	return answer(skb, &arrived);
 }
 
-/* Run by the agent alone, on a frame that names a connection and has room for what is known of
- * it. */
+/* Run only by the agent, on a frame with a struct socket_snapshot: reads the connection and fills
+ * in the rest. */
 SEC("tc")
 int look(struct __sk_buff *skb)
 {
@@ -246,7 +247,7 @@ int look(struct __sk_buff *skb)
 	return look_at(skb, &snapshot) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
-/* Never run: keeps in the object a map that only the agent uses. */
+/* Never run. Refers to a map that only the agent uses, to keep it in the object file. */
 SEC("xdp")
 int describe_server(struct xdp_md *ctx)
 {
@@ -255,7 +256,7 @@ int describe_server(struct xdp_md *ctx)
 	return bpf_map_lookup_elem(&server_about, &first) ? XDP_PASS : XDP_ABORTED;
 }
 
-/* Name the types that no map names, so that BTF has them. */
+/* Types that no map uses. The variables make the compiler emit their BTF. */
 const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
 const volatile struct socket_snapshot abi_socket_snapshot = {};
 

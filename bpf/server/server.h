@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The part that a server's side shares with the agent that loads it: keys, values, reasons. Rust's
- * numbers are held against these when it is built.
+ * Interface of a server's programs and the agent: map keys, values and reasons. The build compares
+ * Rust's constants with these.
  */
 #ifndef EVENER_SERVER_H
 #define EVENER_SERVER_H
@@ -9,14 +9,14 @@
 #include <linux/types.h>
 #include "net/ip.h"
 
-/* Maps that were pinned with another number are not adopted. */
+/* The agent doesn't adopt pinned maps with another version. */
 #define SERVER_ABI_VERSION 9
 
-/* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
+/* dataplane/src/server/mod.rs: SO_MARK of packets that a director on this host generates. */
 #define SENT_ON 0xe7e3
 
-/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not
- * counted, nor are segments of connections that are at work. */
+/* dataplane/src/server/reason.rs. Packets that aren't tunnel packets to this host, and segments of
+ * established connections, aren't counted. */
 enum server_reason {
 	SERVER_DECAPSULATED = 0,
 	SERVER_CLAMPED = 1,
@@ -41,8 +41,7 @@ enum server_reason {
 	SERVER_REASON_MAX,
 };
 
-/* Key of `own_services`. Port and protocol 0: any packet to the address that has no port to go
- * by. */
+/* Key of `own_services`. Port and protocol are 0 for packets without a port. */
 struct own_service {
 	struct ip address;
 	__be16 port;
@@ -50,15 +49,13 @@ struct own_service {
 	__u8 pad;
 };
 
-/* Value of an offer. */
+/* Value of `own_services`. */
 struct offer {
-	/* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
-	__u32 mss;
-	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
-	/* port of the listener for punted segments, by the frame's source; 0: the same */
-	__be16 punt_listener;
-	__u16 turns; /* true if exchanges of its connections are followed: exchange.h */
-	__u16 is_marked; /* true if only tunnels with a host's mark are taken */
+	__u32 mss; /* maximum MSS that the server may offer, in bytes; 0: any */
+	__be16 listener; /* port of the listener for handed-off connections; 0: no handoff */
+	__be16 punt_listener; /* port of the listener for punted connections; 0: `listener` */
+	__u16 turns; /* exchanges are tracked: exchange.h */
+	__u16 is_marked; /* only tunnel packets with a mark are accepted */
 };
 
 /* Key of `made`, `expected` and `turns`. */
@@ -69,7 +66,7 @@ struct connection {
 	__be16 service_port;
 };
 
-/* Value of `made`: the segment's numbers, and whose socket it is. */
+/* Value of `made`: the numbers of the segment, and the listener's port. */
 struct made {
 	__u32 sequence;
 	__u32 acknowledgment;
@@ -77,51 +74,47 @@ struct made {
 	__u16 pad;
 };
 
-/* Value of `clearing`: other segments of the connection wait for the copy of its first one, and
- * for the socket that is made of that. */
+/* Value of `clearing`: other segments of the connection wait until the copy of its first segment
+ * was received and its socket exists. */
 struct clearing {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
-	__u32 is_in; /* true once the copy has come in */
+	__u32 is_in; /* the copy was received */
 	__u32 pad;
 };
 
-/* Value of `expected`: a segment that a connection is made of, and what was agreed on long
- * before it. */
+/* Value of `expected`: the segment from which a moved connection will be created, and the terms
+ * that were negotiated at its start. */
 struct expectation {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
 	__u32 sequence;
 	__u32 acknowledgment;
 	__u16 mss;
-	__u8 send_scale; /* of what the client announces */
-	__u8 receive_scale; /* of what we do */
+	__u8 send_scale; /* window scale of the client */
+	__u8 receive_scale; /* window scale of the server */
 	__u8 scaled;
 	__u8 sack;
 	__u8 timestamps;
-	/* true once a socket was made: a retransmission never becomes a second one */
-	__u8 made;
+	__u8 made; /* a socket was made: retransmissions must not create another one */
 };
 
 /*
- * Value of `turns`: the last request of a connection, and its answer. Where the answer begins comes
- * first in both, in the upper half: by that they belong together. Each is written at once, the one
- * on the way in and the other on the way out, so who reads both may take them for being of
- * different turns, and never for another turn's end.
+ * Value of `turns`: the last request of a connection, and the last response. The upper half of both
+ * is the sequence number at which the response starts; if it is equal, they belong together. Each
+ * is one word, which the program of its direction stores atomically. So a reader of both may see a
+ * request and a response of different turns, but never a mixture of two requests or responses.
  */
 struct exchange {
-	__u64 request; /* in the lower half where the request ends */
-	/* in the lower half where the answer ends, or where it begins as long as that isn't
-	 * known */
-	__u64 response;
-	__u64 tail; /* of an answer in chunks the last bytes, the very last one lowest */
-	__u32 sent; /* of an answer in chunks what is behind them */
+	__u64 request; /* lower half: end of the request */
+	__u64 response; /* lower half: end of the response; its start if the end is unknown */
+	__u64 tail; /* chunked response: the last eight bytes, the last one lowest */
+	__u32 sent; /* chunked response: sequence number behind the sent bytes */
 	__u16 chunked;
-	__u16 kept; /* bytes of the answer's head that have left, while it isn't whole */
-	/* 0 once there was something else than whole requests and their answers, in turn */
-	__u32 plain;
-	__u32 ahead; /* beginning of the answer of which something left before its first segment */
+	__u16 kept; /* bytes of an incomplete response head that are in `answer_heads` */
+	__u32 plain; /* 0 after anything but complete requests and responses in turn */
+	__u32 ahead; /* start of a response whose first segment was overtaken by another */
 };
 
-/* The input of `look`, behind an Ethernet header, and its result. */
+/* Input (`connection`) and result of the program `look`, behind an Ethernet header. */
 struct socket_snapshot {
 	struct connection connection;
 	__u32 state; /* 0: no socket */
@@ -135,8 +128,8 @@ struct socket_snapshot {
 	__u32 receive_window;
 	__u32 receive_update;
 	__u32 request_end;
-	__u32 answer_begin; /* beginning of the request */
-	__u32 answered_begin; /* beginning of the answer */
+	__u32 answer_begin; /* start of the response to the last request */
+	__u32 answered_begin; /* start of the last response that was sent */
 	__u32 answered_end;
 	__u16 mss;
 	__u8 send_scale;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* State of a connection by the stack. Whether the connection is idle is decided by the reader:
+/* State of a connection's socket. The reader decides whether the connection is idle:
  * dataplane/src/server/socket_snapshot.rs */
 #ifndef EVENER_SOCKET_H
 #define EVENER_SOCKET_H
@@ -64,8 +64,8 @@ static __always_inline void read_exchange(struct socket_snapshot *snapshot)
 	snapshot->answer_begin = request >> 32;
 	snapshot->answered_begin = response >> 32;
 	snapshot->answered_end = response;
-	/* If more of an answer has left than its first segment, there is nothing to compare
-	 * with. */
+	/* If a later segment of the response overtook its first one, the state is usable only once
+	 * the first one has left too. */
 	snapshot->plain = exchange->plain && (exchange->ahead != snapshot->answer_begin || snapshot->answered_begin == exchange->ahead);
 }
 
