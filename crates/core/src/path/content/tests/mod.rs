@@ -7,8 +7,8 @@ mod routes;
 
 use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
-/// Returns the result for a payload. Asserts that its beginnings give the same result or are
-/// incomplete.
+/// Returns the result for a payload. Asserts that its beginnings are incomplete up to some length,
+/// and give the same result from there on.
 fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
     let mut decided = None;
