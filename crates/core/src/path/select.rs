@@ -23,8 +23,8 @@ pub struct Counts<'a> {
 pub struct Score {
     /// Load of the server, in [`SCORE_UNIT`]ths above the least loaded server of the service.
     pub load: u8,
-    /// Number of flows, of 256 and less one, that move to this server as their second candidate if
-    /// only its load favours it and its session count does not.
+    /// Part of the flows that move to this server, as their second candidate, if only its load
+    /// favours it and its session count does not. In 256ths, less one.
     pub gain: u8,
 }
 

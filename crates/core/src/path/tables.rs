@@ -145,11 +145,10 @@ pub struct Ring {
     pub second: Arc<[u16]>,
     /// Hash table for flows without a session, which may be older than `hash`. May be empty.
     ///
-    /// On a director: the server that each slot would have if no server drained or started slowly.
-    /// The entry is set only if this server works and differs from `hash`. In placement
-    /// `every-host`: the host that may know the flow, since another host's table may differ or may
-    /// have differed. Such an entry is the last hop of a packet ([`ForwardCount::Twice`]), or there
-    /// is none.
+    /// On a director: the hash table as if no server drained or started slowly, of working servers.
+    /// Empty if it equals `hash`. In placement `every-host`: the host that may know the flow, since
+    /// another host's table may differ or may have differed. Each entry is the last hop of a packet
+    /// ([`ForwardCount::Twice`]), or [`NO_SERVER`].
     pub previous: Arc<[u16]>,
 }
 

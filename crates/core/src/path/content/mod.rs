@@ -25,11 +25,9 @@ pub use routes::{NO_ROUTE, ROUTES_MAX, RouteEntry, RouteIndex, RouteMatch, Route
 pub const READ_MAX: usize = 2_048;
 /// Maximum length of a host in bytes, including brackets.
 pub const HOST_MAX: usize = 255;
-/// Maximum number of labels in a wildcard that is looked up, and of a host's suffixes that are
-/// looked up.
+/// Maximum number of a host's suffixes that are looked up, and so of labels in a wildcard.
 pub const HOST_LABELS_MAX: usize = 8;
-/// Maximum number of slashes in a prefix that is looked up, and of a path's prefixes that are
-/// looked up.
+/// Maximum number of a path's prefixes that are looked up, and so of slashes in a prefix.
 pub const PATH_DEPTH_MAX: usize = 16;
 /// Maximum length of a method in bytes.
 pub const METHOD_MAX: usize = 16;

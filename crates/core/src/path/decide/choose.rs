@@ -20,7 +20,7 @@ pub struct Selected {
     /// [`Reason::NoSession`], [`Reason::SecondChance`], [`Reason::Punted`] or
     /// [`Reason::RouteMismatch`].
     pub also_counted: Option<Reason>,
-    /// Session of the packet after the packet. `None` if it has none.
+    /// Value of the packet's session after this packet. `None` without a session.
     pub(super) session: Option<Value>,
 }
 
@@ -117,9 +117,9 @@ impl Decide<'_, '_> {
     /// True if a packet selects a new server despite its session: the server is gone, a client
     /// reuses its port after the old connection, or a first packet's server has failed.
     ///
-    /// Unless the client has plausibly closed, a SYN stays with the server while this accepts new
-    /// sessions. Otherwise an attacker's RST and SYN would move an open connection. Packets of a
-    /// stateless service follow the hash.
+    /// Unless the client has plausibly closed, a SYN stays with the server while the server accepts
+    /// new sessions. Otherwise an attacker's RST and SYN would move an open connection. Packets of
+    /// a stateless service follow the hash.
     pub(super) fn chooses_anew(&self, flow: &Flow<'_>, value: Value) -> bool {
         let Some(server) = self.tables.servers.get(&value.server()) else {
             return true;

@@ -39,7 +39,8 @@ impl Decide<'_, '_> {
         let tables = self.tables;
         let (segment, has_data) = self.read_whole()?;
         let Some(vip) = tables.vips.get(&segment.vip_key()) else {
-            // A packet with a martian source is dropped if its destination is a service's address.
+            // The slow path drops a packet with a martian source if its destination is a service's
+            // address.
             return match is_martian(segment.at.src, segment.at.dst) {
                 true => None,
                 false if tables.endpoints.is_empty() => Some(Decision::pass(Reason::NotService)),

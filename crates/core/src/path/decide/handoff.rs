@@ -372,8 +372,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Drops the first segment of an unknown connection: it may have overtaken the first segment,
-    /// and the client retransmits both. Only a retransmitted segment is answered with a reset.
+    /// Handles a segment of an unknown connection. It is dropped at first: it may have overtaken
+    /// the connection's first segment, and the client retransmits both. A segment that is still
+    /// retransmitted later is answered with a reset.
     pub(super) fn unmatched_segment(&mut self, flow: &Flow<'_>, reason: Reason) -> Decision {
         let segment = flow.segment;
         match segment.flags & TCP_RST == 0

@@ -38,7 +38,8 @@ pub enum Class {
     Embryonic,
     /// Closed or half-closed.
     Ending,
-    /// The client has answered a packet that only the client could see.
+    /// The client has answered a packet that only the client could see, as far as this host can
+    /// tell.
     Assured,
 }
 

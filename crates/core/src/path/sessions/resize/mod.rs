@@ -62,7 +62,7 @@ impl Fitting {
     }
 }
 
-/// Returns at least the number of buckets in use that so many sessions need.
+/// Returns the least number of buckets in use at which a table with so many sessions doesn't grow.
 pub const fn buckets_in_use_for(sessions: usize) -> usize {
     let buckets = (sessions * CROWDED.1).div_ceil(CROWDED.0 * BUCKET_SESSIONS);
     if buckets > FIRST_BUCKETS { buckets } else { FIRST_BUCKETS }
