@@ -168,7 +168,7 @@ pub enum Forwarding {
         /// Maximum packet size of the path, in bytes.
         mtu: u16,
     },
-    /// Encapsulated in another packet.
+    /// By encapsulation in another packet.
     Tunnel {
         encapsulation: Encapsulation,
         /// Source of the outer packet: an address of the director.

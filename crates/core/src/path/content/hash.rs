@@ -19,11 +19,11 @@ pub const PRESENT: u64 = ANY | PART;
 
 /// Two secret multipliers, each in `2..PRIME`.
 ///
-/// The hash of a text is a polynomial over its bytes at a secret place modulo a prime (Carter and
-/// Wegman 1979, "Universal classes of hash functions"), computed twice. An attacker without the
-/// secret can choose two texts of at most n bytes. Both their hashes agree with a probability of
-/// about (n / 2^31)^2, which is 10^-12 for the longest path. The hash is computed byte by byte, so
-/// the hashes of all prefixes result too.
+/// The hash of a text is a polynomial over its bytes at a secret place, modulo a prime (Carter and
+/// Wegman 1979, "Universal classes of hash functions"). Two such hashes are computed, for the two
+/// multipliers. An attacker without the secret can choose two texts of at most n bytes. Both their
+/// hashes agree with a probability of about (n / 2^31)^2, which is 10^-12 for the longest path. The
+/// hash is computed byte by byte, so the hashes of all prefixes result too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u32; 2]);
 

@@ -80,10 +80,10 @@ impl Decide<'_, '_> {
 
     /// Selects the server of a packet that has no session and opens none.
     ///
-    /// The hash table names the server. If it names this host, which doesn't know the flow, or if
-    /// another host forwarded the packet, the flow may be older than the last change of hosts. Then
-    /// the packet gets a second chance: it goes to the host that the previous hash table names, and
-    /// that host serves it.
+    /// The hash table names the server. This may be this host, which doesn't know the flow, or
+    /// another host may have forwarded the packet. Then the flow may be older than the last change
+    /// of hosts, and the packet gets a second chance. It goes to the host that the previous hash
+    /// table names, and that host serves it.
     pub(super) fn select_without_session(&self, vip: &Vip, key: SessionKey, arrival: Arrival) -> Selected {
         let counted = |server, reason| Selected { also_counted: Some(reason), ..Selected::of(server) };
         let Some(ring) = self.tables.rings.get(&vip.service) else {

@@ -267,7 +267,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Starts to resize each table to at least so many buckets. New sessions enter the new extent.
-    /// Lookups also search the former extent until [`Sessions::end_move`]. No other resize may be
+    /// Lookups also search the previous extent until [`Sessions::end_move`]. No other resize may be
     /// under way. [`Fitting`] drives these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
         self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
@@ -275,7 +275,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Moves the sessions of these buckets to the new extent. Returns the number of sessions
-    /// without room there. Call this only once no packet uses the former extent alone.
+    /// without room there. Call this only once no packet uses the previous extent alone.
     pub fn move_some(&self, range: core::ops::Range<usize>, seed: Seed, now: u32) -> usize {
         let four = self.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);

@@ -1,11 +1,12 @@
 //! Resizes a session table to the number of its sessions. Fewer cache lines then hold the same
 //! sessions, and lookups hit the cache.
 //!
-//! A resize has three steps. First the extent names the former and the new bucket mask. New
+//! A resize has three steps. First the extent names the previous and the new bucket mask. New
 //! sessions enter buckets of the new mask. Lookups search the buckets of the new mask, then those
-//! of the former one. Then no packet uses the former mask alone any more ([`ResizeStep::Settle`]),
-//! and every session outside its new buckets is moved. A move copies the session before it frees
-//! the old slot, so every lookup finds the session. Finally the extent names the new mask alone.
+//! of the previous one. Then no packet uses the previous mask alone any more
+//! ([`ResizeStep::Settle`]), and every session outside its new buckets is moved. A move copies the
+//! session before it frees the old slot, so every lookup finds the session. Finally the extent
+//! names the new mask alone.
 //!
 //! If the daemon dies during a resize, lookups still find all sessions. The next daemon walks the
 //! table once more.
@@ -56,7 +57,7 @@ impl Fitting {
         four.max(six)
     }
 
-    /// Reports that no packet uses the former extent alone any more ([`ResizeStep::Settle`]).
+    /// Reports that no packet uses the previous extent alone any more ([`ResizeStep::Settle`]).
     pub fn settled(&mut self) {
         (self.four.is_settled, self.six.is_settled) = (true, true);
     }
@@ -73,7 +74,7 @@ pub const fn buckets_in_use_for(sessions: usize) -> usize {
 struct Resizer {
     /// Next bucket to sample or to move.
     next: usize,
-    /// True if no packet uses the former mask alone any more.
+    /// True if no packet uses the previous mask alone any more.
     is_settled: bool,
     /// Number of sessions that found no room in this walk.
     left: usize,

@@ -234,7 +234,7 @@ fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
     assert!((0..20).all(|client| world.finds(client, 3)));
 }
 
-/// Takes steps until there is none to take at once.
+/// Takes steps until nothing is left to do at once.
 fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
     let none: [super::super::Bucket6; 0] = [];
     let counted = Counted { active: &world.active, shares: Shares(&world.shares) };
