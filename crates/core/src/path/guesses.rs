@@ -72,8 +72,8 @@ impl Guesses<'_> {
         }
     }
 
-    /// Uses up the budget of every VIP for half a minute, to try in advance how a flood of wrong
-    /// cookies affects clients.
+    /// Uses up the budget of every VIP for half a minute, as a flood of wrong cookies would. For
+    /// tests.
     pub fn use_up(&self, now: u32) {
         let again = now.wrapping_add(TRIES_TICKS + TRIES_TICKS / 2);
         self.0.iter().step_by(VIP_WORDS).for_each(|word| word.store(again.into(), Relaxed));

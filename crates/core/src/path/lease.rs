@@ -23,7 +23,7 @@ impl Lease<'_> {
     /// True if the host may answer for the addresses at tick `now`.
     ///
     /// The first reader after the end records the end: ticks wrap after 52 days, and an expired
-    /// lease must not become valid again. It does so only if no reader comes in all that time.
+    /// lease must not become valid again. Without any reader in all that time, it would.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);
         let left = (word as u32).wrapping_sub(now).wrapping_sub(1);

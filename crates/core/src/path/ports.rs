@@ -9,14 +9,14 @@
 //!
 //! The slot of a port has the state of its session. So ports of embryonic sessions are reallocated
 //! first, as sessions are evicted ([`crate::path::sessions`]). A spoofed SYN holds its port until
-//! sixteen other sessions ask for ports in the same buckets.
+//! sixteen other sessions request ports in the same buckets.
 //!
-//! The server may still know the old connection of a reallocated port. If that is half open, the
-//! server answers the new SYN with an acknowledgment, and the new client resets the old connection
-//! (RFC 9293, section 3.5.2). Then the server accepts the retransmitted SYN. If the old connection
-//! is in TIME_WAIT, a new SYN may reopen it (section 3.6.1). Linux resets a half-open connection if
-//! the SYN is in its window. So an RST doesn't change the state of an embryonic session's port,
-//! which stays first to be reallocated.
+//! The server may still know the old connection of a reallocated port. If the old connection is
+//! half open, the server answers the new SYN with an acknowledgment, and the new client resets the
+//! old connection (RFC 9293, section 3.5.2). Then the server accepts the retransmitted SYN. If the
+//! old connection is in TIME_WAIT, a new SYN may reopen it (section 3.6.1). Linux resets a
+//! half-open connection if the SYN is in its window. So an RST doesn't change the state of an
+//! embryonic session's port, which stays first to be reallocated.
 //!
 //! A port needs to be unique only towards one server, so each server has a pool, by its slot
 //! number.

@@ -24,8 +24,7 @@ pub const ORDER_MAX: usize = 4_096;
 pub const VIP_IDS: usize = 256;
 /// Maximum number of servers of a service.
 pub const SERVICE_SERVERS_MAX: usize = 256;
-/// Maximum number of VIPs behind which one address and port of a server may be with
-/// [`Forwarding::Nat`].
+/// Maximum number of VIPs that one address and port of a server may serve with [`Forwarding::Nat`].
 pub const BEHIND_MAX: usize = 8;
 /// Maximum number of other hosts' MACs in [`Tables::peers`].
 pub const PEERS_MAX: usize = 1_024;
@@ -60,8 +59,8 @@ pub enum Pick {
     Cursor = 1,
     /// Server of the ring with the fewest active sessions for its weight.
     Least = 2,
-    /// The better of two servers at the flow's keyed hash: by active sessions for their weight,
-    /// times their load.
+    /// The better of the two candidates at the flow's slot of the hash tables: by active sessions
+    /// for their weight, times their load.
     Two = 3,
 }
 
@@ -137,8 +136,8 @@ pub struct Ring {
     /// Ring for [`Pick::Cursor`] and [`Pick::Least`], and with any [`Pick`] for flows whose server
     /// is full. At most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
-    /// Hash table for [`Pick::Hash`], and for flows without a session or an entry in `previous`.
-    /// [`HASH_SLOTS`] entries. Empty while the service has no server.
+    /// Hash table for [`Pick::Hash`], and for flows that have neither a session nor an entry in
+    /// `previous`. [`HASH_SLOTS`] entries. Empty while the service has no server.
     pub hash: Arc<[u16]>,
     /// Hash table for [`Pick::Two`]: the second candidate of each slot, a different server from the
     /// first. Empty with other values of [`Pick`], and if there is only one server.
@@ -252,7 +251,8 @@ impl Tables {
         self.vip_of_address(address).is_some()
     }
 
-    /// True if the director answers ARP for this address: some service that announces has it.
+    /// True if the director answers ARP for this address: a service that announces its addresses
+    /// has it.
     pub fn announces(&self, address: IpAddr) -> bool {
         self.vips_of_address(address).any(|vip| vip.announce)
     }
@@ -286,8 +286,8 @@ impl Tables {
     }
 }
 
-/// Changes between two [`Tables`]. An engine applies additions before the entries that refer to
-/// them, and removals last.
+/// Changes between two [`Tables`]. An engine applies referenced entries before the entries that
+/// refer to them, and removals last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Delta {
     /// New or changed interfaces.

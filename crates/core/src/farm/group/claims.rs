@@ -15,7 +15,7 @@ pub struct Claims {
     /// Hosts that must cover a member's own hosts. With `paths` too, a member may have these paths
     /// of these hosts.
     pub hosts: Vec<HostPattern>,
-    /// The largest weight that a member may ask for.
+    /// Maximum weight that a member may request.
     pub weight_max: u16,
 }
 

@@ -134,7 +134,7 @@ impl Decide<'_, '_> {
                     return too_small;
                 }
                 rewrite::decrement_ttl(self.packet.frame_mut(), at);
-                // The new link header has no tags on a different link.
+                // If the frame leaves by another link, the new link header has no tags.
                 let mark = mark.map(|passed| (passed, self.memory.marker.get()));
                 let tunnel = Tunnel { encapsulation, from, to, mark };
                 return match encapsulate(self.packet, at, tunnel, context.hash, server.ifindex) {

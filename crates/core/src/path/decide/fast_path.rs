@@ -1,5 +1,5 @@
-//! Fast path for most packets: whole, untagged IPv4 packets of sessions in steady state whose
-//! session is not rewritten, and packets for no service.
+//! Fast path for most packets: whole, untagged IPv4 packets that leave their session in steady
+//! state unchanged, and packets for no service.
 //!
 //! The fast path is the slow path without the steps that such packets don't need, so it never
 //! decides otherwise. Doubtful packets take the slow path from its beginning. The fast path changes
@@ -111,7 +111,8 @@ impl Decide<'_, '_> {
     }
 }
 
-/// Returns the session's value after this packet, if it is in steady state and needn't be stored.
+/// Returns the session's value after this packet if the session is in steady state and the value
+/// needn't be stored.
 fn unwritten(flow: &Flow<'_>, side: PacketSide, old: Value) -> Option<Value> {
     let new = next_value(flow, side, old).unwrap_or(old);
     let stays = old.state() == State::at_work(flow.segment.protocol) && !flow.is_stale(old, new);

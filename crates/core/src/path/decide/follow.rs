@@ -2,23 +2,24 @@
 //!
 //! A TCP session is *embryonic* until its client has answered. If the server's SYN-ACK passes this
 //! host, the client must acknowledge the server's initial sequence number, of which the mark keeps
-//! 12 bits. Only a client that received the SYN-ACK knows the number. Otherwise a second segment
-//! must follow closely on the client's own initial sequence number. A blind attacker can send both,
-//! and the shares of services bound the damage. A UDP flow is embryonic until its client sends
-//! again two seconds or more after its first packet, and after a reply if replies pass this host.
-//! So a query with its reply, or two forged packets in a row, stay embryonic.
+//! 12 bits. Only a client that received the SYN-ACK knows the number. If the SYN-ACK doesn't pass
+//! this host, a second segment must follow closely on the client's own initial sequence number. A
+//! blind attacker can send both, and the shares of services bound the damage. A UDP flow is
+//! embryonic until its client sends again two seconds or more after its first packet, and after a
+//! reply if replies pass this host. So a query with its reply, or two forged packets in a row, stay
+//! embryonic.
 //!
 //! Windows aren't tracked, so a FIN or RST may be forged. A client's FIN or RST makes a session
-//! half-closed, which doesn't end the session (RFC 9293, section 3.6). A segment that doesn't
-//! belong before this FIN or RST shows that the client did not send it, and reopens the session. A
-//! FIN or RST close to the client's last stored sequence number is *plausible*. One in sixteen
-//! blind forgeries is. An implausible one doesn't shorten the session's lifetime. Only after a
-//! plausible one may the port open a new connection to another server. If both sides pass this
-//! host, FINs of both end a connection. So does an RST of the server, and a plausible RST of the
-//! client after the server's FIN.
+//! half-closed, which doesn't end the session (RFC 9293, section 3.6). A segment whose sequence
+//! number doesn't fit this FIN or RST shows that the client did not send the FIN or RST, and
+//! reopens the session. A FIN or RST close to the client's last stored sequence number is
+//! *plausible*. One in sixteen blind forgeries is plausible. An implausible one doesn't shorten the
+//! session's lifetime. Only after a plausible one may the port open a new connection to another
+//! server. If both directions pass this host, FINs of both sides end a connection. So does an RST
+//! of the server, and a plausible RST of the client after the server's FIN.
 //!
-//! If both sides pass this host, only the client's answer ends the embryonic state. FIN and RST
-//! don't. Linux resets a half-open connection when another SYN in its window arrives. If this
+//! If both directions pass this host, only the client's answer ends the embryonic state. FIN and
+//! RST don't. Linux resets a half-open connection when another SYN in its window arrives. If this
 //! closed a session, forged SYNs would hold slots and ports for as long as real clients.
 
 use super::Decide;
@@ -73,11 +74,11 @@ pub(super) fn has_ended(value: Value) -> bool {
 
 impl Decide<'_, '_> {
     /// True if a server's packet belongs to a session with the same endpoints. A SYN-ACK belongs to
-    /// a session that waits for one. It also does if it acknowledges the client's last segment: the
-    /// client's ACK may be lost behind the director, or ignored by the server (`TCP_DEFER_ACCEPT`).
-    /// Any other SYN-ACK answers a SYN that the client sent to the server directly. It closes a
-    /// half-closed session: the server has reused these endpoints for another connection (RFC 9293,
-    /// section 3.6.1).
+    /// a session that waits for one. A SYN-ACK that acknowledges the client's last segment also
+    /// belongs: the client's ACK may be lost behind the director, or ignored by the server
+    /// (`TCP_DEFER_ACCEPT`). Any other SYN-ACK answers a SYN that the client sent to the server
+    /// directly. Such a SYN-ACK closes an ending session: the server has reused these endpoints for
+    /// another connection (RFC 9293, section 3.6.1).
     pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
         const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
         let value = session.value;

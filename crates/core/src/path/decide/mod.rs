@@ -98,7 +98,7 @@ pub struct Memory<'a> {
     pub guesses: Guesses<'a>,
 }
 
-/// Verdict with what is to be counted.
+/// Verdict, with the reasons and the server to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub verdict: Verdict,

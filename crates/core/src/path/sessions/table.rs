@@ -156,10 +156,10 @@ impl<'a, const N: usize> Table<'a, N> {
         value.is_live(now).then_some((key, FoundSession { place: &slot.value, vip: vip_of(&key), value }))
     }
 
-    /// Inserts a new session. It enters its first bucket, which lookups read first, until this is
-    /// half full. Then it enters the emptier of both, since two choices keep buckets level
-    /// (Mitzenmacher 2001). If both are full, it evicts another session. Returns the number of its
-    /// slot.
+    /// Inserts a new session into its first bucket, which lookups read first, until this bucket is
+    /// half full. Then inserts into the emptier of both buckets, since two choices keep buckets
+    /// level (Mitzenmacher 2001). If both are full, evicts another session. Returns the number of
+    /// the slot.
     ///
     /// # Errors
     /// [`Full`] if no session in the two buckets may be evicted.
@@ -174,8 +174,8 @@ impl<'a, const N: usize> Table<'a, N> {
             if masks == before || !self.take_back(number, key, value) {
                 return Ok(number);
             }
-            // A concurrent resize may have copied this session. It frees its copy by comparing
-            // values. If the new insert reuses the slot of the copy, its value must differ.
+            // A concurrent resize may have copied this session, and frees the copy if its value
+            // matches. If the new insert reuses the slot of the copy, the value must not match.
             value = value.moved_to(value.state(), value.expires().wrapping_add(1));
         }
     }

@@ -38,8 +38,7 @@ pub enum Class {
     Embryonic,
     /// Closed or half-closed.
     Ending,
-    /// The client has answered a packet that only the client could see, as far as this host can
-    /// tell.
+    /// The client has answered a packet that only the client could see, as far as this host knows.
     Assured,
 }
 
