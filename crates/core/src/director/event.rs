@@ -164,7 +164,7 @@ pub enum LinkState {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All is as it should be.
+    /// Normal operation.
     Info,
     /// The operator may have to act.
     Warning,

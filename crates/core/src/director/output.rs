@@ -126,8 +126,8 @@ pub enum ProbePath {
         /// The server's own address, for ARP probes; unknown for a discovered server.
         server: Option<IpAddr>,
     },
-    /// Encapsulated, as clients' packets in a tunnel. Replies come without encapsulation, on any
-    /// interface.
+    /// Send through a tunnel, encapsulated like clients' packets. Replies come without
+    /// encapsulation, on any interface.
     Tunnel {
         /// Link and MAC address of the server or the next router.
         hop: Adjacency,

@@ -1,5 +1,4 @@
-//! Events of servers, services and links besides those of their state machines: servers without MAC
-//! address or next hop, and services without servers.
+//! Events about missing servers, services without servers, and links.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};

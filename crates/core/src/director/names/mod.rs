@@ -1,7 +1,7 @@
 //! Balanced names of a farm: the addresses of their answers, and checks of servers listed for a
 //! name.
-//!
-//! There may be hundreds of thousands of names; an event of one name costs nothing for the others.
+//! There may be hundreds of thousands of names, so an event of one name causes no work for the
+//! others.
 
 mod candidate;
 mod own;
@@ -69,7 +69,7 @@ pub(super) struct Names {
     running: Vec<NameState>,
     /// Numbers sorted by name.
     by_name: Vec<usize>,
-    /// Services whose servers names answer with.
+    /// Services that supply the addresses of names.
     followed: Vec<WatchedService>,
     /// Time of the next work and number of each name, in milliseconds.
     due: BTreeSet<(u64, usize)>,
@@ -203,14 +203,14 @@ impl Names {
         self.by_name.get(at).copied()
     }
 
-    /// Returns the name spelled like this.
+    /// Returns the name that is spelled like this.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<BalancedName>> {
         let number = self.number(&dns::Name::parse(name).ok()?)?;
         self.running.get(number).map(|running| &running.name)
     }
 
-    /// Applies the result of an order for a name as it was then. After a reload the name may have
-    /// other servers, or be gone.
+    /// Applies the result of an order. `name` is the name at the time of the order: after a reload
+    /// it may have other servers, or be gone.
     pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {
