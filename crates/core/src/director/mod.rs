@@ -49,7 +49,7 @@
 //! let mut director = Director::new(start, now);
 //! director.handle(now, Input::Time { active: BTreeMap::new() });
 //! while let Some(output) = director.poll_output() {
-//! A real caller carries out all other orders, too.
+//!     // A real caller carries out all other orders, too.
 //!     if let Output::Apply(change) = output {
 //!         let planned = change.plan(&mut Fills::default());
 //!         if let Ok(Some(new)) = planned.tables() {

@@ -1,5 +1,6 @@
 //! Balanced names of a farm: the addresses of their answers, and checks of servers listed for a
 //! name.
+//!
 //! There may be hundreds of thousands of names, so an event of one name causes no work for the
 //! others.
 

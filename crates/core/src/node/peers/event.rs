@@ -48,7 +48,7 @@ pub enum PeerEvent {
     ClaimedTwice { address: IpAddr },
 }
 
-/// The names of the reasons for which a datagram may be refused.
+/// Names of the reasons for which a datagram may be refused.
 pub const REFUSALS: [&str; 10] = [
     Refusal::Malformed.name(),
     Refusal::Forged.name(),
