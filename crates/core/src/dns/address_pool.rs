@@ -178,8 +178,8 @@ impl AddressPool {
     }
 }
 
-/// Selections. Each fills in indexes of different addresses, first choice first, and returns their
-/// number.
+/// Selections. Each method fills in indexes of different addresses, first choice first, and returns
+/// their number.
 impl AddressSet {
     fn new(addresses: Vec<Address>, draw: Selection, turn: u64) -> AddressSet {
         let weighted = || -> Vec<Weighted> {

@@ -104,7 +104,7 @@ struct ResponseContext {
 }
 
 impl Catalog {
-    /// Returns a catalog of these zones, whose balanced names are indexes of `balanced`.
+    /// Returns a catalog of these zones. Balanced names in the zones refer to `balanced` by index.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
         balanced: impl IntoIterator<Item = Arc<AddressPool>>,
@@ -532,7 +532,8 @@ impl Hint {
         }
     }
 
-    /// Empty without addresses, since a parameter without an address is malformed.
+    /// Returns the parameter. Empty without addresses, since a parameter without an address is
+    /// malformed.
     fn bytes(&self) -> &[u8] {
         let len = if self.len > 4 { self.len } else { 0 };
         self.bytes.get(..len).unwrap_or_default()
