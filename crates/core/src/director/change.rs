@@ -45,7 +45,7 @@ pub(super) struct PendingChange {
     pub(super) reload: Option<Reload>,
     /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
-    /// True if something other than the reload requires the change.
+    /// True if the change is also needed without the reload.
     is_wanted_anyway: bool,
 }
 
@@ -101,7 +101,7 @@ impl Director {
     }
 
     /// Holds back events, datagrams and announcements until the tables that they describe are in
-    /// force: the tables in progress, or the next ones if another plan is wanted.
+    /// force. These are the tables in progress, or the next ones if another plan is wanted.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);

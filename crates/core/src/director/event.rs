@@ -14,7 +14,7 @@ use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
-/// An event. Its text names neither service nor server, which are printed beside it.
+/// An event. The text contains neither service nor server, which are printed beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The servers of a service changed.

@@ -22,8 +22,8 @@ use crate::pool::signals::Candidate;
 const REPORTS_BEFORE_FIRST: u64 = 2;
 /// Number of announcements of a claimed address, one with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
-/// Load is counted in hundredths of a session. Each report moves it by a quarter of the way to the
-/// current value, since sessions come and go many times between two reports.
+/// Unit of the load: hundredths of a session. Sessions come and go many times between two reports.
+/// Therefore each report moves the load only by a quarter of the way to the current value.
 const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
 
@@ -40,7 +40,7 @@ impl Director {
     }
 
     /// Returns the state of a server that is one of the hosts. This host's state comes from its own
-    /// probes, that of other hosts from their reports.
+    /// probes, the state of other hosts from their reports.
     pub(super) fn host_state(
         &self,
         hosts: &LocalHost,
@@ -176,13 +176,13 @@ impl Director {
         .collect()
     }
 
-    /// Renews the lease for which the engine may answer for addresses. It is shorter than the time
-    /// after which other hosts consider this host dead.
+    /// Renews the lease for which the engine may answer for addresses. The lease is shorter than
+    /// the time after which other hosts consider this host dead.
     ///
-    /// A host without carrier doesn't renew the lease. A daemon that was stopped or had no carrier
-    /// for longer than the lease first only receives, since other hosts may own its addresses now.
-    /// It waits for some report intervals by the clock: the number of its own reports doesn't
-    /// measure time, since each change causes an extra report.
+    /// A host without carrier doesn't renew the lease. After the daemon was stopped or had no
+    /// carrier for longer than the lease, other hosts may own its addresses. So this host only
+    /// receives reports at first. The wait is measured in time and not in own reports, since each
+    /// change causes an extra report.
     fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);

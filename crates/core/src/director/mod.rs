@@ -429,8 +429,8 @@ impl Director {
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
-        // An interface that is down for a while is kept; one that returns may have another index or
-        // MAC address.
+        // An interface that is down stays in use. An interface that was removed may return with
+        // another index or MAC address.
         let kept =
             self.links.keys().filter_map(|ifindex| Some((*ifindex, network.interfaces.get(ifindex)?.mac)));
         let kept: BTreeMap<u32, Mac> = kept.collect();
@@ -520,9 +520,9 @@ impl Director {
         }
     }
 
-    /// Returns the service addresses that this host would newly answer for with another farm on
-    /// these links, so that the caller checks for conflicts first. Addresses of `every-host`
-    /// services are claimed later, by their own protocol.
+    /// Returns the service addresses that this host would newly answer for, with another farm on
+    /// these links. The caller checks them for conflicts first. Addresses of `every-host` services
+    /// are claimed later, by their own protocol.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =

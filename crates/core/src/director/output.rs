@@ -24,9 +24,9 @@ pub enum Output {
     /// Compute the plan ([`Change::plan`]), apply its tables to the engine, and return the result
     /// as [`super::Input::Applied`]. No other `Apply` follows before the answer.
     Apply(Box<Change>),
-    /// Servers or service addresses are gone: end their remaining sessions, add up and clear the
-    /// counters of these slots, and return [`super::Input::Released`] for each. Comes before the
-    /// next [`Output::Apply`], so tables do not change meanwhile.
+    /// Servers or service addresses are gone. End their remaining sessions, add up and clear the
+    /// counters of these slots, and return [`super::Input::Released`] for each slot. This order
+    /// comes before the next [`Output::Apply`], so tables do not change meanwhile.
     Forget {
         /// Tables in force before.
         before: Arc<Tables>,

@@ -101,7 +101,6 @@ impl Pools {
         self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the checks due now.
     pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
@@ -115,7 +114,6 @@ impl Pools {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }
 
-    /// True while the server is ejected.
     pub(super) fn is_ejected(&self, name: &ServerName, now_ms: u64) -> bool {
         self.server(name).is_some_and(|server| server.health().is_ejected(now_ms))
     }

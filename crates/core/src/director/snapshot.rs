@@ -1,4 +1,4 @@
-//! State of the farm at one time, for views and reports to users.
+//! State of the farm at one time, for views.
 //!
 //! Snapshots are immutable; the director replaces them when something changes. While the engine
 //! applies tables the last snapshot stays, so a snapshot always matches tables in force.

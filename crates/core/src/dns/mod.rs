@@ -1,5 +1,5 @@
-//! DNS server: takes the bytes of a query and writes those of the answer (RFC 1034, RFC 1035, RFC
-//! 2308, RFC 4592, RFC 6891).
+//! DNS server: decodes queries and encodes answers (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC
+//! 6891).
 //!
 //! A [`Zone`] is parsed data. An [`AddressPool`] is a name whose addresses depend on the state of
 //! servers. A [`Catalog`] contains all zones and pools at one time. It is immutable except for

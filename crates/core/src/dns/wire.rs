@@ -376,7 +376,7 @@ impl WrittenNames {
             let place =
                 self.places.get_mut(self.count).filter(|_| behind < new && at + behind <= POINTER_MAX);
             let Some(place) = place else { return };
-            // Both fit, as checked above and by the parser of the name.
+            // Offset and length fit, as checked above and by the parser of the name.
             *place = ((at + behind) as u16, rest.len() as u8);
             self.count += 1;
         }

@@ -245,8 +245,8 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// Returns the node with the addresses of a server, whose name is in lower case: at its name,
-    /// even below a delegation, or at a wildcard.
+    /// Returns the node with the addresses of a name server, whose name is in lower case. The node
+    /// is at this name, even below a delegation, or at a wildcard.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;

@@ -20,7 +20,6 @@ pub struct Head {
     pub closes: bool,
 }
 
-/// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageParse {
     Whole(Head),

@@ -40,8 +40,8 @@ pub struct Tables {
     /// Services of this host. Tunnels may contain their packets, and their connections may be
     /// handed off.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets: the source MAC
-    /// address of decapsulated packets then shows how often they were forwarded
+    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets. Then the source
+    /// MAC address of decapsulated packets shows how often they were forwarded
     /// ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }

@@ -33,7 +33,7 @@ const ECT_0: u8 = 2;
 const CONGESTED: u8 = 3;
 
 /// Decapsulates a packet. Returns `None` if the frame is no tunnel packet to this host, and
-/// [`Reason::Decapsulated`] if the frame now has the inner packet; for any other reason the frame
+/// [`Reason::Decapsulated`] if the frame now has the inner packet. With any other reason the frame
 /// must be dropped.
 ///
 /// Frames from the network with one of the source MAC addresses that mark decapsulated packets are
@@ -224,7 +224,6 @@ where
     Ok(view)
 }
 
-/// Fields of a GUE header.
 struct Gue {
     protocol: u8,
     flags: u16,

@@ -173,8 +173,8 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// Returns a service's own addresses as candidates. They work while one of its servers does, at
-/// full weight and with the mean load of the working servers.
+/// Returns a service's own addresses as candidates. They work while at least one of its servers
+/// works. Their weight is the sum of the working servers' weights, and their load the mean load.
 fn site(
     name: &str,
     addresses: impl Iterator<Item = IpAddr>,

@@ -63,7 +63,6 @@ pub enum NameFact {
 
 type ServersInForce = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
 
-/// All names of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// In the order of the farm; the index is the name's number.

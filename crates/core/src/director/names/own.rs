@@ -70,7 +70,6 @@ impl OwnServers {
         })
     }
 
-    /// Applies the result of a check.
     pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         let is_probe = matches!(fact, Fact::Probed(_));
         let change = self.0.apply_fact(&place, fact, now_ms);

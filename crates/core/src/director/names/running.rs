@@ -206,8 +206,8 @@ impl NameState {
             address,
             server,
             state,
-            // A failed server keeps its weight for the case that all fail; an unneeded backup has
-            // none.
+            // A failed server keeps its weight for the case that all servers fail. An unneeded
+            // backup has share 0.
             share: ranked.map_or(if stands_by { 0 } else { known.weight }, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,

@@ -1,16 +1,17 @@
 //! Transfer of a connection: from its arrival at this host until a server owns it, or its client
 //! got a final response.
 //!
-//! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order;
-//! the caller, who has the socket and the network, passes its result to [`Transfer::handle`], or
-//! [`TransferInput::Timer`] once [`Transfer::deadline_ms`] has passed. An input that doesn't belong
-//! to the current step is late or a duplicate, and is ignored.
+//! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order.
+//! The caller has the socket and the network, and passes the result of the order to
+//! [`Transfer::handle`]. Once [`Transfer::deadline_ms`] has passed, the input is
+//! [`TransferInput::Timer`]. An input that doesn't belong to the current step is late or a
+//! duplicate, and is ignored.
 //!
 //! At any time at most one host owns the connection. This host owns it while it has the socket.
-//! From [`TransferOrder::Export`] on no host owns it, until the server acknowledges it; this host
-//! buffers the client's packets meanwhile. A transfer without an answer is not undone, since the
-//! server may own the connection. [`TransferOrder::Restore`] restores it on this host only if the
-//! server has denied it, or was never sent anything.
+//! From [`TransferOrder::Export`] on no host owns it, until the server acknowledges it. Meanwhile
+//! this host buffers the client's packets. A transfer without an answer is not undone, since the
+//! server may own the connection. [`TransferOrder::Restore`] restores the connection on this host
+//! only if the server has denied it, or was never sent anything.
 //!
 //! Sequence of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
 //! [`Transfer::order`] is `None`, carry the order out and pass its result to [`Transfer::handle`],
@@ -236,7 +237,7 @@ pub enum TransferEvent {
 /// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOutcome {
-    /// A server owns the connection, or it was lost on the way.
+    /// A server owns the connection, or the connection was lost on the way.
     Given,
     /// The connection is spliced, or its server could not be reached for that.
     Carried,

@@ -94,8 +94,8 @@ fn has_other_version(bytes: &[u8]) -> bool {
     words.next().is_some_and(is_version) && words.next().is_none()
 }
 
-/// True if a line ends in LF alone. Some recipients accept that as CR LF and others don't (RFC
-/// 9112, section 2.2), which allows request smuggling.
+/// True if a line ends in LF alone. Some recipients accept LF as CR LF, and others don't (RFC 9112,
+/// section 2.2), which allows request smuggling.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let mut before = 0;
     head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')

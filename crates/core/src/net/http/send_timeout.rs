@@ -1,8 +1,8 @@
 //! Timeout for clients that do not read their response.
 //!
-//! Bytes written to a socket fill the kernel's buffer first, which becomes writable only when a
-//! third of it is free: at 1 KB/s that takes minutes. Progress is therefore measured by the
-//! client's acknowledgments.
+//! Bytes written to a socket fill the kernel's buffer first. The socket becomes writable again only
+//! when a third of the buffer is free: at 1 KB/s that takes minutes. Progress is therefore measured
+//! by the client's acknowledgments.
 
 /// Timeout of a response, from the time at which the socket's buffer is full until the socket is
 /// writable again.

@@ -184,7 +184,6 @@ impl Association {
         }
     }
 
-    /// Sets the time after which the node is silent.
     pub(super) fn set_silence(&mut self, silence_ms: u64) {
         self.silence_ms = silence_ms;
     }

@@ -72,7 +72,7 @@ pub enum DirectorDifference {
         /// Release of the other director.
         theirs: String,
     },
-    /// Operators have set other values.
+    /// Values that operators have set differ.
     Changes {
         /// Entries that only the other director has, as far as they are known.
         theirs: Vec<String>,

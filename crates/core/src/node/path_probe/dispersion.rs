@@ -35,9 +35,9 @@ pub struct ProbeArrival {
 /// Returns the rate of the bottleneck link in bits per second, from a train sent back to back.
 /// `None` if too few packets arrived.
 ///
-/// Only the similar gaps that take most of the train's time count. Packets that a shaper's token
-/// bucket passes at once have gaps of almost zero, and cross traffic between two packets makes
-/// single gaps longer.
+/// Only the similar gaps that take most of the train's time count. A token bucket passes some
+/// packets at once, with gaps of almost zero. Cross traffic between two packets makes single gaps
+/// longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();

@@ -6,7 +6,8 @@ use core::net::{IpAddr, SocketAddr};
 use super::{NONCE_LEN, Nonce, ProbeMessage, TrainKind, is_in_time};
 use crate::node::secret::Key;
 
-/// A challenge is valid in the slot of its computation and in the next one. In milliseconds.
+/// Length of a slot, in milliseconds. A challenge is valid in the slot of its computation and in
+/// the next one.
 const SLOT_MS: u64 = 2_000;
 /// Minimum time between the end of a train and the next train, in milliseconds. The second train of
 /// a probe may follow at once.

@@ -244,8 +244,7 @@ impl Peers {
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
-                // A host that was silent until now doesn't count among the hosts that this host was
-                // with.
+                // The sender doesn't count as company if it was silent until now.
                 self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
                 self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
@@ -446,15 +445,15 @@ impl Peers {
         DatagramEffect { changed, ..self.refuse(None, Refusal::Forged) }
     }
 
-    /// True if other hosts than `host` take part.
+    /// True if a host other than `host` takes part.
     fn is_accompanied_but_for(&self, host: Option<u64>) -> bool {
         let others = self.links.iter().filter(|(digest, _)| Some(**digest) != host);
         others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
     /// Handles the end of isolation. A host that was alone or had another file has a ring of its
-    /// own. Once this host receives a report of a host that is together with others, it starts
-    /// again with their ring, as after a restart.
+    /// own. After a report of a host that is together with others ([`HostReport::accompanied`]),
+    /// this host starts again with their ring, as after a restart.
     fn rejoin(
         &mut self,
         now_ms: u64,

@@ -1,10 +1,11 @@
 //! Owner of a service address, which answers ARP and neighbour discovery for it.
 //!
-//! The rightful owner is the host that publishes the address, while it is present; otherwise the
-//! present host with the highest random weight (Thaler and Ravishankar, "Using name-based mappings
-//! to increase hit rates", 1998). Hosts that see each other agree on it without negotiation, and
-//! only a lost host's addresses move. The rightful owner claims addresses without owner; another
-//! owner first keeps the address and then releases it.
+//! The rightful owner is the host that publishes the address, while that host is present. Otherwise
+//! it is the present host with the highest random weight (Thaler and Ravishankar, "Using name-based
+//! mappings to increase hit rates", 1998). Hosts that see each other agree on the owner without
+//! negotiation, and only a lost host's addresses move. The rightful owner claims addresses without
+//! an owner. If another host owns the address, that host keeps the address for a while and then
+//! releases it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -32,7 +33,7 @@ pub(super) struct HostCandidate<'a> {
     pub(super) is_alive: bool,
     /// Time since when the host is present, in milliseconds.
     pub(super) present_since_ms: Option<u64>,
-    /// Addresses that the host owns by its report, if it has the same configuration.
+    /// Addresses that the host owns by its report; `None` if its configuration differs.
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -53,7 +54,6 @@ enum ClaimStage {
     Owned(OwnedAddress),
 }
 
-/// State of an owned address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OwnedAddress {
     /// True if the address has to be announced.
@@ -66,7 +66,6 @@ struct OwnedAddress {
 
 const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 
-/// Actions that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
     pub(super) probes: Vec<IpAddr>,
@@ -203,8 +202,8 @@ impl AddressOwnership {
         self.present.remove(host);
     }
 
-    /// True if another host may have announced an owned address without this host's knowledge: it
-    /// was absent before, or its claims were unknown until now.
+    /// True if another host may have announced an owned address without this host's knowledge: the
+    /// other host was absent before, or its claims were unknown until now.
     fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
