@@ -40,8 +40,8 @@ pub(super) struct Reload {
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     number: u64,
-    /// The reload in this change, if any. The director follows it only once it is in force, so that
-    /// nothing has to be undone.
+    /// The reload in this change, if any. The director switches to its farm only once it is in
+    /// force, so nothing has to be undone.
     pub(super) reload: Option<Reload>,
     /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
@@ -192,7 +192,7 @@ impl Director {
         }
     }
 
-    /// Follows a reload that is in force. Facts learned since its order are kept.
+    /// Switches to the farm of a reload that is in force. Facts learned since its order are kept.
     fn follow(&mut self, reload: &Reload, now_ms: u64) {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, &reload.known));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
@@ -206,7 +206,7 @@ impl Director {
         self.announce(self.announced());
     }
 
-    /// Switches to the farm of a reload. Returns the notices to publish.
+    /// Replaces farm, network and links by those of a reload. Returns the notices to publish.
     fn take_in(
         &mut self,
         reload: &Reload,

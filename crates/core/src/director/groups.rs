@@ -63,7 +63,7 @@ impl Groups {
         }
     }
 
-    /// Follows the groups of a reloaded file; known members stay. A new group restores its members
+    /// Applies the groups of a reloaded file. Known members stay. A new group restores its members
     /// from its saved state.
     pub(super) fn reload(
         &mut self,

@@ -80,8 +80,8 @@ pub enum Input {
         /// Path MTU in bytes.
         mtu: u16,
     },
-    /// The operator reloads the farm file. The director follows the new farm once it is in force.
-    /// If the engine or the plan refuses it, nothing changes. Later reloads are queued.
+    /// The operator reloads the farm file. The director switches to the new farm once it is in
+    /// force. If the engine or the plan refuses it, nothing changes. Later reloads are queued.
     Reload {
         farm: Box<Farm>,
         /// Network at the time of the reload.

@@ -1,15 +1,15 @@
 //! The director: keeps the state of the farm and decides on its changes.
 //!
 //! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out
-//! ([`Output`]). The caller carries the orders out in sequence and returns the results where an
-//! order asks for one. The director does no IO and reads no clock, so whole farms of directors run
-//! in a test.
+//! ([`Output`]). The caller carries the orders out in sequence. Some orders ask for a result, which
+//! the caller returns as a later fact. The director does no IO and reads no clock, so whole farms
+//! of directors run in a test.
 //!
 //! A *generation* is one complete set of tables, which is planned as a whole. Applying it takes
 //! time, so it is a single order ([`Change`]) that any thread can carry out. At most one such order
 //! is in progress. Its answer is a later fact ([`Applied`]). Tables are in force once the answer
-//! confirms them, and only then does the director follow a reload. If the engine refuses a change
-//! that is not a reload, the director retries it later.
+//! confirms them, and only then does the director switch to a reloaded farm. If the engine refuses
+//! a change that is not a reload, the director retries it later.
 //!
 //! Sequence of calls: [`Director::new`] once; then for each fact [`Director::handle`], and after it
 //! [`Director::poll_output`] until it returns `None`; [`Input::Time`] at [`Director::next_at`], and
@@ -493,8 +493,8 @@ impl Director {
             .collect()
     }
 
-    /// Makes pools follow the membership. A server without a MAC address or next hop is not probed;
-    /// it is reported as not found.
+    /// Updates the pools from the membership. A server without a MAC address or next hop is not
+    /// probed; it is reported as not found.
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();

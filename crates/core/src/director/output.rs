@@ -90,7 +90,7 @@ pub enum Output {
 pub struct Probe {
     pub server: ServerName,
     pub target: Target,
-    /// True if connections are handed over, so that the prober makes the handshake itself.
+    /// True if connections are handed off, so that the prober makes the handshake itself.
     pub handed_over: bool,
     /// Kind and timeout of the probe.
     pub settings: HealthCheck,

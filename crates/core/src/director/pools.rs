@@ -31,7 +31,7 @@ pub(super) struct DesiredServer {
 }
 
 impl Pools {
-    /// Follows the services of a reloaded farm; state of remaining servers is kept.
+    /// Applies the services of a reloaded farm. Remaining servers keep their state.
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
@@ -51,7 +51,7 @@ impl Pools {
         }
     }
 
-    /// Follows the servers of a service, sorted by name. Servers added to a farm in force are new
+    /// Applies the servers of a service, sorted by name. Servers added to a farm in force are new
     /// and start slowly.
     pub(super) fn follow(
         &mut self,

@@ -9,8 +9,8 @@ use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
-/// Number of checks, one a second, before an unresolved server is reported: first answers take a
-/// moment.
+/// Number of checks, one a second, before a server without a MAC address is reported. First replies
+/// take a moment.
 const LOOKS: u32 = 3;
 /// Interval of the checks, in milliseconds.
 const LOOK_MS: u64 = 1_000;

@@ -107,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Follows the names of a reloaded farm; state of remaining servers is kept.
+    /// Applies the names of a reloaded farm. Remaining servers keep their state.
     pub(super) fn reload(&mut self, farm: &Farm, operator: &OperatorStates, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
         let mut before: BTreeMap<dns::Name, NameState> =
@@ -192,7 +192,8 @@ impl Names {
         place
     }
 
-    /// Starts answering queries: servers were probed, or the maximum time has passed.
+    /// Starts answering queries. Called once all servers were probed, or the maximum time has
+    /// passed.
     pub(super) fn begin(&mut self) {
         self.has_started = true;
     }

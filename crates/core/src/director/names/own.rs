@@ -48,7 +48,7 @@ impl OwnServers {
         OwnServers(servers.map(|(place, listed)| (place, server(place, listed.address))).collect())
     }
 
-    /// Follows another list. A server whose address is still listed keeps its state.
+    /// Applies another list. A server whose address is still listed keeps its state.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         let mut known: BTreeMap<SocketAddr, Vec<CountedServer>> = BTreeMap::new();

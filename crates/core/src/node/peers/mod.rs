@@ -244,7 +244,7 @@ impl Peers {
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
-                // The sender doesn't count as company if it was silent until now.
+                // If the sender was silent until now, this host was not together with it.
                 self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
                 self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
