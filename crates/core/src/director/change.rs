@@ -1,5 +1,5 @@
-//! Changes ordered from the engine, one at a time. A change is in force once the engine has
-//! answered; facts that arrive meanwhile are planned with the next change.
+//! Table changes, which the engine applies one at a time. A change is in force once the engine has
+//! answered. Facts that arrive meanwhile go into the next change.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use crate::path::tables::Tables;
 /// Delay before a refused change is retried, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
 
-/// Servers planned per millisecond: large farms wait this much longer between two plans, and facts
-/// that arrive meanwhile share the next one.
+/// Number of servers that add one millisecond to the minimum interval between two plans. Facts that
+/// arrive within this interval share one plan.
 const SERVERS_PER_MS: u64 = 64;
 
 /// A reload: a new farm file with the network at that time.
@@ -28,7 +28,8 @@ const SERVERS_PER_MS: u64 = 64;
 pub(super) struct Reload {
     pub(super) farm: Arc<Farm>,
     pub(super) network: Arc<Network>,
-    /// Network at the time of the reload or its order. Later network facts replace the reload's.
+    /// The director's network when the reload arrived, or when its change was ordered. If the
+    /// director has a newer network later, that one replaces `network`.
     pub(super) known: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
     /// Saved members of the farm's groups that are not served yet.
@@ -39,12 +40,12 @@ pub(super) struct Reload {
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     number: u64,
-    /// The reload in this change, if any. The director follows it only once it is in force, so that
-    /// nothing has to be undone.
+    /// The reload in this change, if any. The director switches to its farm only once it is in
+    /// force, so nothing has to be undone.
     pub(super) reload: Option<Reload>,
     /// Links that were in no earlier generation.
     newcomers: BTreeSet<u32>,
-    /// True if something other than the reload requires the change.
+    /// True if the change is also needed without the reload.
     is_wanted_anyway: bool,
 }
 
@@ -83,7 +84,7 @@ impl Director {
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
-    /// Returns the input of a plan of the current farm. With `may_be_in_force` tables equal to
+    /// Returns the input of a plan of the current farm. With `may_be_in_force`, tables equal to
     /// those in force are not applied again.
     fn change(&self, slots: Slots, may_be_in_force: bool) -> Change {
         let known = self.known_hosts();
@@ -99,8 +100,8 @@ impl Director {
         }
     }
 
-    /// Holds back outputs about the farm until their tables are in force: those in progress, or the
-    /// next ones.
+    /// Holds back events, datagrams and announcements until the tables that they describe are in
+    /// force. These are the tables in progress, or the next ones if another plan is wanted.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);
@@ -191,7 +192,7 @@ impl Director {
         }
     }
 
-    /// Follows a reload that is in force. Facts learned since its order are kept.
+    /// Switches to the farm of a reload that is in force. Facts learned since its order are kept.
     fn follow(&mut self, reload: &Reload, now_ms: u64) {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, &reload.known));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
@@ -205,7 +206,7 @@ impl Director {
         self.announce(self.announced());
     }
 
-    /// Switches to the farm of a reload. Returns the notices to publish.
+    /// Replaces farm, network and links by those of a reload. Returns the notices to publish.
     fn take_in(
         &mut self,
         reload: &Reload,
@@ -232,14 +233,14 @@ impl Director {
         self.has_changed = true;
     }
 
-    /// True while a reload is unanswered.
+    /// True while a reload waits for its turn or for the engine's answer.
     pub(super) fn is_reloading(&self) -> bool {
         !self.reloads_waiting.is_empty()
             || self.applying.as_ref().is_some_and(|applying| applying.reload.is_some())
     }
 
-    /// Frees a slot that no session names any more. If a change in progress brings back its server,
-    /// the slot is kept.
+    /// Frees a slot that no session refers to any more. While a change is in progress, the slot is
+    /// freed after the answer, unless the new tables use it again.
     pub(super) fn released(&mut self, slot: u16) {
         match self.applying {
             Some(_) => self.released.push(slot),

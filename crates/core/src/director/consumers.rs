@@ -30,7 +30,7 @@ impl Director {
         self.groups.members(name)
     }
 
-    /// Returns the name spelled like this, if the farm has it.
+    /// Returns the balanced name that is spelled like this, if the farm has it.
     pub fn name(&self, name: &str) -> Option<&Arc<BalancedName>> {
         self.names.find(name)
     }

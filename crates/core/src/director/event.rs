@@ -14,7 +14,7 @@ use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
-/// An event. Its text names neither service nor server, which are printed beside it.
+/// An event. The text contains neither service nor server, which are printed beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The servers of a service changed.
@@ -164,7 +164,7 @@ pub enum LinkState {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All is as it should be.
+    /// Normal operation.
     Info,
     /// The operator may have to act.
     Warning,

@@ -22,8 +22,8 @@ use crate::pool::signals::Candidate;
 const REPORTS_BEFORE_FIRST: u64 = 2;
 /// Number of announcements of a claimed address, one with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
-/// Load is counted in hundredths of a session. Each report moves it by a quarter of the way to the
-/// current value, since sessions come and go many times between two reports.
+/// Unit of the load: hundredths of a session. Sessions come and go many times between two reports.
+/// Therefore each report moves the load only by a quarter of the way to the current value.
 const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
 
@@ -40,7 +40,7 @@ impl Director {
     }
 
     /// Returns the state of a server that is one of the hosts. This host's state comes from its own
-    /// probes, that of other hosts from their reports.
+    /// probes, the state of other hosts from their reports.
     pub(super) fn host_state(
         &self,
         hosts: &LocalHost,
@@ -52,11 +52,12 @@ impl Director {
         let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
-        // While no host takes part, this host serves what it can.
+        // While no host takes part, this host uses its own probes even before it is ready.
         let ready = known_host.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
-            // The ring is that of the other hosts first, which get second chances (`plan`).
+            // A host that is not ready is not in its own ring, which names only other hosts at
+            // first. Their entries become second chances (`plan`) once this host joins the ring.
             _ if member.local => health::HealthStatus::UNKNOWN,
             _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
@@ -70,7 +71,7 @@ impl Director {
             },
             refuses: false,
             share: hosts.shares.get(&name).copied(),
-            // Hosts receive reports at different times, and their tables have to be equal.
+            // All hosts need equal tables, but they receive reports at different times.
             tenths: FULL_WEIGHT,
             member,
         }
@@ -114,8 +115,8 @@ impl Director {
             });
         }
         self.replan_wanted |= changed;
-        // The answer acknowledges the datagram, so the tables it leads to come first
-        // (`Director::settle`).
+        // The answer acknowledges the datagram, so [`Director::hold_back`] delays it until the
+        // tables that follow from the datagram are in force.
         self.outputs.extend(answer.map(|(to, datagram)| Output::Send { to, datagram }));
     }
 
@@ -135,7 +136,7 @@ impl Director {
         self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
     }
 
-    /// Sends a report to the other hosts if it is due, and evaluates those received.
+    /// Sends a report to the other hosts if it is due, and evaluates the received reports.
     pub(super) fn report(&mut self, now_ms: u64) {
         if self.next_report_at() > now_ms {
             return;
@@ -175,13 +176,13 @@ impl Director {
         .collect()
     }
 
-    /// Renews the lease for which the engine may answer for addresses. It is shorter than the time
-    /// after which other hosts consider this host dead.
+    /// Renews the lease for which the engine may answer for addresses. The lease is shorter than
+    /// the time after which other hosts consider this host dead.
     ///
-    /// A host without carrier doesn't renew it. A daemon that was stopped or had no carrier for
-    /// longer than the lease first receives the reports of some intervals, since other hosts may
-    /// own its addresses. Its own reports don't measure that time, as news makes them more
-    /// frequent.
+    /// A host without carrier doesn't renew the lease. After the daemon was stopped or had no
+    /// carrier for longer than the lease, other hosts may own its addresses. So this host only
+    /// receives reports at first. The wait is measured in time and not in own reports, since each
+    /// change causes an extra report.
     fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);

@@ -32,7 +32,6 @@ pub struct GroupSnapshot {
     pub at_ms: u64,
 }
 
-/// A group and its members.
 #[derive(Clone, Debug)]
 struct GroupState {
     group: Arc<Group>,
@@ -41,7 +40,6 @@ struct GroupState {
     due_ms: u64,
 }
 
-/// All groups of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     running: BTreeMap<String, GroupState>,
@@ -65,7 +63,7 @@ impl Groups {
         }
     }
 
-    /// Follows the groups of a reloaded file; known members stay. A new group restores its members
+    /// Applies the groups of a reloaded file. Known members stay. A new group restores its members
     /// from its saved state.
     pub(super) fn reload(
         &mut self,
@@ -130,7 +128,6 @@ impl Groups {
         }
     }
 
-    /// Applies the operator's state of a member.
     pub(super) fn set_operator_state(&mut self, now: Moment, server: &ServerName, state: OperatorState) {
         if let Some(running) = self.running.get_mut(&server.service) {
             running.members.set_operator_state(now.for_groups(), &server.server, state);
@@ -164,7 +161,6 @@ impl Groups {
         self.running.values().all(|running| running.members.are_settled())
     }
 
-    /// Returns the next order with its group.
     pub(super) fn poll_order(&mut self) -> Option<(String, MemberOrder)> {
         self.orders.pop_front()
     }

@@ -3,8 +3,8 @@
 //! Each walk of the session tables counts the sessions whose last SYN has become
 //! [`STALLED_AFTER_MS`] old since the previous walk. The stall rate is the number of stalled
 //! sessions divided by that of new sessions. A server is suspected if its stall rate is well above
-//! that of the other servers: a firewall that admits only the director, or a wrong return route,
-//! stalls the clients of one server, while a SYN flood reaches all servers.
+//! that of the other servers. A firewall that admits only the director, or a wrong return route,
+//! stalls the clients of one server. A SYN flood reaches all servers.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -115,7 +115,6 @@ impl Handshakes {
     }
 }
 
-/// Result of an earlier walk.
 #[derive(Clone, Debug)]
 struct PastWalk {
     at_ms: u64,

@@ -126,7 +126,8 @@ pub(super) struct LocalHost {
 }
 
 impl LocalHost {
-    /// Returns a host without any peer. `incarnation` is random for each start.
+    /// Returns the state of a host that has received no report yet. `incarnation` is random for
+    /// each start.
     pub(super) fn new(farm: &Farm, name: String, key: Key, incarnation: u64, now_ms: u64) -> LocalHost {
         let settings = settings(farm, &name, key);
         LocalHost {

@@ -80,8 +80,8 @@ pub enum Input {
         /// Path MTU in bytes.
         mtu: u16,
     },
-    /// The operator reloads the farm file. The director follows it once it is in force; if the
-    /// engine or the plan refuses it, nothing changes. Later reloads are queued.
+    /// The operator reloads the farm file. The director switches to the new farm once it is in
+    /// force. If the engine or the plan refuses it, nothing changes. Later reloads are queued.
     Reload {
         farm: Box<Farm>,
         /// Network at the time of the reload.
@@ -98,8 +98,8 @@ pub enum Input {
     SetOperatorState { server: ServerName, state: OperatorState },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),
-    /// Answer to [`super::Output::Forget`] for one slot: no session names it, and its counters are
-    /// cleared.
+    /// Answer to [`super::Output::Forget`] for one slot: no session refers to the slot, and its
+    /// counters are cleared.
     Released { slot: u16 },
     /// A walk of all session tables ended.
     Walked(Box<SessionWalk>),

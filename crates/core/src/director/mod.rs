@@ -1,15 +1,15 @@
-//! The director: knows the state of the farm and decides on its changes.
+//! The director: keeps the state of the farm and decides on its changes.
 //!
 //! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out
-//! ([`Output`]). The caller carries the orders out in sequence and returns the results where an
-//! order asks for one. The director does no IO and reads no clock, so whole farms of directors run
-//! in a test.
+//! ([`Output`]). The caller carries the orders out in sequence. Some orders ask for a result, which
+//! the caller returns as a later fact. The director does no IO and reads no clock, so whole farms
+//! of directors run in a test.
 //!
-//! Tables are planned as a whole and applied to the engine as one *generation*. That takes time, so
-//! it is one order ([`Change`]), which any thread can carry out, and its answer is a later fact
-//! ([`Applied`]); at most one order is in progress. Tables are in force only once the answer
-//! confirms them, and a reload is followed only then. Any other change that the engine refuses is
-//! retried later.
+//! A *generation* is one complete set of tables, which is planned as a whole. Applying it takes
+//! time, so it is a single order ([`Change`]) that any thread can carry out. At most one such order
+//! is in progress. Its answer is a later fact ([`Applied`]). Tables are in force once the answer
+//! confirms them, and only then does the director switch to a reloaded farm. If the engine refuses
+//! a change that is not a reload, the director retries it later.
 //!
 //! Sequence of calls: [`Director::new`] once; then for each fact [`Director::handle`], and after it
 //! [`Director::poll_output`] until it returns `None`; [`Input::Time`] at [`Director::next_at`], and
@@ -49,7 +49,7 @@
 //! let mut director = Director::new(start, now);
 //! director.handle(now, Input::Time { active: BTreeMap::new() });
 //! while let Some(output) = director.poll_output() {
-//!     // All others are carried out likewise; this one is answered.
+//!     // A real caller carries out all other orders, too.
 //!     if let Output::Apply(change) = output {
 //!         let planned = change.plan(&mut Fills::default());
 //!         if let Ok(Some(new)) = planned.tables() {
@@ -173,7 +173,7 @@ pub struct Director {
     seed: Seed,
     missing_servers: MissingServers,
     plan: Arc<Plan>,
-    /// Slots of the servers; empty while a change is in progress, which has them.
+    /// Slots of the servers. Empty while a change is in progress, since the change owns them.
     slots: Slots,
     /// Slots released while a change was in progress.
     released: Vec<u16>,
@@ -184,15 +184,16 @@ pub struct Director {
     generation: u64,
     generation_in_force: u64,
     replan_wanted: bool,
-    /// Time before which only operator's orders make tables, in milliseconds.
+    /// Earliest time of the next plan, in milliseconds. An operator's order sets it to now.
     gather_until_ms: u64,
     /// Time to retry a change that the engine refused, in milliseconds.
     retry_at_ms: u64,
-    /// Links that were in no earlier generation.
+    /// Links that no earlier generation contains.
     newcomers: BTreeSet<u32>,
     reloads_waiting: VecDeque<Reload>,
     applying: Option<PendingChange>,
-    /// Outputs that wait for tables, and the number of them that wait for the change in progress.
+    /// Outputs that wait for tables, and the number of outputs that wait for the change in
+    /// progress.
     held_back: VecDeque<Output>,
     until_answer: usize,
     reloads: Reloads,
@@ -212,7 +213,7 @@ pub struct Director {
 }
 
 impl Director {
-    /// Starts with the running data plane, if there is one. The first fact puts the farm in force.
+    /// Starts from the running data plane, if there is one. The first input puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
         let Start { farm, network, links, operator, host, seed, running, groups } = start;
         let running = Arc::new(running.unwrap_or_default());
@@ -294,8 +295,8 @@ impl Director {
         self.resume_hosts(running, now_ms);
     }
 
-    /// Completes a server restored from tables, which have its MAC address only, with its link and
-    /// next hop.
+    /// Adds the next hop to a server restored from tables, which contain only its link and MAC
+    /// address.
     fn complete(&self, known: &mut RestoredServer) {
         let service = self.farm.services.iter().find(|service| service.name == known.service);
         let servers = service.into_iter().flat_map(|service| &service.servers);
@@ -342,7 +343,7 @@ impl Director {
             Input::Released { slot } => self.released(slot),
             Input::Walked(walk) => self.walked(&walk, now.ms),
             Input::Leave => {
-                // A leaving host waits for no tables.
+                // A leaving host doesn't wait for tables.
                 self.outputs.append(&mut self.held_back);
                 self.leave(now.ms);
                 (first, self.until_answer) = (self.outputs.len(), 0);
@@ -353,7 +354,7 @@ impl Director {
             hosts.peers.wait_for_tables(self.applying.is_some());
         }
         self.hold_back(first);
-        // Changes that wait for tables are shown with them.
+        // Changes that need new tables appear in the snapshot together with them.
         if self.applying.is_some() || !self.replan_wanted {
             self.show(None, now.ms);
         }
@@ -428,8 +429,8 @@ impl Director {
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
-        // An interface that is down for a while is kept; one that returns may have another index or
-        // MAC address.
+        // An interface that is down stays in use. An interface that was removed may return with
+        // another index or MAC address.
         let kept =
             self.links.keys().filter_map(|ifindex| Some((*ifindex, network.interfaces.get(ifindex)?.mac)));
         let kept: BTreeMap<u32, Mac> = kept.collect();
@@ -492,8 +493,8 @@ impl Director {
             .collect()
     }
 
-    /// Makes pools follow the membership. An unresolved server is not probed; it is reported as not
-    /// found.
+    /// Updates the pools from the membership. A server without a MAC address or next hop is not
+    /// probed; it is reported as not found.
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
@@ -519,9 +520,9 @@ impl Director {
         }
     }
 
-    /// Returns the service addresses that this host would newly answer for with another farm on
-    /// these links, so that the caller checks for conflicts first. Addresses of `every-host`
-    /// services are claimed later, by their own protocol.
+    /// Returns the service addresses that this host would newly answer for, with another farm on
+    /// these links. The caller checks them for conflicts first. Addresses of `every-host` services
+    /// are claimed later, by their own protocol.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =
@@ -551,7 +552,7 @@ impl Director {
         self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }
 
-    /// The farm in force, or about to be for the first time.
+    /// The farm in force. Before the first generation: the farm to put in force.
     pub fn farm(&self) -> &Farm {
         &self.farm
     }

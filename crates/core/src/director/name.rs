@@ -9,7 +9,7 @@ use crate::farm::membership;
 use crate::node::peers;
 use crate::pool::health::HealthState;
 
-/// All event names with descriptions. A new name must be added here.
+/// All event names with descriptions.
 pub const EVENTS: &[(&str, &str)] = &[
     ("server_up", "The server's probes succeed."),
     ("server_down", "The server's probes fail; `reason` says how."),
@@ -93,7 +93,7 @@ pub const EVENTS: &[(&str, &str)] = &[
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventSubject<'e> {
     pub service: Option<&'e str>,
-    /// Server, without service if that is unknown.
+    /// Name of the server within its service.
     pub server: Option<&'e str>,
     pub host: Option<&'e str>,
     pub address: Option<IpAddr>,

@@ -10,7 +10,7 @@ use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 use crate::pool::OperatorState;
 
-/// Operator's states of servers, present or not, without those that are ready.
+/// Operator's states of servers, except `Ready`. The servers need not exist.
 pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! An order to change the tables in force. It owns all input of the plan, so another thread can
-//! carry it out while the director goes on.
+//! An order to change the tables in force. The order owns all input of the plan, so another thread
+//! can carry it out while the director continues.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;

@@ -24,9 +24,9 @@ pub enum Output {
     /// Compute the plan ([`Change::plan`]), apply its tables to the engine, and return the result
     /// as [`super::Input::Applied`]. No other `Apply` follows before the answer.
     Apply(Box<Change>),
-    /// Servers or service addresses are gone: end their remaining sessions, add up and clear the
-    /// counters of these slots, and return [`super::Input::Released`] for each. Comes before the
-    /// next [`Output::Apply`], so tables do not change meanwhile.
+    /// Servers or service addresses are gone. End their remaining sessions, add up and clear the
+    /// counters of these slots, and return [`super::Input::Released`] for each slot. This order
+    /// comes before the next [`Output::Apply`], so tables do not change meanwhile.
     Forget {
         /// Tables in force before.
         before: Arc<Tables>,
@@ -90,7 +90,7 @@ pub enum Output {
 pub struct Probe {
     pub server: ServerName,
     pub target: Target,
-    /// True if connections are handed over, so that the prober makes the handshake itself.
+    /// True if connections are handed off, so that the prober makes the handshake itself.
     pub handed_over: bool,
     /// Kind and timeout of the probe.
     pub settings: HealthCheck,
@@ -126,8 +126,8 @@ pub enum ProbePath {
         /// The server's own address, for ARP probes; unknown for a discovered server.
         server: Option<IpAddr>,
     },
-    /// Encapsulated, as clients' packets in a tunnel. Replies come without encapsulation, on any
-    /// interface.
+    /// Send through a tunnel, encapsulated like clients' packets. Replies come without
+    /// encapsulation, on any interface.
     Tunnel {
         /// Link and MAC address of the server or the next router.
         hop: Adjacency,

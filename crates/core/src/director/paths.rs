@@ -29,7 +29,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the surroundings of the servers, with the known paths to those behind routers.
+    /// Returns the local network, with the known paths to servers behind routers.
     pub(super) fn surroundings(
         &self,
         farm: &Farm,
@@ -81,8 +81,8 @@ pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
 }
 
-/// Reason why this host, as a server of a `nat` service, can't answer clients. Its own stack's
-/// packets are not translated, so it must answer from the service address and port itself.
+/// Reason why this host can't answer clients as a server of a `nat` service. Packets of its own
+/// stack are not translated, so it must answer from the service's address and port.
 pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
     if !service.method.translates() {
         return None;
@@ -121,7 +121,8 @@ impl Director {
         }
     }
 
-    /// Stores a router's path MTU report, if it is about a known server. It expires.
+    /// Stores a path MTU that a router reported, for 10 minutes. Reports about unknown servers are
+    /// ignored.
     pub(super) fn path_mtu(&mut self, from: IpAddr, to: IpAddr, mtu: u16, now_ms: u64) {
         if !routed(&self.farm).contains(&to) || !self.network.is_local(from) {
             return;

@@ -31,7 +31,7 @@ pub(super) struct DesiredServer {
 }
 
 impl Pools {
-    /// Follows the services of a reloaded farm; state of remaining servers is kept.
+    /// Applies the services of a reloaded farm. Remaining servers keep their state.
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
@@ -51,7 +51,7 @@ impl Pools {
         }
     }
 
-    /// Follows the servers of a service, sorted by name. Servers added to a farm in force are new
+    /// Applies the servers of a service, sorted by name. Servers added to a farm in force are new
     /// and start slowly.
     pub(super) fn follow(
         &mut self,
@@ -101,7 +101,6 @@ impl Pools {
         self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the checks due now.
     pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
@@ -115,7 +114,6 @@ impl Pools {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }
 
-    /// True while the server is ejected.
     pub(super) fn is_ejected(&self, name: &ServerName, now_ms: u64) -> bool {
         self.server(name).is_some_and(|server| server.health().is_ejected(now_ms))
     }

@@ -1,4 +1,4 @@
-//! Schedules probes, and finds the way of each: the one that clients' packets take.
+//! Schedules probes, which take the same path as clients' packets.
 
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
@@ -12,7 +12,8 @@ use crate::pool::health::Failure;
 use crate::pool::{Effect, Fact, HealthKind, ServerChange, ServerEvent};
 
 impl Director {
-    /// Starts the probes and report queries that are due, and applies changes by time alone.
+    /// Starts the probes and report queries that are due, and applies changes that depend on time
+    /// alone.
     pub(super) fn look_after(&mut self, now_ms: u64) {
         for (server, due) in self.pools.poll(now_ms) {
             if due.query {
@@ -85,7 +86,7 @@ impl Director {
         })
     }
 
-    /// Returns the way of a probe to a server, the same that clients' packets take.
+    /// Returns the way of a probe to a server: the path of clients' packets.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<ProbePath> {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
@@ -98,8 +99,8 @@ impl Director {
             return Some(way);
         }
         if member.local {
-            // The local host as a server answers on the service address if it has it, else on its
-            // own address.
+            // The local host as a server answers from the service address if it has that address,
+            // else from its own address.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
             return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
         }
@@ -116,9 +117,9 @@ impl Director {
             let encapsulation = service.encapsulation;
             return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
-        // A server replies to the director's own address; if the interface has none, any address is
-        // reached by routing. ARP probes resolve the server's own address, which may be of the
-        // other family.
+        // A server replies to an address of this host on the server's link. If the interface has
+        // none, routing leads to any other address. An ARP probe resolves the server's own address,
+        // whose family may differ from the service's.
         let by_arp = service.health.kind == HealthKind::Arp;
         let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);

@@ -25,8 +25,8 @@ pub struct ServiceReadiness {
 
 impl Snapshot {
     /// Returns the readiness of services and groups. A service is ready if the tables in force have
-    /// a working server that takes new sessions; failed or refusing servers that serve for want of
-    /// others do not count.
+    /// a working server that takes new sessions. Servers that serve although they failed or refuse
+    /// do not count.
     pub fn readiness(&self) -> Vec<ServiceReadiness> {
         let services = self.farm.services.iter().zip(&*self.services).map(|(service, shown)| {
             let servers = shown.servers.iter().map(|server| SeenServer {

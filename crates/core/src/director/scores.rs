@@ -16,9 +16,9 @@ const COMPARES_MS: u64 = 1_000;
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
-    /// Scores that the data plane has, by slot. Those set by an earlier director are unknown.
+    /// Scores in the data plane, by slot. Scores set by an earlier director are unknown.
     reported: BTreeMap<u16, Score>,
-    /// Limits of active sessions that the data plane has, by slot.
+    /// Limits of active sessions in the data plane, by slot.
     limits: BTreeMap<u16, u32>,
     /// Time of the next comparison in milliseconds; `u64::MAX` if no service needs one.
     pub(super) compare_at_ms: u64,
@@ -55,8 +55,8 @@ impl Director {
         self.compare(now_ms);
     }
 
-    /// Computes the scores by the services' policies. With new tables, servers without a policy by
-    /// load get score 0.
+    /// Computes the scores by the services' policies. Servers whose policy doesn't use load get
+    /// score 0.
     pub(super) fn compare(&mut self, now_ms: u64) {
         let mut wanted: BTreeMap<u16, Score> =
             self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();
@@ -81,7 +81,7 @@ impl Director {
         }
         let reported = &self.scores.reported;
         let is_news = |(slot, score): &(&u16, &Score)| reported.get(slot) != Some(score);
-        // A score set while its server was being removed may have arrived after the removal.
+        // A score may have reached the data plane after its server was removed: reset it.
         let gone =
             reported.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
         let gone = gone.map(|(slot, _)| (*slot, Score::default()));

@@ -56,7 +56,7 @@ pub struct Snapshot {
 /// The results of reloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
-    /// True while a reload waits for the engine. The snapshot is that of the farm before.
+    /// True while a reload waits for the engine. The snapshot still shows the previous farm.
     pub pending: bool,
     /// Number of reloads put in force.
     pub done: u64,
@@ -154,7 +154,7 @@ impl Director {
     }
 
     /// Replaces the snapshot if something has changed and no change is in progress. `members` are
-    /// those of all services; `None` for the current ones.
+    /// the members of all services; `None` stands for the current ones.
     pub(super) fn show(&mut self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) {
         if self.applying.is_some() {
             if self.is_reloading() && !self.snapshot.reloads.pending {

@@ -1,5 +1,4 @@
-//! Events of servers, services and links besides those of their state machines: servers without MAC
-//! address or next hop, and services without servers.
+//! Events about missing servers, services without servers, and links.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -10,8 +9,8 @@ use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
-/// Number of checks, one a second, before an unresolved server is reported: first answers take a
-/// moment.
+/// Number of checks, one a second, before a server without a MAC address is reported. First replies
+/// take a moment.
 const LOOKS: u32 = 3;
 /// Interval of the checks, in milliseconds.
 const LOOK_MS: u64 = 1_000;

@@ -57,8 +57,8 @@ struct AddressSet {
     addresses: Box<[Address]>,
     /// With [`Selection::RoundRobin`]: a lap of turns, as indexes of addresses.
     round: Box<[u16]>,
-    /// Current turn. Each IP version has its own: a client that queries both types would otherwise
-    /// get every other address only.
+    /// Current turn. IPv4 and IPv6 have separate turns. With a common turn, a client that queries
+    /// both types would only get every other address.
     turn: AtomicU64,
 }
 
@@ -72,7 +72,6 @@ pub struct AddressPool {
     pub(super) all_down: bool,
 }
 
-/// Network of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientNetwork {
     pub(super) network: IpAddr,
@@ -178,8 +177,8 @@ impl AddressPool {
     }
 }
 
-/// Selections. Each fills in indexes of different addresses, first choice first, and returns their
-/// number.
+/// Selections. Each method fills in indexes of different addresses, first choice first, and returns
+/// their number.
 impl AddressSet {
     fn new(addresses: Vec<Address>, draw: Selection, turn: u64) -> AddressSet {
         let weighted = || -> Vec<Weighted> {

@@ -37,8 +37,8 @@ const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
 /// TSIG error: unknown key (RFC 8945, section 3).
 const BADKEY: u16 = 17;
-/// Beyond the limit of all networks together, one query in this many gets a truncated answer;
-/// others get none.
+/// If the limit of all networks together is exceeded, one query in this many gets a truncated
+/// answer. The others get no answer.
 const SLIP: u64 = 2;
 
 /// All zones and balanced names, with settings of answers.
@@ -104,7 +104,7 @@ struct ResponseContext {
 }
 
 impl Catalog {
-    /// Returns a catalog of these zones, whose balanced names are indexes of `balanced`.
+    /// Returns a catalog of these zones. Balanced names in the zones refer to `balanced` by index.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
         balanced: impl IntoIterator<Item = Arc<AddressPool>>,
@@ -450,7 +450,6 @@ fn refuse_key(
     writer.record(limit, RecordSection::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
 }
 
-/// Writes the addresses of a balanced name.
 fn write_addresses(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -532,7 +531,8 @@ impl Hint {
         }
     }
 
-    /// Empty without addresses, since a parameter without an address is malformed.
+    /// Returns the parameter. Empty without addresses, since a parameter without an address is
+    /// malformed.
     fn bytes(&self) -> &[u8] {
         let len = if self.len > 4 { self.len } else { 0 };
         self.bytes.get(..len).unwrap_or_default()

@@ -79,7 +79,7 @@ fn hash(key: Seed, client: IpAddr, of_client: &[u8], head: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// RFC 9018, appendix A: the secret, the client, its own cookie, the time, and the server's.
+    /// RFC 9018, appendix A: secret, client address, client cookie, time, and server cookie.
     const VECTORS: [(u128, &str, u64, u32, u128); 3] = [
         (
             0xe5e9_73e5_a6b2_a43f_48e7_dc84_9e37_bfcf,

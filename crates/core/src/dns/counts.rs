@@ -22,12 +22,12 @@ impl AddressCounts {
         self.given.load(Relaxed)
     }
 
-    /// Stores the last results of its probes.
+    /// Stores the last probe results of the address.
     pub(crate) fn set_checks(&self, checks: CheckHistory) {
         self.checks.store(checks.to_bits(), Relaxed);
     }
 
-    /// Last results of its probes, if the server is listed for the name; otherwise empty.
+    /// Last probe results of the address, if its server is listed for the name; otherwise empty.
     pub fn checks(&self) -> CheckHistory {
         CheckHistory::from_bits(self.checks.load(Relaxed))
     }

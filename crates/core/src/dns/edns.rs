@@ -61,7 +61,6 @@ impl EdnsOptions {
         self.push_option(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
     }
 
-    /// Options in wire format.
     pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }

@@ -87,7 +87,8 @@ pub struct FileRanks {
 pub struct RanksChange {
     /// True if answers change.
     pub is_news: bool,
-    /// New error, or `None` within if the file is valid again; `None` if nothing changed.
+    /// `Some(Some(error))` for a new error, `Some(None)` if the file is valid again, `None` if
+    /// nothing changed.
     pub turned: Option<Option<BadRanks>>,
 }
 

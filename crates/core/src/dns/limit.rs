@@ -1,6 +1,6 @@
-//! Response rate limiting, for clients without a valid cookie: their source address may be forged,
-//! and its owner would get unwanted answers. Each network has a limit, and all networks together
-//! have one, since a flood may forge addresses of any number of networks.
+//! Response rate limiting for clients without a valid cookie. Their source address may be forged,
+//! and its owner would get unwanted answers. Each network has a limit. All networks together have
+//! another one, since a flood may forge addresses of any number of networks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Limit {
 /// Limit that a client exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitExceeded {
-    /// Limit of its network.
+    /// Limit of the client's network.
     Network,
     /// Limit of all networks together.
     Total,
@@ -150,7 +150,7 @@ mod tests {
             for per_second in [1, 30, 1_500, 1_000_000] {
                 let total = SharedBudget::default();
                 assert_eq!(spend_many(&total, per_second, at(0), per_second + 10), per_second);
-                // A clock that is looked at more often than an answer comes loses none.
+                // Updates that gain less than one answer don't lose this fraction.
                 let later: u32 =
                     (1..=3_000).map(|ms| spend_many(&total, per_second, at(ms), per_second / 900 + 1)).sum();
                 assert!((3 * per_second - 1..=3 * per_second).contains(&later), "{per_second}: {later}");

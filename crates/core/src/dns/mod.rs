@@ -1,9 +1,9 @@
-//! DNS server: takes the bytes of a query and writes those of the answer (RFC 1034, RFC 1035, RFC
-//! 2308, RFC 4592, RFC 6891).
+//! DNS server: decodes queries and encodes answers (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC
+//! 6891).
 //!
 //! A [`Zone`] is parsed data. An [`AddressPool`] is a name whose addresses depend on the state of
-//! servers. A [`Catalog`] holds all zones and pools at one time. It is immutable except for
-//! counters and turns, so many threads answer from it at once; an answer allocates nothing.
+//! servers. A [`Catalog`] contains all zones and pools at one time. It is immutable except for
+//! counters and turns, so many threads answer from it at once. An answer allocates no memory.
 //!
 //! Sequence of calls: first zones and pools, then [`Catalog::new`] once, then [`Catalog::answer`]
 //! for each query; when pools change, [`Catalog::with`] makes the next catalog.

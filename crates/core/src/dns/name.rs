@@ -30,8 +30,8 @@ pub enum NameError {
 }
 
 impl Name {
-    /// Parses a name with or without the final dot: labels of any printable characters, as in
-    /// reverse zones and wildcards (RFC 2317, RFC 4592), and other bytes escaped by a backslash
+    /// Parses a name with or without the final dot. Labels may have any printable characters, as in
+    /// reverse zones and wildcards (RFC 2317, RFC 4592). Other bytes are escaped by a backslash
     /// (RFC 1035, section 5.1).
     ///
     /// # Errors

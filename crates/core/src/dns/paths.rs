@@ -49,8 +49,8 @@ pub struct PathOrder {
 pub struct PathChange {
     /// True if the known bandwidth changed.
     pub is_news: bool,
-    /// First failure with its reason, or `None` within for the first success afterwards; `None` if
-    /// nothing changed.
+    /// `Some(Some(reason))` for the first failure, `Some(None)` for the first success afterwards,
+    /// `None` if nothing changed.
     pub turned: Option<Option<String>>,
 }
 

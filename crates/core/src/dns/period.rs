@@ -20,8 +20,8 @@ impl Period {
         Period(Box::new([(0, ms)]))
     }
 
-    /// Returns the period at a second of the day, in milliseconds. Before the first step that of
-    /// the last step counts.
+    /// Returns the period at a second of the day, in milliseconds. Before the first step, the last
+    /// step of the previous day is still valid.
     pub fn ms_at(&self, second: u32) -> u64 {
         let since = self.0.iter().rev().find(|(from, _)| *from <= second);
         since.or(self.0.last()).map_or(0, |(_, ms)| *ms)

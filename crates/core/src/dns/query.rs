@@ -70,7 +70,6 @@ pub(super) struct Subnet {
     pub(super) prefix_len: u8,
 }
 
-/// Header of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) id: u16,

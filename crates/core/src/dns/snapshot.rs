@@ -82,26 +82,27 @@ impl AddressSnapshot {
         self.load.as_ref()?.age_ms
     }
 
-    /// Age of the path probe's result in milliseconds, if it counts.
+    /// Age of the path probe's result in milliseconds, if the report includes it.
     pub fn probed_ms(&self) -> Option<u64> {
         self.load.as_ref()?.probed_ms
     }
 
-    /// True if the address is answered while other servers work.
+    /// True if answers contain the address while other servers work.
     pub fn is_given(&self) -> bool {
         self.state == ServerState::Up && self.share > 0
     }
 }
 
 impl NameSnapshot {
-    /// Returns the answered addresses of the same IP version, which is queried separately.
+    /// Returns the addresses in answers of the same IP version. Each version has queries of its
+    /// own.
     fn other_addresses(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
         let is_ipv4 = shown.address.is_ipv4();
         self.addresses.iter().filter(move |one| one.is_given() && one.address.is_ipv4() == is_ipv4)
     }
 
-    /// Rank: 1 is the address that is answered first or most often. `None` if the address is not
-    /// answered.
+    /// Rank: 1 is the address that is answered first or most often. `None` if no answer contains
+    /// the address.
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
             Selection::Failover => {

@@ -1,7 +1,7 @@
 //! Service bindings (RFC 9460): address hints of HTTPS and SVCB records.
 //!
 //! Clients that use hints connect without waiting for an A record. Hints from a file could lead to
-//! failed servers, so a record for the balanced name itself gets hints with the same addresses as A
+//! failed servers. So a record for the balanced name itself gets hints with the addresses of its A
 //! and AAAA records.
 
 /// Parameters that are replaced (RFC 9460, section 14.3.2).

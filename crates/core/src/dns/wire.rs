@@ -376,7 +376,7 @@ impl WrittenNames {
             let place =
                 self.places.get_mut(self.count).filter(|_| behind < new && at + behind <= POINTER_MAX);
             let Some(place) = place else { return };
-            // Both fit, as checked above and by the parser of the name.
+            // Offset and length fit, as checked above and by the parser of the name.
             *place = ((at + behind) as u16, rest.len() as u8);
             self.count += 1;
         }
@@ -395,8 +395,8 @@ impl WrittenNames {
     }
 }
 
-/// True if the message has this name at an offset, with the same letter case. Pointers were written
-/// here, and lead backwards.
+/// True if the message has this name at an offset, with the same letter case. All pointers come
+/// from this writer, so they lead backwards.
 fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
     for rest in parents(name) {
         let Some(label) = rest.first().and_then(|len| rest.get(..=usize::from(*len))) else { return false };

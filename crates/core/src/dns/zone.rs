@@ -50,32 +50,32 @@ pub enum RecordError {
     /// The zone has no SOA record.
     #[error("zone {0} has no SOA record")]
     NoSoa(Name),
-    /// A second SOA record, or one at another name.
+    /// The zone has a second SOA record, or an SOA record at another name.
     #[error("there is a second SOA record at {0}; a zone has one, at its own name")]
     SecondSoa(Name),
     /// The zone has no NS record at its own name.
     #[error("zone {0} has no NS record at its own name")]
     NoNs(Name),
-    /// Other records beside a CNAME (RFC 1034, section 3.6.2).
+    /// A name has other records besides a CNAME (RFC 1034, section 3.6.2).
     #[error("{0} has a CNAME record and others beside it")]
     OtherDataAtCname(Name),
-    /// DNAME, which is not supported.
+    /// The zone has a DNAME record, which is not supported.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
-    /// The set exceeds the maximum message size.
+    /// A set exceeds the maximum message size.
     #[error(
         "the records of type {1} at {0} need {2} bytes in an answer, and a DNS message has at most 65535: have fewer of them"
     )]
     TooLarge(Name, u16, usize),
-    /// DNSSEC records, which are not supported.
+    /// The zone has DNSSEC records, which are not supported.
     #[error(
         "{0} has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed"
     )]
     Signed(Name),
-    /// Addresses in the file at a balanced name.
+    /// The zone file has addresses of a balanced name.
     #[error("{0} has addresses in the zone file and is balanced as well")]
     Addresses(Name),
-    /// A balanced name below a delegation.
+    /// A balanced name is below a delegation.
     #[error("{0} belongs to {1}, which the zone file delegates")]
     Delegated(Name, Name),
 }
@@ -245,8 +245,8 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// Returns the node with the addresses of a server, whose name is in lower case: at its name,
-    /// even below a delegation, or at a wildcard.
+    /// Returns the node with the addresses of a name server, whose name is in lower case. The node
+    /// is at this name, even below a delegation, or at a wildcard.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;

@@ -1,4 +1,4 @@
-//! A plain service for tests and simulations, which set only what they are about.
+//! A plain service for tests and simulations, which set only the fields that they need.
 //!
 //! These are not the defaults of a file, which the product defines.
 

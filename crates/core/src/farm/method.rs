@@ -26,7 +26,7 @@ pub struct Properties {
     pub routes: bool,
     /// Path that replies take.
     pub replies: Replies,
-    /// Way to find a server.
+    /// How a server is found.
     pub found: ServerLookup,
     /// Role of the agent on servers.
     pub agent: AgentRequirement,
@@ -34,7 +34,7 @@ pub struct Properties {
     pub every_host: bool,
 }
 
-/// Form of a packet on its way to a server.
+/// Form of a packet between the director and a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketForm {
     /// Unchanged, in a frame for the server.
@@ -53,7 +53,7 @@ pub enum Replies {
     ThroughDirector,
 }
 
-/// Way to find a server.
+/// How a server is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerLookup {
     /// By ARP or neighbour discovery on the link. With `every-host` hosts are found by routes

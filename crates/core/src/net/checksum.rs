@@ -4,15 +4,15 @@ use core::net::IpAddr;
 
 use crate::net::wire::Octets;
 
-/// Adds bytes to a sum that is not yet folded. Only the last call may have an odd number of them.
+/// Adds bytes to a sum of 16-bit words. Only the last call may have an odd number of bytes.
 pub fn add(sum: u32, bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let sum = pairs.iter().fold(sum, |sum, pair| fold(sum + u32::from(u16::from_be_bytes(*pair))));
     rest.first().map_or(sum, |last| fold(sum + (u32::from(*last) << 8)))
 }
 
-/// The sum of the pseudo-header of a transport of `len` bytes (RFC 9293, section 3.1; RFC 8200,
-/// section 8.1).
+/// Returns the sum of the pseudo-header of a transport of `len` bytes (RFC 9293, section 3.1; RFC
+/// 8200, section 8.1).
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u32 {
     let sum = [src, dst].iter().fold(0, |sum, address| add(sum, Octets::of(*address).bytes()));
     add(add(sum, &[0, protocol]), &(len as u32).to_be_bytes())
@@ -27,22 +27,22 @@ const fn fold(sum: u32) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// The change of the bytes that a checksum covers, as a sum to be added.
+/// Change of the bytes that a checksum covers, as a sum to add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumDelta(u32);
 
 impl ChecksumDelta {
-    /// `old` became `new`; of equal, even lengths.
+    /// Returns the change from `old` to `new`, which have the same even length.
     pub fn of(old: &[u8], new: &[u8]) -> ChecksumDelta {
         ChecksumDelta::default().and(old, new)
     }
 
-    /// And `old` became `new`.
+    /// Adds the change from `old` to `new`.
     #[must_use]
     pub fn and(self, old: &[u8], new: &[u8]) -> ChecksumDelta {
         debug_assert!(old.len() == new.len() && old.len().is_multiple_of(2), "words become words");
         let removed = old.as_chunks::<2>().0.iter().fold(self.0, |sum, word| {
-            // RFC 1624: adding the complement takes a word away.
+            // RFC 1624: adding the complement subtracts a word.
             fold(sum + u32::from(!u16::from_be_bytes(*word)))
         });
         ChecksumDelta(add(removed, new))
@@ -53,7 +53,7 @@ impl ChecksumDelta {
         ChecksumDelta(fold(self.0 + other.0))
     }
 
-    /// A checksum after this change (RFC 1624, equation 3).
+    /// Returns a checksum after this change (RFC 1624, equation 3).
     pub fn applied(self, checksum: u16) -> u16 {
         finish(u32::from(!checksum) + self.0)
     }
@@ -89,8 +89,8 @@ mod tests {
             after[2 * at..2 * at + 16].copy_from_slice(&new);
             let changed = ChecksumDelta::of(&before[2 * at..2 * at + 16], &new);
             let (old, whole) = (finish(add(0, &before)), finish(add(0, &after)));
-            // Of the two zeros, a sum of something that is not all zeros has one, a change may have
-            // the other.
+            // Zero has two representations. The sum of data that is not all zeros has one of them,
+            // an updated sum may have the other.
             let applied = changed.applied(old);
             prop_assert!(applied == whole || (applied ^ whole) == 0xffff);
             let sum = changed.applied_to_sum(!old);

@@ -7,19 +7,19 @@ use zerocopy::FromBytes;
 
 use crate::net::wire::{FragmentHeader, protocol};
 
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options, in bytes.
 pub const IPV4_LEN: usize = 20;
-/// Bytes of the fixed IPv6 header.
+/// Length of the fixed IPv6 header, in bytes.
 pub const IPV6_LEN: usize = 40;
-/// The most extension headers that are looked behind. Each should occur once at most (RFC 8200,
-/// section 4.1).
+/// Maximum number of extension headers before the transport. Each kind should occur only once (RFC
+/// 8200, section 4.1).
 const EXTENSIONS_MAX: usize = 6;
-/// Bytes that every extension header has.
+/// Minimum length of an extension header, in bytes.
 const EXTENSION_LEN: usize = 8;
-/// Bytes that a packet can have in all (RFC 791, section 3.1).
+/// Maximum length of a packet, in bytes (RFC 791, section 3.1).
 const PACKET_MAX: usize = 65_535;
 
-/// True if the source address can't be a client's (RFC 1812, section 5.3.7; RFC 4291, sections
+/// True if no client can have this source address (RFC 1812, section 5.3.7; RFC 4291, sections
 /// 2.5.2, 2.5.3, 2.5.5 and 2.7): this network, loopback, IPv4-mapped, multicast and above, or the
 /// service itself.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
@@ -33,17 +33,17 @@ pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
 /// Reason why the headers before the transport are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// For another layer or another host, or a protocol that no service has.
+    /// The packet is for another host: its routing header has segments left.
     Foreign,
     /// The packet ends within an extension header.
     Truncated,
     /// Too many extension headers, in wrong order, or forbidden ones.
     Extensions,
-    /// A fragment's length or place can't be.
+    /// The length or the offset of the fragment is impossible.
     Length,
 }
 
-/// A part of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// A fragment of a packet (RFC 791, section 3.2; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Identification among packets of the same source, destination and protocol.
@@ -57,10 +57,10 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// The fragment of `len` bytes; `None` if it is the whole packet (RFC 6946).
+    /// Returns the fragment of `len` bytes at `offset`; `None` for a whole packet (RFC 6946).
     ///
     /// # Errors
-    /// [`Fault::Length`].
+    /// [`Fault::Length`] if length or offset are impossible.
     pub fn read(id: u32, offset: u16, more: bool, len: usize) -> Result<Option<Fragment>, Fault> {
         if offset == 0 && !more {
             return Ok(None);
@@ -73,10 +73,10 @@ impl Fragment {
     }
 }
 
-/// The part behind the extension headers.
+/// The transport after the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer {
-    /// As IANA numbers it.
+    /// IANA protocol number of the transport.
     pub protocol: u8,
     /// Offset of the transport from the end of the fixed header. It may exceed the packet.
     pub offset: usize,
@@ -122,11 +122,12 @@ pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
                     return Ok(UpperLayer { protocol: following, offset, fragment: seen });
                 }
             }
-            // Type 0 is forbidden, since it allowed loops (RFC 5095); with segments left, the
-            // packet's destination isn't the final one.
+            // Type 0 is forbidden, since it allows loops (RFC 5095). With segments left, the
+            // packet's destination is not the final one.
             protocol::ROUTING if kind == 0 => return Err(Fault::Extensions),
             protocol::ROUTING if left != 0 => return Err(Fault::Foreign),
-            // In units of four bytes, and in IPv6 of eight in all (RFC 4302, section 2.2).
+            // The length is in units of four bytes. In IPv6 the header's length must be a multiple
+            // of eight (RFC 4302, section 2.2).
             protocol::AUTHENTICATION if len < 2 || len % 2 != 0 => return Err(Fault::Extensions),
             protocol::AUTHENTICATION => offset += (usize::from(len) + 2) * 4,
             _ => offset += (usize::from(len) + 1) * 8,

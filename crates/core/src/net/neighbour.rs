@@ -11,28 +11,28 @@ use crate::net::checksum;
 use crate::net::wire::icmpv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use crate::net::wire::{ETHERNET_LEN, ETHERTYPE_IPV6, Ethernet, Icmp, Ipv6, Mac, Neighbour, protocol};
 
-/// Hop limit of every message: routers can't forward one with this limit intact (RFC 4861, section
-/// 3.1).
+/// Hop limit of every message. Routers decrement it, so a message with this limit comes from the
+/// same link (RFC 4861, section 3.1).
 pub const HOP_LIMIT: u8 = 255;
 
-/// The advertisement answers a solicitation (RFC 4861, section 4.4).
+/// Solicited flag: the advertisement answers a solicitation (RFC 4861, section 4.4).
 const SOLICITED: u32 = 1 << 30;
-/// The override flag: a known address is to be replaced.
+/// Override flag: the advertisement replaces a known MAC address.
 const OVERRIDE: u32 = 1 << 29;
-/// Option: the sender's MAC (RFC 4861, section 4.6.1).
+/// Option with the sender's MAC address (RFC 4861, section 4.6.1).
 const SOURCE_LINK_ADDRESS: u8 = 1;
-/// Option: the target's MAC.
+/// Option with the target's MAC address.
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// All nodes of the link (RFC 4291, section 2.7.1).
+/// Multicast address of all nodes on the link (RFC 4291, section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Solicited-node multicast address (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast address (RFC 4291, section 2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
 }
 
-/// The MAC address of a group (RFC 2464, section 7).
+/// Returns the MAC address of a multicast group (RFC 2464, section 7).
 pub const fn group_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])
@@ -95,7 +95,7 @@ impl Advertisement {
     /// Reads an untagged Ethernet frame; `None` if it isn't a neighbour advertisement.
     ///
     /// # Errors
-    /// When it is one that must be ignored.
+    /// The advertisement is invalid and must be ignored.
     pub fn read(frame: &[u8]) -> Result<Option<Advertisement>, Malformed> {
         let header = frame.get(ETHERNET_LEN..).and_then(|packet| Ipv6::ref_from_prefix(packet).ok());
         let Some((header, body)) = header else {
@@ -122,7 +122,7 @@ impl Advertisement {
     }
 }
 
-/// The target's MAC, if the options have it.
+/// Returns the target's MAC address, if the options have it.
 fn target_mac(mut options: &[u8]) -> Result<Option<Mac>, Malformed> {
     let mut found = None;
     while let [kind, units, ..] = *options {
@@ -138,8 +138,8 @@ fn target_mac(mut options: &[u8]) -> Result<Option<Mac>, Malformed> {
     if options.is_empty() { Ok(found) } else { Err(Malformed) }
 }
 
-/// The checksum, over pseudo-header and message (RFC 8200, section 8.1); 0 where the message has
-/// the right one.
+/// Returns the checksum of pseudo-header and message (RFC 8200, section 8.1); 0 if the message has
+/// a correct checksum.
 fn icmp_checksum(header: &Ipv6, body: &[u8]) -> u16 {
     let len = (body.len() as u32).to_be_bytes();
     let pseudo = [&header.src[..], &header.dst, &len, &[0, 0, 0, protocol::ICMPV6]];
@@ -154,7 +154,7 @@ mod tests {
     const TARGET: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0x12ab, 0xcdef);
     const HEAD: usize = ETHERNET_LEN + size_of::<Ipv6>();
 
-    /// The frame with a byte changed, its checksum right again if that is asked for.
+    /// Returns the frame with one byte changed. With `summed` the checksum is correct again.
     fn changed(frame: &[u8], at: usize, byte: u8, summed: bool) -> Vec<u8> {
         let mut frame = frame.to_vec();
         frame[at] = byte;
@@ -186,7 +186,8 @@ mod tests {
         let header = Ipv6::read_from_bytes(&frame[ETHERNET_LEN..HEAD]).unwrap();
         assert_eq!(icmp_checksum(&header, &frame[HEAD..]), 0);
         assert_eq!(Advertisement::read(&frame), Ok(None));
-        // A host without an address can't be answered by its MAC (RFC 4861, section 4.3).
+        // Without a source address, the solicitation has no option with the own MAC address (RFC
+        // 4861, section 4.3).
         assert_eq!(solicitation(OWN, Ipv6Addr::UNSPECIFIED, TARGET).len(), 78);
     }
 
@@ -210,7 +211,7 @@ mod tests {
             changed(&frame, ETHERNET_LEN + 7, 254, false),
             changed(&frame, HEAD + 1, 1, true),
             changed(&frame, HEAD + 2, frame[HEAD + 2] ^ 1, false),
-            // Solicited, but to a group.
+            // Solicited flag, but the destination is a group.
             changed(&frame, HEAD + 4, 0x60, true),
             changed(&frame, HEAD + 8, 0xff, true),
             // Options: no length, longer than the message, cut short.
@@ -221,7 +222,7 @@ mod tests {
         for frame in malformed {
             assert_eq!(Advertisement::read(&frame), Err(Malformed), "{frame:02x?}");
         }
-        // An option without meaning here.
+        // An unknown option.
         let unknown = changed(&frame, HEAD + 24, 14, true);
         assert_eq!(Advertisement::read(&unknown), Ok(Some(Advertisement { target: TARGET, mac: None })));
     }

@@ -1,4 +1,4 @@
-//! A packet in its buffer, with room before it for a longer header.
+//! A packet in its buffer, with headroom for a longer header.
 
 use crate::net::wire::{ETHERNET_LEN, Mac};
 
@@ -6,14 +6,14 @@ use crate::net::wire::{ETHERNET_LEN, Mac};
 /// and the headers of an ICMP error about the packet.
 pub const HEADROOM: usize = 64;
 
-/// The state of a packet's transport checksum.
+/// State of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
     /// Complete checksum, correct or not.
     #[default]
     Whole,
-    /// The sum of the pseudo-header only: the hardware was to finish it and didn't (a host on this
-    /// machine).
+    /// Sum of the pseudo-header only. The sender, a host on this machine, left the rest to hardware
+    /// that did not compute it.
     Partial,
 }
 
@@ -23,16 +23,16 @@ pub struct Packet<'a> {
     buffer: &'a mut [u8],
     start: usize,
     end: usize,
-    /// The interface it came in by.
+    /// Index of the interface that received the frame.
     pub ingress: u32,
-    /// The state of its transport checksum.
+    /// State of the transport checksum.
     pub checksum: Checksum,
     /// Payload per packet in bytes, if the frame is a GSO packet that the kernel will segment.
     pub segment_len: Option<u16>,
 }
 
 impl<'a> Packet<'a> {
-    /// A frame that stands in `buffer` behind `headroom` bytes of room.
+    /// Returns the packet whose frame begins after `headroom` bytes of `buffer`.
     pub fn new(buffer: &'a mut [u8], headroom: usize, ingress: u32) -> Self {
         let end = buffer.len();
         Packet {
@@ -45,12 +45,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The frame as it stands.
+    /// The frame, from the Ethernet header on.
     pub fn frame(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The frame, to be changed.
+    /// The frame, mutable.
     pub fn frame_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.end]
     }
@@ -65,10 +65,10 @@ impl<'a> Packet<'a> {
         self.start + l3 >= outer_len + link_len
     }
 
-    /// Makes room for `outer_len` bytes before the layer-three header at `l3`, and puts a link
-    /// header of `link_len` bytes before that: the old one's first bytes (addresses, and tags where
-    /// there are any) with `ethertype` at its end. Returns false, and changes nothing, where there
-    /// is no room.
+    /// Makes room for `outer_len` bytes before the layer-three header at offset `l3`, and a link
+    /// header of `link_len` bytes before that. The link header gets the first bytes of the old one
+    /// (addresses, and VLAN tags if there are any), and `ethertype` at its end. Returns false and
+    /// changes nothing if there is no room.
     #[must_use]
     pub fn relink(&mut self, l3: usize, outer_len: usize, link_len: usize, ethertype: u16) -> bool {
         if !self.has_headroom(l3, outer_len, link_len) || link_len < ETHERNET_LEN || l3 < ETHERNET_LEN {
@@ -82,8 +82,7 @@ impl<'a> Packet<'a> {
         true
     }
 
-    /// Cuts the frame's end off, or adds zeros there where the buffer has room; whether it now has
-    /// that length.
+    /// Shortens the frame to `len` bytes. Returns false if the frame is shorter than that.
     #[must_use]
     pub fn truncate(&mut self, len: usize) -> bool {
         let end = self.start + len;
@@ -93,7 +92,7 @@ impl<'a> Packet<'a> {
         end == self.end
     }
 
-    /// Another source MAC address.
+    /// Replaces the source MAC address.
     pub fn mark_source(&mut self, src: Mac) {
         if let Some(place) = self.frame_mut().get_mut(6..12) {
             place.copy_from_slice(&src.0);

@@ -1,14 +1,15 @@
-//! Networks as people write them: an address, or the beginning of one with its length in bits.
+//! Networks in text form: an address, or an address prefix with its length in bits.
 
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
-/// The networks that limits count as one client: an IPv4 /24, or an IPv6 /56.
+/// Prefix lengths of the networks that limits count as one client.
 const CLIENT_PREFIX4: u8 = 24;
 const CLIENT_PREFIX6: u8 = 56;
 
-/// The network that a client is counted with where addresses cost nothing.
+/// Returns the first address of the network that limits count as one client: a client may have many
+/// addresses.
 pub fn client_network(client: IpAddr) -> IpAddr {
     client_prefix(client).address()
 }
@@ -35,14 +36,14 @@ pub enum PrefixError {
     Address,
     #[error("the length of a prefix is a number of bits, of 32 at most in IPv4 and of 128 in IPv6")]
     Length,
-    /// Bits behind the prefix.
+    /// Bits after the prefix are set.
     #[error("there are bits of the address behind the prefix: {0} is meant, or another length")]
     Host(Prefix),
 }
 
 impl Prefix {
-    /// The network of so many bits that an address is in. A length beyond the address's is all of
-    /// it.
+    /// Returns the network of an address with this prefix length. Lengths beyond that of the
+    /// address count as its full length.
     pub fn of(address: IpAddr, len: u8) -> Prefix {
         let masked = |bits: u128, width: u8| {
             let behind = u32::from(width.saturating_sub(len));
@@ -59,7 +60,7 @@ impl Prefix {
         }
     }
 
-    /// The first of its addresses.
+    /// First address of the network.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -69,7 +70,7 @@ impl Prefix {
         self.len
     }
 
-    /// True if the network has this address; false for the other IP version.
+    /// True if the network contains this address. False for addresses of the other IP version.
     pub fn contains(&self, address: IpAddr) -> bool {
         Prefix::of(address, self.len) == *self && address.is_ipv4() == self.address.is_ipv4()
     }

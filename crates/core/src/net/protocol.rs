@@ -1,8 +1,8 @@
-//! The protocol of a service, and the encapsulation of its packets on their way to a server.
+//! Protocol of a service, and encapsulation of its packets on their way to a server.
 
 use core::fmt;
 
-/// A transport protocol a service can be reached by.
+/// Transport protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     Tcp,
@@ -10,7 +10,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The IANA protocol number, as in the IPv4 header.
+    /// IANA protocol number, as in the IPv4 header.
     pub const fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
@@ -18,7 +18,7 @@ impl Protocol {
         }
     }
 
-    /// The one with this number.
+    /// Returns the protocol with this number.
     pub const fn of_number(number: u8) -> Option<Protocol> {
         match number {
             6 => Some(Protocol::Tcp),
@@ -37,13 +37,13 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The encapsulation of a packet on its way to a server.
+/// Encapsulation of packets on their way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Encapsulation {
-    /// IP in IP, of either version in either (RFC 2003, RFC 2473, RFC 4213).
+    /// IP in IP, with IPv4 or IPv6 for either header (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
-    /// Generic UDP Encapsulation (draft-ietf-intarea-gue): its source port is the flow's own, so
-    /// that receive queues and equal-cost paths spread.
+    /// Generic UDP Encapsulation (draft-ietf-intarea-gue). Its source port depends on the flow, so
+    /// that receive queues and equal-cost paths share the load.
     Gue,
 }
 

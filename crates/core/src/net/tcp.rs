@@ -1,9 +1,9 @@
-//! A TCP header's length and options. Directors and servers read them alike; `bpf/net/tcp.h` is its
-//! copy in C.
+//! Length and options of a TCP header. Directors and servers use the same rules. `bpf/net/tcp.h` is
+//! the copy in C.
 
 use crate::net::wire::Tcp;
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options, in bytes.
 pub const TCP_LEN: usize = 20;
 
 impl Tcp {
@@ -15,16 +15,16 @@ impl Tcp {
 
 /// Kinds of options (RFC 9293, section 3.2; RFC 7323; RFC 2018).
 pub mod option {
-    /// Behind it is nothing but padding.
+    /// End of the options; only padding follows.
     pub const END: u8 = 0;
     /// Padding of one byte.
     pub const NOTHING: u8 = 1;
-    /// The largest segment that the sender takes.
+    /// Maximum segment size of the sender.
     pub const MSS: u8 = 2;
     pub const WINDOW_SCALE: u8 = 3;
-    /// The sender knows selective acknowledgments.
+    /// The sender supports selective acknowledgments.
     pub const SACK_PERMITTED: u8 = 4;
-    /// The sender's clock, and the other side's.
+    /// Timestamp of the sender, and the echoed timestamp of its peer.
     pub const TIMESTAMP: u8 = 8;
 }
 
@@ -50,12 +50,12 @@ pub fn options(bytes: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
     })
 }
 
-/// The options that matter to a handshake, or to a connection that moves.
+/// Options that matter for a handshake, or for a connection that moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// The largest segment that the sender takes, in bytes.
+    /// Maximum segment size of the sender, in bytes.
     pub mss: Option<u16>,
-    /// The sender's window scale.
+    /// Window scale of the sender.
     pub window_scale: Option<u8>,
     /// True if the sender supports selective acknowledgments.
     pub sack: bool,
@@ -66,8 +66,8 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Window scale of a sender that also supports selective acknowledgments: both are agreed on or
-    /// neither.
+    /// Window scale of a sender that also supports selective acknowledgments: directors negotiate
+    /// both or neither.
     pub(crate) fn scale_with_sack(&self) -> Option<u8> {
         self.window_scale.filter(|_| self.sack)
     }

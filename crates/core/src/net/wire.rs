@@ -24,7 +24,7 @@ pub const ETHERTYPE_QINQ: u16 = 0x88a8;
 pub const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" in [`Ipv4::fragment`].
 pub const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
-/// The fragment's offset in [`Ipv4::fragment`], in units of eight bytes.
+/// Fragment offset in [`Ipv4::fragment`], in units of eight bytes.
 pub const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// IANA protocol numbers of transports and extension headers.
@@ -32,11 +32,11 @@ pub mod protocol {
     /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
     pub const HOP_BY_HOP: u8 = 0;
     pub const ICMP: u8 = 1;
-    /// IPv4 inside (RFC 2003).
+    /// IPv4 packet inside an IP packet (RFC 2003).
     pub const IPV4: u8 = 4;
     pub const TCP: u8 = 6;
     pub const UDP: u8 = 17;
-    /// IPv6 inside (RFC 2473).
+    /// IPv6 packet inside an IP packet (RFC 2473).
     pub const IPV6: u8 = 41;
     /// IPv6 routing header (RFC 8200, section 4.4).
     pub const ROUTING: u8 = 43;
@@ -49,7 +49,7 @@ pub mod protocol {
     pub const DESTINATION_OPTIONS: u8 = 60;
 }
 
-/// The UDP port of Generic UDP Encapsulation, as IANA assigns it.
+/// UDP port of Generic UDP Encapsulation, assigned by IANA.
 pub const GUE_PORT: u16 = 6080;
 
 /// ICMP types (RFC 792).
@@ -57,7 +57,8 @@ pub mod icmp {
     /// Answer to an echo request.
     pub const ECHO_REPLY: u8 = 0;
     pub const UNREACHABLE: u8 = 3;
-    /// Code of [`UNREACHABLE`]: too long, and not to be fragmented (RFC 1191, section 4).
+    /// Code of [`UNREACHABLE`]: the packet is too long, and must not be fragmented (RFC 1191,
+    /// section 4).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     pub const ECHO: u8 = 8;
     pub const TIME_EXCEEDED: u8 = 11;
@@ -66,16 +67,16 @@ pub mod icmp {
 
 /// ICMPv6 types (RFC 4443; RFC 4861, section 4).
 pub mod icmpv6 {
-    /// Destination unreachable, the first of the errors.
+    /// Destination unreachable, the first type of the errors.
     pub const UNREACHABLE: u8 = 1;
     pub const TOO_BIG: u8 = 2;
-    /// Parameter problem, the last of the errors.
+    /// Parameter problem, the last type of the errors used here.
     pub const PARAMETER_PROBLEM: u8 = 4;
     pub const ECHO: u8 = 128;
     /// Answer to an echo request.
     pub const ECHO_REPLY: u8 = 129;
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// Neighbour advertisement: I have.
+    /// Announcement of a target's MAC address.
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 }
 
@@ -88,9 +89,9 @@ pub const TCP_ACK: u8 = 0x10;
 /// Urgent pointer field is significant.
 pub const TCP_URG: u8 = 0x20;
 
-/// Request for the MAC address of an IP address (RFC 826).
+/// ARP operation: request for the MAC address of an IP address (RFC 826).
 pub const ARP_REQUEST: u16 = 1;
-/// ARP operation: I have.
+/// ARP operation: reply with a MAC address.
 pub const ARP_REPLY: u16 = 2;
 
 /// Length of an Ethernet header without tags, in bytes.
@@ -157,7 +158,7 @@ impl FromStr for Mac {
         let mut parts = text.split([':', '-']);
         for byte in &mut mac {
             let part = parts.next().filter(|p| p.len() == 2).ok_or(MacError)?;
-            // from_str_radix would take a sign
+            // `from_str_radix` would accept a sign.
             if !part.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(MacError);
             }
@@ -173,7 +174,7 @@ impl FromStr for Mac {
 pub struct Ethernet {
     pub dst: Mac,
     pub src: Mac,
-    /// The protocol that follows.
+    /// Protocol of the payload.
     pub ethertype: U16,
 }
 
@@ -184,7 +185,7 @@ pub struct Ipv4 {
     /// Version in the high four bits, header length in 32-bit words in the low four.
     pub version_ihl: u8,
     pub tos: u8,
-    /// Header and payload, in bytes.
+    /// Length of header and payload, in bytes.
     pub total_len: U16,
     pub id: U16,
     /// Flags and fragment offset; see [`IPV4_FRAGMENT_OFFSET`].
@@ -202,9 +203,9 @@ pub struct Ipv4 {
 pub struct Ipv6 {
     /// Version in the high four bits, then traffic class and flow label.
     pub version_class_flow: U32,
-    /// The bytes that follow this header.
+    /// Number of bytes after this header.
     pub payload_len: U16,
-    /// The protocol that follows this header.
+    /// Protocol of the next header.
     pub next_header: u8,
     pub hop_limit: u8,
     pub src: [u8; 16],
@@ -215,7 +216,7 @@ pub struct Ipv6 {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FragmentHeader {
-    /// The protocol of the fragmented part.
+    /// Protocol of the fragmented part.
     pub next_header: u8,
     /// Must be zero on transmission.
     pub reserved: u8,
@@ -228,13 +229,13 @@ pub struct FragmentHeader {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Icmp {
-    /// The kind of message.
+    /// Type of the message.
     pub kind: u8,
     /// Code within the type.
     pub code: u8,
     /// Checksum, in ICMPv6 with a pseudo-header.
     pub checksum: U16,
-    /// A field that depends on the kind.
+    /// Field that depends on the type.
     pub rest: U32,
 }
 
@@ -242,7 +243,7 @@ pub struct Icmp {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Neighbour {
-    /// The ICMPv6 header; `rest` has an advertisement's flags.
+    /// ICMPv6 header; `rest` contains an advertisement's flags.
     pub icmp: Icmp,
     /// Target address of the solicitation or advertisement.
     pub target: [u8; 16],
@@ -270,7 +271,7 @@ pub struct Tcp {
 pub struct Udp {
     pub src_port: U16,
     pub dst_port: U16,
-    /// Header and payload, in bytes.
+    /// Length of header and payload, in bytes.
     pub len: U16,
     pub checksum: U16,
 }
@@ -279,19 +280,19 @@ pub struct Udp {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Arp {
-    /// 1, which stands for Ethernet.
+    /// 1 for Ethernet.
     pub hardware_type: U16,
-    /// 0x0800, which stands for IPv4.
+    /// 0x0800 for IPv4.
     pub protocol_type: U16,
-    /// Length of a MAC: always 6 bytes.
+    /// Length of a MAC address: 6 bytes.
     pub hardware_len: u8,
-    /// Length of an IPv4 address: always 4 bytes.
+    /// Length of an IPv4 address: 4 bytes.
     pub protocol_len: u8,
     /// Either [`ARP_REQUEST`] or [`ARP_REPLY`].
     pub operation: U16,
     pub sender_mac: Mac,
     pub sender_ip: U32,
-    /// Target's MAC; zero in a request.
+    /// MAC address of the target; zero in a request.
     pub target_mac: Mac,
     pub target_ip: U32,
 }
@@ -328,7 +329,7 @@ pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNE
     frame
 }
 
-/// An address as it stands in a header.
+/// Bytes of an IP address in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Octets {
     Four([u8; 4]),

@@ -1,5 +1,5 @@
-//! The frame of datagrams between nodes: a prefix and a tag that every kind of datagram has, in
-//! every version, so that nodes of different versions still see that the other one lives.
+//! The frame of datagrams between nodes. All kinds and versions have the same prefix and the same
+//! tag, so nodes of different versions see that the other node is alive.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use super::secret::{Key, TAG_LEN, split_tag};
 
 /// The first bytes of every datagram.
 pub const MAGIC: [u8; 4] = *b"EVNR";
-/// Bytes in front of a body.
+/// Length of the prefix before the body, in bytes.
 pub(super) const PREFIX_LEN: usize = size_of::<Prefix>();
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -27,16 +27,16 @@ struct Prefix {
     numbers: NumbersBytes,
 }
 
-/// A datagram with a valid tag, or one to be sent; the body is not parsed.
+/// A datagram with a valid tag, or a datagram to send. Its body is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Envelope<'b> {
     /// Version of the body.
     pub(super) version: u8,
     /// Kind of the datagram.
     pub(super) kind: u8,
-    /// Digest of the name of the node that sent it.
+    /// Digest of the sender's name.
     pub(super) sender: u64,
-    /// Digest of the name of the node that it is for.
+    /// Digest of the receiver's name.
     pub(super) receiver: u64,
     /// Numbers of the datagram.
     pub(super) numbers: Numbers,
@@ -58,13 +58,13 @@ pub enum ReadError {
     },
 }
 
-/// Digest of a node's name, the same on every node.
+/// Returns the digest of a node's name, which is the same on every node.
 pub(crate) fn digest(name: &str) -> u64 {
     SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(name.as_bytes())
 }
 
 impl<'b> Envelope<'b> {
-    /// The bytes to send.
+    /// Encodes the datagram with its tag.
     pub(super) fn write(&self, key: &Key) -> Vec<u8> {
         let length = PREFIX_LEN + self.body.len() + TAG_LEN;
         let prefix = Prefix {
@@ -82,7 +82,7 @@ impl<'b> Envelope<'b> {
         key.seal(&[], bytes)
     }
 
-    /// Reads a received datagram. The tag is checked before all else, in constant time.
+    /// Decodes a received datagram. The tag is checked before all other fields, in constant time.
     ///
     /// # Errors
     /// The bytes are not a datagram, or were written with another key.

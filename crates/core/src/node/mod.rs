@@ -3,8 +3,8 @@
 //! group and its members; and path measurement by a director ([`path_probe`]).
 //!
 //! The modules for peers, directors and LCCP keep one [`association`] for each other node, which
-//! decides whether to accept a message. They and the path measurement authenticate messages with
-//! keys derived from the farm's [`secret`].
+//! decides whether to accept a message. These modules and the path measurement authenticate
+//! messages with keys derived from the farm's [`secret`].
 
 pub mod association;
 pub mod directors;

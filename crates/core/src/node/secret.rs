@@ -8,37 +8,37 @@ use core::fmt::Write;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Length of the secret and of every key that comes from it, in bytes.
+/// Length of the secret and of every derived key, in bytes.
 pub const KEY_LEN: usize = 32;
-/// Length of a tag: HMAC-SHA-256, of which the left half is sent (RFC 2104, section 5).
+/// Length of a tag in bytes: the left half of an HMAC-SHA-256 (RFC 2104, section 5).
 pub const TAG_LEN: usize = 16;
 
-/// A derived key. Its bytes are in no log.
+/// A derived key. Its debug format hides the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; KEY_LEN]);
 
 impl Key {
-    /// Appends a tag to the bytes. The tag also covers the `context` in front, which both sides
-    /// know and which is not sent.
+    /// Appends a tag to the bytes. The tag also covers `context`, which both sides know and which
+    /// is not sent.
     pub fn seal(&self, context: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = mac(&self.0).chain_update(context).chain_update(&bytes).finalize().into_bytes();
         bytes.extend(tag.iter().take(TAG_LEN));
         bytes
     }
 
-    /// Bytes that were sealed with this context, without their tag; `None` where the tag is wrong.
+    /// Returns sealed bytes without their tag; `None` if the tag is wrong for this context.
     pub fn open<'b>(&self, context: &[u8], sealed: &'b [u8]) -> Option<&'b [u8]> {
         let (bytes, tag) = split_tag(sealed)?;
         self.has_sealed(context, bytes, tag).then_some(bytes)
     }
 
-    /// True if this is the tag of these bytes, in constant time.
+    /// True if the tag is right for these bytes. Compares in constant time.
     pub(super) fn has_sealed(&self, context: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
         mac(&self.0).chain_update(context).chain_update(bytes).verify_truncated_left(tag).is_ok()
     }
 }
 
-/// Bytes without their tag, and the tag, if they are as long as one.
+/// Splits the tag off; `None` if there are fewer bytes than a tag has.
 pub(super) fn split_tag(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(bytes.len().checked_sub(TAG_LEN)?)
 }
@@ -62,23 +62,23 @@ impl fmt::Debug for Secret {
 /// Error in a key file: position only, without the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Only comments and empty lines.
+    /// The file has only comments and empty lines.
     #[error("there is no key in it: one line of 64 hex digits is expected; `evener keygen` writes one")]
     Missing,
-    /// More than one line that is no comment.
+    /// The file has a second line with a key.
     #[error("line {line} is a second key: a farm has one; mark comments with #")]
     Second {
         /// Line number, from 1.
         line: usize,
     },
-    /// Too short or too long.
+    /// The key is too short or too long.
     #[error("the key on line {line} has {len} characters, and a key is 64 hex digits")]
     Length {
         /// Line number, from 1.
         line: usize,
         len: usize,
     },
-    /// Something else than hex digits.
+    /// The key has a character that is no hex digit.
     #[error("the key on line {line} has a character that is no hex digit, at column {column}")]
     NotHex {
         /// Line number, from 1.
@@ -89,7 +89,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// The secret of these bytes, which come from a good source of randomness.
+    /// Returns the secret of these bytes, which must be random.
     pub fn new(bytes: [u8; KEY_LEN]) -> Secret {
         Secret(bytes)
     }
@@ -116,11 +116,11 @@ impl Secret {
         found.ok_or(SecretError::Missing)
     }
 
-    /// The secret as a key file has it, without the newline.
+    /// Returns the secret in the format of a key file, without the newline.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(2 * KEY_LEN);
         for byte in self.0 {
-            // writing to a string can't fail
+            // Writing to a string can't fail.
             let _ = write!(text, "{byte:02x}");
         }
         text
@@ -131,7 +131,7 @@ impl Secret {
         derive(&self.0, label)
     }
 
-    /// The first half of that, where less will do.
+    /// Derives a key of half the length, for uses that need no more.
     pub fn derive_short(&self, label: &str) -> [u8; KEY_LEN / 2] {
         let mut half = [0; KEY_LEN / 2];
         half.iter_mut().zip(self.derive(label)).for_each(|(to, from)| *to = from);
@@ -139,16 +139,16 @@ impl Secret {
     }
 }
 
-/// HMAC-SHA-256 of the label under the secret (RFC 2104), as a key.
+/// Returns the HMAC-SHA-256 of the label with the secret as key (RFC 2104).
 fn derive(secret: &[u8], label: &str) -> [u8; KEY_LEN] {
     mac(secret).chain_update(label.as_bytes()).finalize().into_bytes().into()
 }
 
-/// HMAC-SHA-256 with this key, of nothing so far.
+/// Starts an HMAC-SHA-256 with this key.
 fn mac(key: &[u8]) -> Hmac<Sha256> {
     match Hmac::new_from_slice(key) {
         Ok(mac) => mac,
-        // RFC 2104, section 3: keys of every length are keys
+        // RFC 2104, section 3: keys may have any length.
         Err(_) => unreachable!("HMAC takes keys of any length"),
     }
 }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// RFC 4231, section 4.3: a key and a text of its own.
+    /// Test case 2 of RFC 4231, section 4.3.
     #[test]
     fn derivation_is_hmac_sha_256() {
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";

@@ -1,6 +1,6 @@
 //! Schedule of a node's datagrams: each interval, and sooner with news, rate-limited.
 
-/// The times of sending, in milliseconds.
+/// Times of the last and the next datagrams, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendTimes {
     sent_ms: Option<u64>,
@@ -8,7 +8,7 @@ pub(super) struct SendTimes {
 }
 
 impl SendTimes {
-    /// Nothing was sent yet: at once.
+    /// Returns a schedule whose first datagrams are due at once.
     pub(super) fn new(now_ms: u64) -> SendTimes {
         SendTimes { sent_ms: None, due_ms: now_ms }
     }
@@ -24,14 +24,14 @@ impl SendTimes {
         self.due_ms = now_ms.saturating_add(interval_ms.max(1));
     }
 
-    /// There is news: they are due soon.
+    /// Schedules datagrams with news: soon, at most four times per interval.
     pub(super) fn hurry(&mut self, interval_ms: u64) {
         let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms.saturating_add(pause_ms(interval_ms)));
         self.due_ms = self.due_ms.min(soonest);
     }
 }
 
-/// The least time between datagrams with news to a node, or answers to it.
+/// Returns the minimum time between datagrams with news to a node, or between answers to it.
 pub(super) const fn pause_ms(interval_ms: u64) -> u64 {
     interval_ms / 4
 }

@@ -1,34 +1,34 @@
-//! Origin of a packet where every host decides: a client, or another host that passed it on.
+//! Origin of a packet in placement `every-host`: a client, or another host that forwarded it.
 //!
-//! A packet is passed on once, and a second time only to a host that another ring names: this
-//! host's own ring, or the one before its last change. (Distributed Packet Rewriting has no such
-//! rule, since its hosts agree on one ring.) So packets can't circulate, whatever hosts know of
-//! each other: the receiver has to see how often a packet was passed on. On the link the source MAC
-//! of the frame shows that, since it is another host's. Behind a tunnel the host that opened the
-//! tunnel writes the count in the place of the source, by the tunnel's mark
-//! ([`crate::path::mark`]).
+//! A packet is forwarded once. It is forwarded a second time only to the host that another ring
+//! selects: this host's own ring, or the ring before its last change. (Distributed Packet Rewriting
+//! has no such rule, since its hosts agree on one ring.) So packets can't loop, even if hosts
+//! disagree. The receiver must know how often a packet was forwarded. On a link the source MAC of
+//! the frame shows this, since it belongs to another host. From a tunnel, the host that
+//! decapsulates writes the count of the tunnel's mark into the source MAC ([`crate::path::mark`]).
 //!
-//! A host that opens tunnels drops packets that arrive from a wire with such a source. A stranger
-//! on the link who writes another host's MAC gains only that the packet is served here; no session
-//! of another host changes.
+//! A host that decapsulates drops packets that arrive from a wire with such a source MAC. An
+//! attacker on the link who forges another host's MAC gains only that this host serves the packet.
+//! No session of another host changes.
 
 use crate::net::wire::Mac;
 use crate::path::mark::{ForwardCount, PASSED, PASSED_TWICE};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
-/// Origin of a packet: a client, or another host that passed it on.
+/// Origin of a packet: a client, or another host that forwarded it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// From a client, or a router before it.
+    /// From a client or a router.
     Direct,
-    /// Another host chose this one.
+    /// Forwarded once, by the host that received the client's packet.
     Passed,
-    /// The second host that had it did.
+    /// Forwarded twice, by two hosts.
     PassedTwice,
 }
 
 impl Arrival {
-    /// By the frame's source; always direct for a service that a director alone decides.
+    /// Returns the origin by the frame's source MAC. Always direct for a service in placement
+    /// `director`.
     pub fn of(tables: &Tables, vip: &Vip, src: Mac) -> Arrival {
         if vip.own == NO_SERVER {
             Arrival::Direct

@@ -1,14 +1,14 @@
-//! SYN cookies: a handshake that costs no memory until the client says what it wants.
+//! SYN cookies: the handshake takes no memory until the client sends its request.
 //!
-//! The initial sequence number of the answer to a SYN holds all that was agreed on, and a keyed
-//! hash over it, the connection's ends and the client's own number (Bernstein and Schenk 1996; RFC
-//! 4987, section 3.6). A node that has the key reads it back from the first segment that
-//! acknowledges it: the director, which chooses a server, and the server, which makes a socket of
+//! The initial sequence number of the SYN-ACK encodes the agreed TCP options. It also holds a keyed
+//! hash of these options, the endpoints and the client's sequence number (Bernstein and Schenk
+//! 1996; RFC 4987, section 3.6). Hosts with the key decode the cookie from the first segment that
+//! acknowledges it: the director, which selects a server, and the server, which makes a socket of
 //! it. `bpf/net/cookie.h` is its copy in C.
 //!
-//! There is room for 24 bits of the hash only, and of so few one can be guessed. 32 more are our
-//! clock in the answer, where the client has timestamps: it echoes them (RFC 7323, section 3.2),
-//! and who sees no answers doesn't know them.
+//! The sequence number has room for only 24 bits of the hash, which an attacker can guess. If the
+//! client uses timestamps, 32 more bits are the timestamp of the SYN-ACK. The client echoes them
+//! (RFC 7323, section 3.2), and an attacker who doesn't see the SYN-ACK doesn't know them.
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -21,51 +21,51 @@ use crate::path::parse::{Segment, TcpHeader};
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 
-/// Default length of an epoch, in milliseconds. Cookies are valid for one to two epochs.
+/// Default length of an epoch in milliseconds. Cookies are valid for one to two epochs.
 pub const EPOCH_MS: u64 = 64_000;
-/// The window scale that is offered to clients.
+/// Window scale offered to clients.
 pub const RCV_WSCALE: u8 = 7;
-/// Segment sizes that a cookie can hold, for IPv4 and IPv6, in bytes: the least that a handed-off
-/// socket may have, and what fits into common links.
+/// Maximum segment sizes that a cookie can encode, for IPv4 and IPv6, in bytes: the minimum of a
+/// handed-off socket, and sizes that fit common links.
 const MSS4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS6: [u16; 4] = [1220, 1300, 1420, 1440];
-/// Of [`SynOptions::window_scale`]: neither window scaling nor selective acknowledgments.
+/// Value of [`SynOptions::window_scale`] without window scaling and selective acknowledgments.
 const NO_SCALE: u8 = 15;
-/// Of a cookie, the bits that say of which epoch it is.
+/// Mask of the bits of a cookie that hold the low bits of its epoch.
 const EPOCH_BITS: u8 = 3;
-/// The largest window scale (RFC 7323, section 2.3).
+/// Maximum window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
-/// The part of our clock that a client's first segment echoes: just the answer's.
+/// Bound of the echoed timestamp for a client's first segment: exactly the timestamp of the
+/// SYN-ACK.
 pub const FIRST: u32 = 1;
-/// Of a segment that is said again in its place, the echo is up to so many milliseconds later:
-/// meanwhile this host's process read it, and its own socket's clock went on. Longer than that
-/// waits for a whole request.
+/// Bound of the echoed timestamp for a segment that is replayed after this host's process has read
+/// it, in milliseconds. The clock of the process's socket goes on meanwhile. Only a client that is
+/// slow to complete its request takes longer.
 pub const REPLAYED: u32 = 1 << 15;
 
-/// The keys that make and believe cookies at one time: the farm's key, and the number of the epoch,
-/// which is hashed with the rest. So one key is enough for ever, and who has it needs no more than
-/// a clock. A zero key is none.
+/// Key and epoch that make and check cookies at one moment. The epoch is hashed into the cookie, so
+/// the key never changes, and hosts need only a clock besides it. A zero key is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Of all hosts of a farm.
+    /// Key of all hosts of the farm.
     pub key: Seed,
-    /// Epochs since 1970, in which hosts may differ by one.
+    /// Number of epochs since 1970. Hosts may differ by one.
     pub epoch: u32,
 }
 
 impl Keys {
-    /// No key: no cookie is made or believed.
+    /// No key: makes no cookies and accepts none.
     pub const NONE: Keys = Keys { key: Seed(0, 0), epoch: 0 };
 
-    /// By what a client's SYN is answered, if there is a key.
+    /// Returns the cookie for the SYN-ACK. `None` without a key.
     pub fn make(&self, ends: &FourTuple, client_isn: u32, terms: SynOptions) -> Option<Cookie> {
         let terms = terms.bits() | (self.epoch as u8 & EPOCH_BITS);
         (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
-    /// The agreement of the handshake, if a segment with this number is the first one after such an
-    /// answer, of the epoch before, of this one or of the next. Its echo of our clock is less than
-    /// `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
+    /// Returns the agreed options if a segment acknowledges a valid cookie of the previous, the
+    /// current or the next epoch. The echoed timestamp must be less than `late` behind the
+    /// SYN-ACK's: [`FIRST`] or [`REPLAYED`].
     pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
         let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
@@ -82,43 +82,43 @@ impl Keys {
     }
 }
 
-/// The number in the answer to a SYN that only its client can know.
+/// Numbers of a SYN-ACK that prove that a client has received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// The initial sequence number.
+    /// Initial sequence number of the SYN-ACK.
     pub number: u32,
-    /// The clock, for clients with timestamps. It is no time; but who has the connection counts on
-    /// from there.
+    /// Timestamp of the SYN-ACK, for clients with timestamps. It isn't the time, but the server's
+    /// timestamps count on from it.
     pub clock: u32,
 }
 
-/// The parts of a cookie in a client's segment.
+/// Fields of a client's segment that return the cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoedNumbers {
     pub sequence: u32,
     pub acknowledgment: u32,
-    /// The clock that it echoes, if it has timestamps.
+    /// Echoed timestamp, if the client uses timestamps.
     pub echo: Option<u32>,
 }
 
 impl EchoedNumbers {
-    /// By a client's segment.
+    /// Reads the fields of a client's segment.
     pub fn by(header: &TcpHeader) -> EchoedNumbers {
         let TcpHeader { sequence, acknowledgment, options, .. } = *header;
         EchoedNumbers { sequence, acknowledgment, echo: options.timestamp_echo }
     }
 }
 
-/// The keys from now on: what the data plane goes by, alone and for weeks, since its clock says the
-/// epoch.
+/// Schedule of the keys. The data plane computes the epoch from its own clock, and needs no control
+/// plane for weeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     key: Seed,
-    /// Length of an epoch, in nanoseconds.
+    /// Length of an epoch in nanoseconds.
     epoch_ns: u64,
-    /// An epoch that is over.
+    /// An epoch in the past.
     epoch: u32,
-    /// The tick at which that one began.
+    /// Tick at which `epoch` began.
     began: u32,
 }
 
@@ -126,10 +126,11 @@ impl Schedule {
     /// Schedule that has no keys and accepts no cookie.
     pub const NONE: Schedule = Schedule { key: Seed(0, 0), epoch_ns: 0, epoch: 0, began: 0 };
 
-    /// By this key, in epochs of so many milliseconds, where at tick `now` it is `unix_ms`
-    /// milliseconds after 1970.
+    /// Makes a schedule with this key and epochs of `epoch_ms` milliseconds. At tick `now` the Unix
+    /// time is `unix_ms` milliseconds.
     pub fn new(key: Seed, epoch_ms: u64, unix_ms: u64, now: u32) -> Schedule {
-        // The last one, not this: a clock that is a little behind must not be before its beginning.
+        // The previous epoch: for a clock that is slightly behind, the current one has not begun
+        // yet.
         let epoch = (unix_ms / epoch_ms.max(1)).saturating_sub(1);
         let age_ms = unix_ms.saturating_sub(epoch * epoch_ms);
         Schedule {
@@ -148,40 +149,40 @@ impl Schedule {
         Schedule::new(keys.key, DAY_MS, u64::from(keys.epoch) * DAY_MS + DAY_MS / 2, now)
     }
 
-    /// The keys at tick `now`, less than 2^32 ticks (52 days) after the schedule was made.
+    /// Returns the keys at tick `now`, up to 2^32 ticks (52 days) after the schedule was made.
     pub fn at(&self, now: u32) -> Keys {
         let age_ns = u64::from(now.wrapping_sub(self.began)) << 20;
         let epochs = age_ns.checked_div(self.epoch_ns).unwrap_or_default();
         Keys { key: self.key, epoch: self.epoch.wrapping_add(epochs as u32) }
     }
 
-    /// As words that control plane and engine share.
+    /// Returns the words that the control plane and the engine share.
     pub fn words(&self) -> [u64; WORDS] {
         let Schedule { key, epoch_ns, epoch, began } = *self;
         [key.0, key.1, epoch_ns, u64::from(epoch) << 32 | u64::from(began)]
     }
 }
 
-/// Words of a [`Schedule`].
+/// Number of words of a [`Schedule`].
 pub const WORDS: usize = 4;
 
-/// A [`Schedule`] in words that control plane and engine share.
+/// A [`Schedule`] in words that the control plane and the engine share.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
 
-/// The words of nobody's keys.
+/// Words of a schedule without a key.
 pub static NO_KEYS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedKeys<'_> {
-    /// The keys at tick `now`. Of a schedule that is being written half may be read; a cookie made
-    /// then is refused later.
+    /// Returns the keys at tick `now`. A schedule that is being written may be read in part. A
+    /// cookie made from it is refused later.
     pub fn at(&self, now: u32) -> Keys {
         let [first, second, epoch_ns, since] = self.0.each_ref().map(|word| word.load(Relaxed));
         let (epoch, began) = ((since >> 32) as u32, since as u32);
         Schedule { key: Seed(first, second), epoch_ns, epoch, began }.at(now)
     }
 
-    /// Has cookies made and believed by this schedule from now on.
+    /// Replaces the schedule for all later cookies.
     pub fn set(&self, schedule: &Schedule) {
         for (place, word) in self.0.iter().zip(schedule.words()) {
             place.store(word, Relaxed);
@@ -193,12 +194,12 @@ impl SharedKeys<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
     pub client: SocketAddr,
-    /// The service. Of the same family.
+    /// Endpoint of the service, of the same address family.
     pub service: SocketAddr,
 }
 
 impl FourTuple {
-    /// Of a client's segment.
+    /// Returns the endpoints of a client's segment.
     pub fn of(segment: &Segment) -> FourTuple {
         FourTuple {
             client: SocketAddr::new(segment.at.src, segment.src_port),
@@ -207,41 +208,41 @@ impl FourTuple {
     }
 }
 
-/// The options of a client that a cookie holds.
+/// TCP options of a client that a cookie encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Window scale of the client, if the client supports selective acknowledgments too: both are
-    /// granted or neither.
+    /// Window scale of the client if the client also supports selective acknowledgments. A cookie
+    /// grants both or neither.
     pub window_scale: Option<u8>,
-    /// Index of the segment size that it takes: [`SynOptions::mss`].
+    /// Index of the maximum segment size that the client accepts: [`SynOptions::mss`].
     mss_index: u8,
 }
 
 impl SynOptions {
-    /// Of what a client's SYN offers: the largest segment that it takes, and its window scale if it
-    /// knows selective acknowledgments, too.
+    /// Encodes the maximum segment size and window scale of a client's SYN. The window scale is
+    /// given only if the client also supports selective acknowledgments.
     pub fn new(v6: bool, mss: Option<u16>, window_scale: Option<u8>) -> SynOptions {
         let mss = mss.unwrap_or_default();
         let fits = sizes(v6).iter().filter(|size| **size <= mss).count();
         SynOptions {
-            // RFC 7323, section 2.3: more is taken for the most
+            // A larger scale counts as 14 (RFC 7323, section 2.3).
             window_scale: window_scale.map(|scale| scale.min(SCALE_MAX)),
             mss_index: fits.saturating_sub(1) as u8,
         }
     }
 
-    /// Of the options of a client's SYN.
+    /// Encodes the options of a client's SYN.
     pub fn offered(v6: bool, options: &TcpOptions) -> SynOptions {
         SynOptions::new(v6, options.mss, options.scale_with_sack())
     }
 
-    /// The largest segment to send to the client, in bytes.
+    /// Returns the maximum segment size towards the client, in bytes.
     pub fn mss(self, v6: bool) -> u16 {
         sizes(v6).get(usize::from(self.mss_index)).copied().unwrap_or(MSS4[0])
     }
 
-    /// The same with shorter segments, which every client takes; with none of that size, as they
-    /// are.
+    /// Returns the options with the next smaller segment size, which every client accepts. The
+    /// smallest size stays.
     #[must_use]
     pub fn shorter(self) -> SynOptions {
         SynOptions { mss_index: self.mss_index.saturating_sub(1), ..self }
@@ -257,17 +258,18 @@ impl SynOptions {
     }
 }
 
-/// In a session's mark: a SYN came since the connection's first segment. It may be forged, or late,
-/// or begin another one.
+/// Bit of a session's mark: a SYN came after the connection's first segment. The SYN may be forged,
+/// delayed, or begin another connection.
 pub const DOUBTED: u16 = 1 << 11;
 
-/// The part of a cookie in a session's mark: bits of its hash, by which the first segment of
-/// another connection between the same ends is told from this one's that comes again.
+/// Returns the bits of a cookie's hash that a session's mark holds. They distinguish a
+/// retransmitted first segment from the first segment of another connection with the same
+/// endpoints.
 pub const fn mark_of(cookie: u32) -> u16 {
     (cookie >> 8) as u16 & (DOUBTED - 1)
 }
 
-/// The least segment that a socket which is handed over may have, in bytes.
+/// Returns the minimum of the maximum segment size of a handed-off socket, in bytes.
 pub(crate) const fn mss_min(v6: bool) -> u16 {
     sizes(v6)[0]
 }
@@ -276,8 +278,8 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
     if v6 { &MSS6 } else { &MSS4 }
 }
 
-/// The terms, and a keyed hash over all that a cookie vouches for: its lowest 24 bits in the
-/// number, its highest 32 as clock.
+/// Makes the cookie: a keyed hash of all that it proves. The lowest 24 bits go into the number
+/// beside the options, the highest 32 bits into the timestamp.
 fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
@@ -289,7 +291,7 @@ fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32
     hasher.write(&ends.client.port().to_be_bytes());
     hasher.write(&ends.service.port().to_be_bytes());
     hasher.write(&client_isn.to_be_bytes());
-    // All but the highest byte of the epoch: those numbers come again after 34 years.
+    // Without the epoch's highest byte: the hashed epoch repeats after 34 years.
     hasher.write(&(u32::from(terms) << 24 | epoch & 0xff_ffff).to_be_bytes());
     let hash = hasher.finish();
     Cookie { number: (hash as u32) << 8 | u32::from(terms), clock: (hash >> 32) as u32 }
@@ -308,7 +310,7 @@ mod tests {
         Schedule::new(Seed(1, 2), EPOCH_MS, unix_s * 1_000, 7).at(7)
     }
 
-    /// The first segment of a client without timestamps.
+    /// Returns the first segment of a client without timestamps.
     fn first(isn: u32, cookie: Cookie) -> EchoedNumbers {
         EchoedNumbers {
             sequence: isn.wrapping_add(1),
@@ -390,8 +392,7 @@ mod tests {
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
     }
 
-    /// A host whose clock leaps falls out with the others, and is one of them again as soon as it
-    /// is set right.
+    /// Cookies of a host whose clock jumps are refused by the others, until its clock is set right.
     #[test]
     fn a_clock_that_leaps_by_a_day_makes_other_cookies() {
         let (now_s, day_s) = (1_700_000_000, 24 * 3_600);
@@ -421,14 +422,14 @@ mod tests {
     #[test]
     fn epochs_advance_by_clock_alone() {
         let day_ms = 24 * 3_600 * 1_000;
-        // The clock of the host wraps meanwhile, or it was started a moment ago.
+        // Also where the host's tick clock wraps meanwhile, or has just started.
         for now in [0, 1_000, u32::MAX - 10, 1 << 31] {
             let schedule = Schedule::new(Seed(1, 2), EPOCH_MS, 1_700_000_000_123, now);
             for later_ms in [0, 1, 63_877, 63_878, 128_000, day_ms, 7 * day_ms, 30 * day_ms, 50 * day_ms] {
                 let real = |off_ms: u64| ((1_700_000_000_120 + later_ms + off_ms) / EPOCH_MS) as u32;
                 let later = ((later_ms * 1_000_000) >> 20) as u32;
                 let seen = schedule.at(now.wrapping_add(later)).epoch;
-                // A tick is a millisecond, more or less.
+                // A tick is about a millisecond.
                 assert!((real(0)..=real(6)).contains(&seen), "{later_ms} ms after {now}: {seen}");
             }
             let (behind, here) = (schedule.at(now.wrapping_sub(1_000)).epoch, schedule.at(now).epoch);

@@ -1,28 +1,28 @@
-//! Guesses at cookies.
+//! Limit on wrong SYN cookies per VIP.
 //!
-//! The part of a cookie that a client without timestamps sends back has 24 bits that can't be
-//! foretold, and a sender of enough segments in the names of others hits them. So a VIP looks at so
-//! many wrong ones only: when those are used up, at no further segment of that kind, right or
-//! wrong, until time has given it another try. Clients with timestamps send back 56 bits
-//! ([`crate::path::cookie`]), and are always looked at; so is what has a session, as long as half
-//! of the tries are left.
+//! A client without timestamps returns a cookie of which 24 bits are unpredictable. An attacker who
+//! sends enough segments with forged source addresses will guess one. So a VIP checks only a
+//! limited number of wrong cookies. Once this budget is used up, the VIP checks no further segment
+//! without timestamps, right or wrong, until time has refilled the budget. Segments of known
+//! sessions may use only half of the budget. Clients with timestamps return 56 bits
+//! ([`crate::path::cookie`]) and are always checked.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::path::tables::{Tables, VIP_IDS};
 
-/// Words of all VIPs.
+/// Number of words of all VIPs.
 pub const WORDS: usize = VIP_WORDS * VIP_IDS;
-/// Words of each VIP, by its number.
+/// Number of words per VIP.
 pub const VIP_WORDS: usize = 3;
-/// For so many ticks one wrong cookie uses up a try: some 60 wrong ones a second are looked at.
+/// Ticks that a wrong cookie costs: about 60 wrong cookies per second are checked.
 const TRY_TICKS: u32 = 1 << 4;
-/// Tries that are there at first, in ticks: 4,096 of them.
+/// Full budget in ticks: 4,096 wrong cookies.
 pub const TRIES_TICKS: u32 = TRY_TICKS << 12;
 
-/// Words that the engine's threads and the control plane share. Of each VIP: the tick at which it
-/// has all tries again, how many segments with data had a wrong cookie, and how many were not
-/// looked at.
+/// Words that the engine's threads and the control plane share. For each VIP: the tick at which its
+/// budget is full again, the number of segments with data and a wrong cookie, and the number of
+/// segments left unchecked.
 #[derive(Clone, Copy, Debug)]
 pub struct Guesses<'a>(pub &'a [AtomicU64]);
 
@@ -42,26 +42,26 @@ impl Guesses<'_> {
     }
 
     /// True if a segment without timestamps may still be checked. With `is_session` the cookie
-    /// would only tell that the client has begun another connection; the tries that new clients
-    /// need are left to these.
+    /// could show only that the client has begun another connection, so half of the budget is left
+    /// to new clients.
     pub fn may_try(&self, vip: u16, now: u32, is_session: bool) -> bool {
         let least = if is_session { TRIES_TICKS / 2 } else { TRIES_TICKS };
         used(self.count(vip, 0), now) + TRY_TICKS <= least
     }
 
-    /// A cookie was wrong: that uses up a try.
+    /// Charges the VIP's budget for a wrong cookie.
     pub fn failed(&self, vip: u16, now: u32) {
         let Some(word) = self.word(vip, 0) else { return };
         let was = word.load(Relaxed);
         let again = now.wrapping_add(used(was, now) + TRY_TICKS);
-        // Another CPU has just noted one: this one is noted behind that.
+        // Another CPU has just charged a cookie: charge this one on top.
         if word.compare_exchange(was, again.into(), Relaxed, Relaxed).is_err() {
             word.fetch_add(TRY_TICKS.into(), Relaxed);
         }
     }
 
-    /// Forgets what time has given back: left alone for 52 days, it would look as if it were to
-    /// come.
+    /// Clears budgets that are full again. Ticks wrap after 52 days, after which an old word would
+    /// count as used.
     pub fn forget_old(&self, now: u32) {
         for word in self.0.iter().step_by(VIP_WORDS) {
             let was = word.load(Relaxed);
@@ -72,24 +72,24 @@ impl Guesses<'_> {
         }
     }
 
-    /// Leaves no VIP a try for half a minute, as many wrong cookies would: for who needs to know
-    /// that beforehand.
+    /// Uses up the budget of every VIP for half a minute, as a flood of wrong cookies would. For
+    /// tests.
     pub fn use_up(&self, now: u32) {
         let again = now.wrapping_add(TRIES_TICKS + TRIES_TICKS / 2);
         self.0.iter().step_by(VIP_WORDS).for_each(|word| word.store(again.into(), Relaxed));
     }
 
-    /// Counts a segment with data whose cookie was wrong.
+    /// Counts a segment with data and a wrong cookie.
     pub fn count_bad(&self, vip: u16) {
         self.add(vip, 1);
     }
 
-    /// Counts one that was not looked at.
+    /// Counts a segment that was not checked.
     pub fn count_unchecked(&self, vip: u16) {
         self.add(vip, 2);
     }
 
-    /// Segments with data whose cookie was wrong.
+    /// Number of segments with data and a wrong cookie.
     pub fn bad(&self, vip: u16) -> u64 {
         self.count(vip, 1)
     }
@@ -99,7 +99,7 @@ impl Guesses<'_> {
         self.count(vip, 2)
     }
 
-    /// Forgets the numbers that no VIP of these tables has: they may become others'.
+    /// Clears the words of VIP numbers that are not in `tables`: another VIP may get the number.
     pub fn keep(&self, tables: &Tables) {
         for vip in (0..VIP_IDS as u16).filter(|vip| tables.vip_by_id(*vip).is_none()) {
             (0..VIP_WORDS).filter_map(|at| self.word(vip, at)).for_each(|word| word.store(0, Relaxed));
@@ -107,8 +107,8 @@ impl Guesses<'_> {
     }
 }
 
-/// Tries that are used up at tick `now`, in ticks, where all are there again at tick `again`; none
-/// at 0. Ticks wrap after 52 days: what is further ahead than tries can be is long ago.
+/// Returns the used part of the budget at tick `now`, in ticks. `again` is the tick at which the
+/// budget is full, 0 if it is. Ticks wrap after 52 days, so a tick too far ahead is long past.
 fn used(again: u64, now: u32) -> u32 {
     let ahead = (again as u32).wrapping_sub(now);
     if again != 0 && ahead < 2 * TRIES_TICKS { ahead } else { 0 }
@@ -120,7 +120,7 @@ mod tests {
 
     const TRIES: u32 = TRIES_TICKS / TRY_TICKS;
 
-    /// Wrong cookies that are looked at, one after the other in no time.
+    /// Returns the number of wrong cookies that are checked at one moment.
     fn looked_at(guesses: &Guesses<'_>, vip: u16, now: u32, is_session: bool) -> u32 {
         let tries = (0..2 * TRIES).take_while(|_| {
             let may = guesses.may_try(vip, now, is_session);

@@ -1,30 +1,29 @@
-//! Time for which this host may answer for service addresses without renewal by its control plane.
+//! Lease for answering for service addresses without renewal by the control plane.
 //!
-//! Where hosts take over each other's addresses, a host whose daemon has died must fall silent
-//! before its peers conclude that the host is gone; packets still flow.
+//! In farms whose hosts take over each other's addresses, a host with a dead daemon still forwards
+//! packets. It must stop answering for the addresses before its peers conclude that it is gone.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A word that control plane and engine share.
+/// Word that the control plane and the engine share.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease<'a>(pub &'a AtomicU64);
 
-/// The word of a lease that never ends.
+/// Word of a lease that never ends.
 pub static ENDLESS: AtomicU64 = AtomicU64::new(0);
 
-/// Marks a word that has a tick in its lower half.
+/// Tag of a word with a tick in its lower half.
 const LIMITED: u64 = 1 << 32;
-/// The word of a lease that was seen to have ended.
+/// Word of an expired lease, written by the first reader that notices.
 const ENDED: u64 = 2 << 32;
-/// The longest lease, in ticks: an hour. An end later than that is long past, since ticks wrap.
+/// Maximum length of a lease in ticks: an hour. Ticks wrap, so an end further ahead is long past.
 const LONGEST: u32 = 1 << 22;
 
 impl Lease<'_> {
-    /// True if addresses may be answered for at tick `now`.
+    /// True if the host may answer for the addresses at tick `now`.
     ///
-    /// The reader that finds the lease expired records that: ticks wrap after 52 days, and the
-    /// lease must not become valid again. Only a reader without any query in all that time could
-    /// see it valid once more.
+    /// The first reader after the end records the end: ticks wrap after 52 days, and an expired
+    /// lease must not become valid again. Without any reader in all that time, it would.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);
         let left = (word as u32).wrapping_sub(now).wrapping_sub(1);
@@ -32,7 +31,7 @@ impl Lease<'_> {
             0 => true,
             1 if left < LONGEST => true,
             1 => {
-                // Unless it was made longer meanwhile.
+                // Unless the lease was renewed meanwhile.
                 let _ = self.0.compare_exchange(word, ENDED, Relaxed, Relaxed);
                 false
             }
@@ -40,13 +39,13 @@ impl Lease<'_> {
         }
     }
 
-    /// The tick it ends with, or ended; `None` if never.
+    /// Returns the tick at which the lease ends or ended. `None` if never.
     pub fn until(&self) -> Option<u32> {
         let word = self.0.load(Relaxed);
         (word != 0).then_some(word as u32)
     }
 
-    /// Has it end with this tick, or never.
+    /// Sets the tick at which the lease ends. `None` for never.
     pub fn set(&self, until: Option<u32>) {
         self.0.store(until.map_or(0, |until| LIMITED | u64::from(until)), Relaxed);
     }
@@ -69,7 +68,7 @@ mod tests {
         assert_eq!(lease.until(), None);
     }
 
-    /// Half the range of ticks would be 26 days.
+    /// With half the range of ticks the lease would hold again after 26 days.
     #[test]
     fn a_lease_that_has_ended_never_holds_again() {
         let word = AtomicU64::new(0);

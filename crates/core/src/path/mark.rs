@@ -1,21 +1,21 @@
-//! Mark of a GUE header: how often other hosts have passed a packet on, and the tag that proves
-//! that a host of the farm wrote it. `bpf/net/mark.h` is its copy in C.
+//! Mark of a GUE header: a count of how often other hosts forwarded the packet, and a tag that
+//! proves that a host of the farm wrote the count. `bpf/net/mark.h` is its copy in C.
 //!
 //! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's
-//! configuration (4) and the tag (8). The header's flags say that the mark is present, and how
-//! often the packet was passed on. The tag is SipHash-2-4, under a key from the farm's secret, of
-//! the outer addresses, the inner addresses, the generation and that count; all addresses in their
-//! IPv6 form. So a mark is good for one way from host to host and one pair of client and service.
-//! It is checked before anything else of the inner packet is read.
+//! configuration (4) and the tag (8). The header's flags hold the count and a bit for the presence
+//! of the mark. The tag is SipHash-2-4 of the outer addresses, the inner addresses, the generation
+//! and the count. All addresses are hashed in their IPv6 form. The key derives from the farm's
+//! secret. So a mark is valid for one pair of hosts and one pair of client and service. The
+//! receiver checks the mark before it reads anything else of the inner packet.
 //!
-//! The tag covers no ports and nothing behind them: the kernel puts one header before all the
-//! segments that it cuts a long packet into, and later fragments have no ports. An attacker who
-//! sees such packets on their way, and can write outer source addresses, can hence pass on any
-//! packet in the same client's name, as the attacker could send it directly in that name. The
-//! packet is served, or refused, where it comes out, and changes no session of another host
+//! The tag doesn't cover ports or payload. The kernel puts one header before all segments that it
+//! cuts from a long packet, and later fragments have no ports. So an attacker who sees such packets
+//! on the wire, and can forge outer source addresses, can replay a mark with another packet of the
+//! same client. The attacker could also send this packet directly with the client's address. The
+//! receiver serves or refuses such a packet, and it changes no session of another host
 //! ([`crate::path::arrival`]).
 //!
-//! Behind the tunnel the source MAC of the frame has the count, by addresses that no interface has.
+//! After decapsulation the source MAC of the frame carries the count. No interface has these MACs.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
@@ -28,34 +28,33 @@ use crate::path::seed::Seed;
 
 /// Length of the mark in a GUE header, in bytes.
 pub const MARK_LEN: usize = 12;
-/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel
-/// keeps the packet.
+/// Private flag of a GUE header: the receiver must not forward the packet again.
 pub const GUE_LAST: u16 = 0x0001;
-/// Likewise: a mark follows.
+/// Private flag of a GUE header: a mark follows.
 pub const GUE_MARKED: u16 = 0x0002;
 
-/// The source of frames that came out of a tunnel from another host; never on a wire (locally
+/// Source MAC of frames decapsulated from another host's tunnel, never seen on a wire (locally
 /// administered).
 pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
-/// The same, passed on for the second time.
+/// [`PASSED`] for a packet that was forwarded twice.
 pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
-/// The source of frames that go up this host's own stack to who reads what isn't decided here, and
-/// not to the server that this host may be as well; never on a wire. A stranger who writes it gains
-/// that the packet is read.
+/// Source MAC of frames punted to a process of this host through its own stack, and not to a server
+/// on this host. Never seen on a wire. An attacker who forges it gains only that the process reads
+/// the packet.
 pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
-/// Number of times that a packet was passed on, the tunnel around it included.
+/// Number of times that a packet was forwarded, including by the sender of this tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForwardCount {
-    /// By the host that a client sent it to.
+    /// Forwarded by the host that received the client's packet.
     Once = 1,
-    /// By a second one: whoever gets it keeps it.
+    /// Forwarded by a second host. The receiver must not forward the packet again.
     Twice = 2,
 }
 
 impl ForwardCount {
-    /// The flags of the GUE header.
+    /// Returns the flags of the GUE header.
     pub const fn flags(self) -> u16 {
         match self {
             ForwardCount::Once => GUE_MARKED,
@@ -63,26 +62,27 @@ impl ForwardCount {
         }
     }
 
-    /// The forward count in the flags of a GUE header that has a mark.
+    /// Returns the forward count in the flags of a GUE header with a mark.
     pub const fn of_flags(flags: u16) -> ForwardCount {
         if flags & GUE_LAST != 0 { ForwardCount::Twice } else { ForwardCount::Once }
     }
 }
 
-/// Addresses of a packet and of the packet around it.
+/// Addresses of a packet and of the outer packet around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelAddresses {
     pub outer: (IpAddr, IpAddr),
-    /// Client and service, of the same family.
+    /// Client and service, of the same address family.
     pub inner: (IpAddr, IpAddr),
 }
 
-/// The state by which a host writes marks.
+/// Key and generation with which a host writes marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marker {
-    /// Of all hosts of a farm; zero is none.
+    /// Key of all hosts of the farm. Zero if there is none.
     pub key: Seed,
-    /// Of this host's configuration. Hosts don't read a new file at one moment, so any is believed.
+    /// Generation of this host's configuration. Hosts load a new file at different times, so
+    /// receivers accept any.
     pub generation: u32,
 }
 
@@ -93,7 +93,7 @@ impl core::fmt::Debug for Marker {
 }
 
 impl Marker {
-    /// The mark of a packet.
+    /// Returns the mark for a packet.
     pub fn mark(&self, ends: &TunnelAddresses, passed: ForwardCount) -> [u8; MARK_LEN] {
         let mut mark = [0; MARK_LEN];
         let (generation, tag) = mark.split_at_mut(4);
@@ -103,7 +103,7 @@ impl Marker {
     }
 }
 
-/// True if a packet's mark is from a host with this key.
+/// True if a host with this key wrote the mark.
 pub fn is_good(key: Seed, ends: &TunnelAddresses, passed: ForwardCount, mark: &[u8; MARK_LEN]) -> bool {
     let [a, b, c, d, tag @ ..] = *mark;
     let generation = u32::from_be_bytes([a, b, c, d]);
@@ -124,24 +124,24 @@ fn tag_of(key: Seed, ends: &TunnelAddresses, generation: u32, passed: ForwardCou
     hasher.finish()
 }
 
-/// Words of a [`Marker`].
+/// Number of words of a [`Marker`].
 pub const WORDS: usize = 3;
 
-/// A [`Marker`] in words that control plane and engine share.
+/// A [`Marker`] in words that the control plane and the engine share.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMarker<'a>(pub &'a [AtomicU64; WORDS]);
 
-/// The words of nobody's marker.
+/// Words of a marker without a key.
 pub static NO_MARKER: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedMarker<'_> {
-    /// The key of marks. It is written once, before any packet is passed on.
+    /// Returns the marker. The key is written once, before any packet is forwarded.
     pub fn get(&self) -> Marker {
         let [first, second, generation] = self.0.each_ref().map(|word| word.load(Relaxed));
         Marker { key: Seed(first, second), generation: generation as u32 }
     }
 
-    /// Has marks written with this from now on.
+    /// Replaces the marker for all later marks.
     pub fn set(&self, marker: &Marker) {
         let Marker { key, generation } = *marker;
         for (place, word) in self.0.iter().zip([key.0, key.1, generation.into()]) {

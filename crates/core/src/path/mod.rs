@@ -1,10 +1,10 @@
-//! Way of one packet through a director: the specification of the C in `bpf/`.
+//! Path of a packet through a director: the specification of the C in `bpf/`.
 //!
 //! * steps in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
 //!   [`cookie`] and [`content`] · [`rewrite`]
-//! * input: [`tables`], and hashes by a [`seed`]
-//! * surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
-//! * packets that go no further: [`reason`] · [`unmatched`] · [`guesses`]
+//! * input: [`tables`], and hashes with a [`seed`]
+//! * interfaces to the host and shared state: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
+//! * packets that are dropped or refused: [`reason`] · [`unmatched`] · [`guesses`]
 
 pub mod arrival;
 pub mod content;

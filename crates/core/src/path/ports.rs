@@ -1,64 +1,67 @@
-//! Ports of the director's own addresses, each standing for one client towards one server (RFC
-//! 2663, section 4.1.2): what `source_nat` allocates.
+//! Ports of the director's own addresses that `source_nat` allocates. Each stands for one client
+//! towards one server (RFC 2663, section 4.1.2).
 //!
-//! A port and the session it stands for are one slot of a table: the slot's number says the port,
-//! its key the client, its value the server and how long the port is taken. So a port is free
-//! exactly when its slot is, no two sessions can have it, an answer finds its client by its number
-//! alone, and nothing can leak. A client's keyed hash says which sixteen ports its session may
-//! have, which also makes ports hard to guess (RFC 6056).
+//! A port and its session share one slot of a table. The number of the slot gives the port, its key
+//! the client, its value the server and the expiry. So a port is free exactly when its slot is. Two
+//! sessions can't have the same port, a reply finds its client by the port number alone, and no
+//! port leaks. The keyed hash of a client selects sixteen ports that its session may use, so ports
+//! are also hard to guess (RFC 6056).
 //!
-//! A port's slot has its session's state, so ports that only first packets have asked for are given
-//! to others first, as sessions are ([`crate::path::sessions`]). A spoofed SYN holds its port for
-//! no longer than it takes to ask for sixteen others in the same buckets. The server may still know
-//! the port's old connection: where that was half open, it answers the new SYN with an
-//! acknowledgment that the new client resets (RFC 9293, section 3.5.2), and the SYN that comes
-//! again is taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1). Linux
-//! resets a half-open one whose window the SYN is in, so an RST leaves an embryonic session's port
-//! what it was: anybody's.
+//! The slot of a port has the state of its session. So ports of embryonic sessions are reallocated
+//! first, as sessions are evicted ([`crate::path::sessions`]). A spoofed SYN holds its port until
+//! sixteen other sessions request ports in the same buckets.
 //!
-//! A port need only be unique towards one server, so servers have pools of their own, by their
-//! slot's number.
+//! The server may still know the old connection of a reallocated port. If the old connection is
+//! half open, the server answers the new SYN with an acknowledgment, and the new client resets the
+//! old connection (RFC 9293, section 3.5.2). Then the server accepts the retransmitted SYN. If the
+//! old connection is in TIME_WAIT, a new SYN may reopen it (section 3.6.1). Linux resets a
+//! half-open connection if the SYN is in its window. So an RST doesn't change the state of an
+//! embryonic session's port, which stays first to be reallocated.
 //!
-//! No route leads to a client's link-local address, and two clients of two links may have the same
-//! one (RFC 4291, section 2.5.6). So the key of such a client's port says, in bits that are zero in
-//! others, where its packets come from: [`LinkLocalPeer`].
+//! A port needs to be unique only towards one server, so each server has a pool, by its slot
+//! number.
+//!
+//! No route leads to a client's link-local address, and clients of two links may have the same
+//! address (RFC 4291, section 2.5.6). So the key of such a client's port also holds its interface
+//! and MAC, in bits that are zero for other clients: [`LinkLocalPeer`].
 
 use core::net::IpAddr;
 
 use crate::net::wire::Mac;
 use crate::path::sessions::{Bucket6, Counted, FlowHash, FoundSession, SessionKey, Table, Value, Words};
 
-/// The first port that is given out: below the range that Linux uses for its own connections.
+/// First port to allocate. Linux uses ports above this range for its own connections.
 pub const FIRST_PORT: u16 = 4_096;
-/// Number of ports that stand for clients.
+/// Number of ports to allocate.
 pub const PORTS: usize = 28_672;
-/// Pools; servers share them evenly.
+/// Number of pools. Servers share them evenly.
 pub const POOLS: usize = 16;
-/// Buckets of one pool.
+/// Number of buckets of one pool.
 pub const POOL_BUCKETS: usize = PORTS / crate::path::sessions::BUCKET_SESSIONS;
-/// Servers may hold on to a closed connection for this long (TIME_WAIT), in milliseconds; no port
-/// is given out again before, while there are others.
+/// Time for which a server may keep a closed connection (TIME_WAIT), in milliseconds. The port is
+/// not reallocated before, while there are others.
 pub const HOLD_MS: u64 = 60_000;
 
-/// Location of a client with a link-local address, a neighbour of this host.
+/// Interface and MAC of a neighbour with a link-local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLocalPeer {
-    /// Number of the interface that leads to it.
+    /// Number of the interface that leads to the client.
     pub link: u32,
     pub mac: Mac,
 }
 
-/// The holder of a port.
+/// Session that holds a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub session: SessionKey,
-    /// Of a client with a link-local address, which is in `fe80::/64` then.
+    /// Location of a client in `fe80::/64`. `None` for other clients.
     pub near: Option<LinkLocalPeer>,
 }
 
 impl Holder {
-    /// As a port's slot holds it. An address in `fe80::/64` has 48 bits of zeros behind its first
-    /// 16, a session's third word 32 before its ports.
+    /// Returns the key as stored in the slot of a port. The location fits in bits that are zero: 48
+    /// bits after the first 16 of an `fe80::/64` address, and 32 bits before the ports in the third
+    /// word.
     fn words(&self) -> Words<3> {
         let [high, low, rest] = self.session.words();
         let Some(LinkLocalPeer { link, mac: Mac([a, b, c, d, e, f]) }) = self.near else {
@@ -85,11 +88,10 @@ impl From<SessionKey> for Holder {
     }
 }
 
-/// The upper half of `fe80::/64`, the one network that link-local addresses are in (RFC 4291,
-/// section 2.5.6).
+/// Upper half of `fe80::/64`, the network of all link-local addresses (RFC 4291, section 2.5.6).
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
-/// True if a [`LinkLocalPeer`] client may have this address.
+/// True if this may be the address of a client with a [`LinkLocalPeer`].
 pub(crate) fn is_near(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if (address.to_bits() >> 64) as u64 == LINK_LOCAL)
 }
@@ -100,9 +102,9 @@ pub struct Ports<'a> {
 }
 
 impl<'a> Ports<'a> {
-    /// A view over [`POOLS`] times [`POOL_BUCKETS`] buckets.
+    /// Makes a view of [`POOLS`] times [`POOL_BUCKETS`] buckets.
     pub const fn new(buckets: &'a [Bucket6]) -> Self {
-        // Sessions are counted where they are noted as such.
+        // The session table counts the sessions.
         Ports { table: Table::new(buckets, Counted::NOTHING) }
     }
 
@@ -111,7 +113,7 @@ impl<'a> Ports<'a> {
         self.table.part(first..first + POOL_BUCKETS)
     }
 
-    /// The port that a session, whose hash is `hash`, has towards a server, if it has one.
+    /// Finds the port of a session towards a server. `hash` is the session's hash.
     pub fn find(
         &self,
         server: u16,
@@ -123,32 +125,33 @@ impl<'a> Ports<'a> {
         Some((FIRST_PORT + number as u16, found))
     }
 
-    /// A port for a session; `None` if all that it may have are taken by sessions that stay.
+    /// Allocates a port for a session. `None` if sessions that can't be evicted hold all of its
+    /// ports.
     pub fn allocate(&self, server: u16, key: Holder, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
         let number = self.pool(server).insert(&key.words(), hash, value, now).ok()?;
         Some(FIRST_PORT + number as u16)
     }
 
-    /// The holder of a port towards a server.
+    /// Returns the holder of a port towards a server.
     pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, FoundSession<'a>)> {
         let number = usize::from(port.checked_sub(FIRST_PORT)?);
         let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;
         (found.value.server() == server).then(|| (Holder::of_words(words), found))
     }
 
-    /// Keeps a port for as long as its session.
+    /// Extends the lifetime of a port with its session.
     pub fn keep(&self, found: FoundSession<'a>, value: Value) -> bool {
         self.table.change(found, value)
     }
 
-    /// Ports taken at the moment.
+    /// Number of ports in use.
     pub fn taken(&self, now: u32) -> usize {
         self.table.list(now).count()
     }
 
-    /// Gives the interfaces of [`LinkLocalPeer`] clients other numbers, while no packets come: test
-    /// runs of the kernel's programs all come in by one interface, which stands for another each
-    /// time.
+    /// Renumbers the interfaces of [`LinkLocalPeer`] clients, while no packets arrive. In test runs
+    /// of the kernel's programs all packets arrive by one interface, which stands for a different
+    /// one each time.
     pub fn renumber(&self, now: u32, number: impl Fn(u32) -> u32) {
         self.table.rekey(now, |words| {
             let holder = Holder::of_words(words);
@@ -157,12 +160,13 @@ impl<'a> Ports<'a> {
         });
     }
 
-    /// Frees the ports towards servers that `keep` doesn't want.
+    /// Frees expired ports, and those for which `keep` returns false. Returns the number of slots
+    /// freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(SessionKey, Value) -> bool) -> usize {
         self.table.sweep(now, |words, value| keep(Holder::of_words(words).session, value))
     }
 
-    /// Frees all ports. Returns how many slots it freed.
+    /// Frees all ports. Returns the number of slots freed.
     pub fn clear(&self, now: u32) -> usize {
         self.sweep(now, |_, _| false)
     }

@@ -1,4 +1,4 @@
-//! Next hops of replies, by the host's routing table. The engine is queried for each packet.
+//! Next hops of replies by the host's routing table, looked up for each packet.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -10,14 +10,14 @@ use crate::net::wire::Mac;
 pub enum FibResult {
     /// A neighbour on a link.
     Neighbour {
-        /// Out of this interface,
+        /// Number of the outgoing interface.
         ifindex: u32,
         src: Mac,
         dst: Mac,
-        /// The longest packet that the way takes, in bytes.
+        /// Maximum packet size of the path, in bytes.
         mtu: u16,
     },
-    /// There is a route; the host's own stack must find the neighbour first, or knows better.
+    /// A route exists, but the host's stack must resolve the neighbour or handle the packet.
     HostStack,
     /// The host has no route.
     None,
@@ -28,6 +28,7 @@ pub trait Routes: fmt::Debug {
     /// Returns the next hop of a packet from `src` to `dst` received on interface `ingress`.
     fn hop(&self, ingress: u32, src: IpAddr, dst: IpAddr) -> FibResult;
 
-    /// The longest packet that an interface takes, in bytes; `None` if there is no such interface.
+    /// Returns the maximum packet size of an interface in bytes. `None` if there is no such
+    /// interface.
     fn mtu(&self, ifindex: u32) -> Option<u16>;
 }

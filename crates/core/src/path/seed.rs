@@ -1,12 +1,11 @@
-//! The key of a hash.
+//! Key of a hash.
 
-/// A secret that keeps strangers from choosing what has the same hash, as sessions of one bucket
-/// have.
+/// Secret key, without which an attacker can't choose keys that collide in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed(pub u64, pub u64);
 
 impl Seed {
-    /// From random bytes, or from a derived key's first.
+    /// Makes a seed of random bytes or of the first bytes of a derived key.
     pub fn from_bytes(bytes: [u8; 16]) -> Seed {
         let bits = u128::from_be_bytes(bytes);
         Seed((bits >> 64) as u64, bits as u64)

@@ -5,29 +5,26 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{ALL_FULL, NO_SERVER, ORDER_MAX, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
-/// The state that selection reads and moves on: the rings' cursors by service, active sessions by
-/// server slot.
+/// Counters and weights that selection reads: cursors by service, the rest by server slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
-    /// Position in each service's ring; grows by one with each selection.
+    /// Position in each service's ring. Each selection adds one.
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
-    /// Servers' [`Score`]s, by policies that go by load. Of a slot that isn't there it is the
-    /// default.
+    /// [`Score`] of each server, for policies that use load. A missing slot has the default score.
     pub scores: &'a [AtomicU16],
-    /// The most active sessions of each server with which it is given a new one; 0 for any number,
-    /// as of a slot that isn't there.
+    /// Maximum number of active sessions of each server. 0 or a missing slot means unlimited.
     pub limits: &'a [AtomicU32],
 }
 
-/// The weights of a server's sessions.
+/// Correction of a server's session count by its load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Load of the server, in [`SCORE_UNIT`]ths above the least loaded server of the service.
     pub load: u8,
-    /// Of 256 flows that have it as their second candidate, and that its load draws away from the
-    /// first though sessions alone would not, so many and one more go to it.
+    /// Part of the flows that move to this server, as their second candidate, if only its load
+    /// favours it and its session count does not. In 256ths, less one.
     pub gain: u8,
 }
 
@@ -43,7 +40,7 @@ impl Score {
 }
 
 impl Counts<'_> {
-    /// Gives servers other scores. Every packet after that is decided by them.
+    /// Replaces the scores of servers. Every later packet uses them.
     pub fn score(&self, scores: &[(u16, Score)]) {
         for (slot, score) in scores {
             if let Some(place) = self.scores.get(usize::from(*slot)) {
@@ -52,7 +49,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Gives servers other limits of active sessions. Every packet after that is decided by them.
+    /// Replaces the session limits of servers. Every later packet uses them.
     pub fn limit(&self, limits: &[(u16, u32)]) {
         for (slot, limit) in limits {
             if let Some(place) = self.limits.get(usize::from(*slot)) {
@@ -77,26 +74,25 @@ impl Counts<'_> {
     }
 }
 
-/// Of so many flows one has its first candidate whatever the scores say: a server whose score is
-/// the worst keeps three percent of its share, by which it is seen when it recovers. A power of
-/// two.
+/// One of this many flows goes to its first candidate, whatever the scores. So the server with the
+/// worst score keeps three percent of its share, and its recovery is noticed. A power of two.
 pub const EXPLORING: u64 = 32;
 
-/// Of so many flows a [`Score::gain`] says how many.
+/// Number of flows that [`Score::gain`] is a part of.
 pub const GAIN_UNIT: u64 = 256;
 
-/// Into so many parts the least load of a service is divided for scores: 0 stands for that load,
-/// 255 for nearly 17 times as much.
+/// Number of parts into which scores divide the least load of a service. Score 0 stands for that
+/// load, 255 for nearly 17 times as much.
 pub const SCORE_UNIT: u64 = 16;
 
-/// Picks a server for a new session from ring `service`, or [`NO_SERVER`]; [`ALL_FULL`] where each
-/// has as many sessions as it may have. `hash` is
+/// Selects a server for a new session from the ring of `service`. Returns [`NO_SERVER`] if there is
+/// none, [`ALL_FULL`] if all have reached their session limits. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, (service, pick), hash, next)
 }
 
-/// The server that [`select`] would pick now. The ring's cursor stays where it is.
+/// Returns the server that [`select`] would return now. Doesn't advance the ring's cursor.
 pub fn peek(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, (service, pick), hash, standing)
 }
@@ -124,8 +120,8 @@ fn draw(
     if server != NO_SERVER && counts.is_full(server) { next_not_full(counts, ring, hash) } else { server }
 }
 
-/// The next server in order that isn't full, beginning at the flow's own place: flows that find
-/// their server full are spread over the others.
+/// Returns the next server of the ring that isn't full. The hash gives the start, so flows whose
+/// server is full spread over the others.
 fn next_not_full(counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let len = ring.order.len().min(ORDER_MAX);
     let begin = hash.0.checked_rem(len as u64).unwrap_or_default() as usize;
@@ -133,12 +129,13 @@ fn next_not_full(counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     ahead.iter().chain(behind).copied().find(|slot| !counts.is_full(*slot)).unwrap_or(ALL_FULL)
 }
 
-/// The server that the hash table names: the choice that needs no memory.
+/// Returns the server of the flow's slot in the hash table, without any state.
 pub fn by_hash(ring: &Ring, hash: FlowHash) -> u16 {
     ring.hash.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
 
-/// The server of a flow that has no session, or the host that may know it: see [`Ring::previous`].
+/// Returns the server of a flow without a session, or the host that may know its session: see
+/// [`Ring::previous`].
 pub fn by_previous(ring: &Ring, hash: FlowHash) -> u16 {
     ring.previous.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
@@ -151,13 +148,13 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
 }
 
-/// The better of the two candidates of the flow's slot: by its sessions with the one that is to
-/// come, times its load, for its weight.
+/// Returns the better of the flow's two candidates. The cost of a candidate is its number of
+/// sessions including the new one, times its load, divided by its weight.
 ///
-/// Scores are old by a report or two, sessions are counted at once. Only their product is compared:
-/// if the better score won alone, all new sessions would run to whoever was idle when it reported,
-/// until the next report. Where sessions alone would choose the first one, the load has its way
-/// with a part of the flows only: [`Score::gain`].
+/// Scores are one or two reports old, while sessions are counted at once. So the product is
+/// compared. With scores alone, all new sessions would go to the server that was idle in its last
+/// report, until the next one. If sessions alone favour the first candidate, the load decides only
+/// for a part of the flows: [`Score::gain`].
 fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let first = by_hash(ring, hash);
     let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
@@ -168,7 +165,8 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
         return second;
     };
     let (score, other_score) = (counts.score_of(first), counts.score_of(second));
-    // With the session that is to come: no sessions for any weight would be as few as for another.
+    // The new session counts too: otherwise servers without sessions would be equal despite their
+    // weights.
     let (sessions, other_sessions) = (counts.active_of(first) + 1, counts.active_of(second) + 1);
     // cost / weight of the second < cost / weight of the first, without dividing
     let is_second =
@@ -186,8 +184,8 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
     if is_second { second } else { first }
 }
 
-/// Of the first `len` servers the one with the fewest active sessions for its weight, with the one
-/// that is to come. Looking begins at the cursor, so that equals take turns.
+/// Returns the server among the first `len` of the ring with the fewest active sessions for its
+/// weight, including the new session. The search starts at the cursor, so that equals take turns.
 fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
     let mut best = NO_SERVER;
     let (mut best_sessions, mut best_weight) = (0, 0);
@@ -217,7 +215,7 @@ mod tests {
     use crate::path::tables::{Forwarding, HASH_SLOTS, SERVER_SLOTS, ServerEntry};
     use proptest::prelude::*;
 
-    /// Servers 1 and 2, each slot's first and second candidate.
+    /// Servers 1 and 2 are the first and second candidate of each slot.
     fn tables(weights: [u16; 2]) -> Tables {
         let mut tables = Tables::default();
         for (slot, weight) in (1..).zip(weights) {
@@ -235,7 +233,7 @@ mod tests {
         limited(tables, active, scores, &[], hash)
     }
 
-    /// The same with limits by slot.
+    /// [`choice`] with session limits by slot.
     fn limited(tables: &Tables, active: [u64; 2], scores: [u8; 2], limits: &[u32], hash: u64) -> u16 {
         let mut counts: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
         let places: Vec<AtomicU16> = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
@@ -266,7 +264,8 @@ mod tests {
         assert_eq!(choice(&heavy, [2, 1], [16, 0], 1), 1, "3 x 2 / 3 against 2 x 1 / 1");
     }
 
-    /// The second server's part of a thousand connections, of which so many stay open at a time.
+    /// Returns the part of a thousand connections that server 2 gets, with `open` of them open at a
+    /// time.
     fn part_of_second(weights: [u16; 2], pick: Pick, open: usize) -> u32 {
         let tables = tables(weights);
         let active: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
@@ -290,7 +289,7 @@ mod tests {
     fn weights_count_however_few_connections_are_open() {
         for pick in [Pick::Least, Pick::Two] {
             for open in [0, 1, 5, 50] {
-                // As with a server that comes back, and has a tenth of its weight for now.
+                // Weights of a server in slow start, with a tenth of its weight.
                 let part = part_of_second([1, 10], pick, open);
                 assert!((880..=1_000).contains(&part), "{pick:?}, {open} open: {part} of 1,000");
                 let part = part_of_second([10, 1], pick, open);

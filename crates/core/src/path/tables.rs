@@ -1,9 +1,8 @@
-//! A director's knowledge when a packet comes: immutable tables, made by [`crate::farm::plan`],
-//! carried to an engine as a [`Delta`].
+//! Tables that a director uses for packets. [`crate::farm::plan`] makes them. They are immutable,
+//! and reach an engine as a [`Delta`].
 //!
-//! Identifiers are small numbers because sessions hold them. A number keeps its meaning for as long
-//! as any session may name it, through reloads and restarts; [`crate::farm::plan::Slots`] sees to
-//! that.
+//! Identifiers are small numbers, since sessions store them. A number keeps its meaning while any
+//! session may refer to it, through reloads and restarts: see [`crate::farm::plan::Slots`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -15,34 +14,34 @@ use crate::net::{Encapsulation, Protocol};
 use crate::path::content::RouteIndex;
 use crate::path::mark::{ForwardCount, PUNTED};
 
-/// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and
-/// a hundred times the servers of a large service.
+/// Number of slots of a service's hash table: prime, as Maglev requires (Eisenbud et al. 2016,
+/// section 3.4), and a hundred times the servers of a large service.
 pub const HASH_SLOTS: usize = 65_537;
-/// The most entries of a service's ring.
+/// Maximum number of entries of a service's ring.
 pub const ORDER_MAX: usize = 4_096;
-/// VIP numbers are less than this, and never 0. There are more of them than VIPs, so that one that
-/// was freed is the last to be given out again.
+/// VIP numbers are below this number and never 0. There are more numbers than VIPs, so that a freed
+/// number is reused last.
 pub const VIP_IDS: usize = 256;
-/// The most servers one service can have.
+/// Maximum number of servers of a service.
 pub const SERVICE_SERVERS_MAX: usize = 256;
-/// The most VIPs that one address and port of a server may stand behind with [`Forwarding::Nat`].
+/// Maximum number of VIPs that one address and port of a server may serve with [`Forwarding::Nat`].
 pub const BEHIND_MAX: usize = 8;
-/// The most MACs of other hosts: [`Tables::peers`].
+/// Maximum number of other hosts' MACs in [`Tables::peers`].
 pub const PEERS_MAX: usize = 1_024;
-/// The most server slots of a farm; slot 0 is never used, so that 0 can mean "none".
+/// Number of server slots of a farm. Slot 0 is never used: 0 means no server.
 pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
 pub const NO_SERVER: u16 = 0;
 
-/// Slot number that stands for servers of which each has as many sessions as it may have.
+/// Slot number returned if all servers have reached their session limits.
 pub const ALL_FULL: u16 = SERVER_SLOTS as u16;
 
-/// Returns the index of a server slot in a table of all slots; there are no other slots.
+/// Returns the index of a server slot in a table of all slots. Wraps an invalid slot.
 pub(crate) fn place(slot: u16) -> usize {
     usize::from(slot) % SERVER_SLOTS
 }
 
-/// The key by which a packet is recognised: one address, port and protocol of a service.
+/// Key by which packets match a VIP: address, port and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {
     pub address: IpAddr,
@@ -50,216 +49,210 @@ pub struct VipKey {
     pub protocol: Protocol,
 }
 
-/// Way to select a server for a new session: the one thing that a policy asks of the data plane.
+/// How the data plane selects a server for a new session. The policy sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pick {
-    /// By the flow's keyed hash, from the hash table.
+    /// Entry of the hash table at the flow's keyed hash.
     Hash = 0,
-    /// The next entry of the ring.
+    /// Next entry of the ring.
     Cursor = 1,
-    /// The server in the ring with the fewest active sessions for its weight.
+    /// Server of the ring with the fewest active sessions for its weight.
     Least = 2,
-    /// The better of two that the flow's keyed hash names: by active sessions for their weight,
-    /// times their load.
+    /// The better of the two candidates at the flow's slot of the hash tables: by active sessions
+    /// for their weight, times their load.
     Two = 3,
 }
 
-/// Idle times after which a session is gone, in ticks (see [`crate::path::sessions::ticks`]).
+/// Idle timeouts of sessions in ticks (see [`crate::path::sessions::ticks`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleTicks {
-    /// Of a TCP connection only first packets were seen.
+    /// TCP connection of which only first packets were seen.
     pub syn: u32,
-    /// An open TCP connection.
+    /// Open TCP connection.
     pub tcp: u32,
-    /// After FIN or RST of one side.
+    /// TCP connection after FIN or RST of one side.
     pub half_closed: u32,
-    /// After those of both.
+    /// TCP connection after FIN of both sides or the server's RST.
     pub closing: u32,
     pub udp: u32,
-    /// Of a UDP flow only first packets were seen.
+    /// UDP flow of which only first packets were seen.
     pub udp_new: u32,
 }
 
-/// Address of a service, as packets see it.
+/// Address, port and protocol of a service, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vip {
-    /// Names this VIP in session keys; never 0.
+    /// Number of this VIP in session keys. Never 0.
     pub id: u16,
-    /// The service whose rings it picks from; index into [`Tables::rings`].
+    /// Service, as an index into [`Tables::rings`].
     pub service: u16,
     /// True if the director answers ARP for the address.
     pub announce: bool,
     pub pick: Pick,
     /// Idle times of sessions.
     pub idle: IdleTicks,
-    /// Slot of this host among the service's servers, where every host decides; [`NO_SERVER`] on a
-    /// director. A host serves the packets that another host passes on to it.
+    /// Slot of this host among the service's servers in placement `every-host`. [`NO_SERVER`] on a
+    /// director. The host serves packets that other hosts forward to it.
     pub own: u16,
-    /// True if no session is stored for packets that are passed on to another host.
+    /// True if packets forwarded to another host make no session here.
     pub stateless: bool,
-    /// Settings of `handoff`, if connections are accepted here and handed over once the client has
-    /// sent a request.
+    /// Settings of `handoff`, if this host accepts connections and hands them off once the client
+    /// has sent a request.
     pub handoff: Option<Handoff>,
 }
 
-/// Settings by which a VIP's connections are accepted before they are handed over.
+/// Settings for accepting connections before their handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
-    /// The largest segment that clients may send, in bytes: it fits into every way to a server.
+    /// Maximum segment size offered to clients, in bytes. It fits the paths to all servers.
     pub mss: u16,
-    /// The slot that stands for this host's own process, which reads what isn't decided here;
-    /// [`NO_SERVER`] if there is none.
+    /// Slot of this host's own process, which reads punted packets. [`NO_SERVER`] if there is none.
     pub punt: u16,
-    /// The slot that stands for nobody, where packets are kept back while their connection moves;
-    /// [`NO_SERVER`] if there is none.
+    /// Slot without a server, which buffers packets while their connection moves. [`NO_SERVER`] if
+    /// there is none.
     pub held: u16,
-    /// The treatment of later requests on a connection that is kept open.
+    /// Treatment of later requests on a persistent connection.
     pub later: RehandoffMode,
 }
 
-/// The treatment of a request for other servers than the one whose connection it comes by.
+/// Treatment of a later request on a persistent connection that belongs to another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RehandoffMode {
-    /// Later requests go to the connection's server like the first one; nobody reads them on the
-    /// way.
+    /// Later requests go to the connection's server. No host reads them on the path.
     #[default]
     Stay = 0,
-    /// The connection is reset, and the client asks again by another (RFC 9112, section 9.3.1).
+    /// The connection is reset, and the client retries on a new one (RFC 9112, section 9.3.1).
     Close = 1,
-    /// The connection is taken from its server, read here, and given to another one; the client
-    /// notices nothing.
+    /// The connection returns from its server, this host reads the request, and hands the
+    /// connection to another server. The client doesn't notice.
     Rehandoff = 2,
 }
 
-/// The weighted tables that a service's servers are picked from. All entries are server slots.
+/// Weighted tables from which a service's servers are selected. All entries are server slots.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ring {
-    /// For [`Pick::Cursor`] and [`Pick::Least`], and with each for flows whose server is full; at
-    /// most [`ORDER_MAX`] entries.
+    /// Ring for [`Pick::Cursor`] and [`Pick::Least`], and with any [`Pick`] for flows whose server
+    /// is full. At most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
-    /// For [`Pick::Hash`], and for flows that neither a session nor `previous` is known of;
-    /// [`HASH_SLOTS`] entries, or none while the service has no server.
+    /// Hash table for [`Pick::Hash`], and for flows that have neither a session nor an entry in
+    /// `previous`. [`HASH_SLOTS`] entries. Empty while the service has no server.
     pub hash: Arc<[u16]>,
-    /// For [`Pick::Two`]: for each slot of the hash table the second candidate, which is another
-    /// server than the first. Empty with other ways to pick, and while there is one server alone.
+    /// Hash table for [`Pick::Two`]: the second candidate of each slot, a different server from the
+    /// first. Empty with other values of [`Pick`], and if there is only one server.
     pub second: Arc<[u16]>,
-    /// For flows that no session is known of, as they may be older than `hash`. May be empty.
+    /// Hash table for flows without a session, which may be older than `hash`. May be empty.
     ///
-    /// On a director: for each slot of the hash table the server that works and would have it if
-    /// nobody were drained and nobody slowly started, where that is another one. Where every host
-    /// decides: the host that may know a flow that this one doesn't, as hosts may have another
-    /// table, or had. Its entries are ways to other hosts that are a packet's last
-    /// ([`ForwardCount::Twice`]), or none.
+    /// On a director: the hash table as if no server drained or started slowly, of working servers.
+    /// Empty if it equals `hash`. In placement `every-host`: the host that may know the flow, since
+    /// another host's table may differ or may have differed. Each entry is the last hop of a packet
+    /// ([`ForwardCount::Twice`]), or [`NO_SERVER`].
     pub previous: Arc<[u16]>,
 }
 
-/// Way of a packet to its server.
+/// How packets reach a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
-    /// By its MAC address alone; nothing above layer two changes.
+    /// By the destination MAC alone. Nothing above layer two changes.
     Link,
-    /// By rewriting addresses and ports.
+    /// By rewriting addresses and ports (NAT).
     Nat {
-        /// The server's own address and port.
+        /// Address and port of the server itself.
         to: SocketAddr,
-        /// The director's address towards the server: where it speaks of itself.
+        /// Address of the director towards the server, also the source of its own ICMP errors.
         own: IpAddr,
         /// True if `own` replaces the client's address, with a port of [`crate::path::ports`].
         source_nat: bool,
-        /// The longest packet that the way takes, in bytes.
+        /// Maximum packet size of the path, in bytes.
         mtu: u16,
     },
-    /// Encapsulated in another packet.
+    /// By encapsulation in another packet.
     Tunnel {
         encapsulation: Encapsulation,
-        /// The outer packet's source: an address of the director's.
+        /// Source of the outer packet: an address of the director.
         from: IpAddr,
         /// Destination of the tunnel: the server's own address, of the same family.
         to: IpAddr,
-        /// The longest packet that the way takes, outer headers included, in bytes.
+        /// Maximum packet size of the path, including outer headers, in bytes.
         mtu: u16,
-        /// Number of times that the packet will have been passed on, for the outer header; where
-        /// every host decides. A packet passed on twice is not passed on again. Only with
-        /// [`Encapsulation::Gue`].
+        /// Forward count for the outer header, in placement `every-host`. A packet that was
+        /// forwarded twice is not forwarded again. Only with [`Encapsulation::Gue`].
         mark: Option<ForwardCount>,
     },
 }
 
-/// A server, as a packet meets it.
+/// Server in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerEntry {
-    /// Names the server through restarts: a digest of service and server name.
+    /// Digest of service and server name, which identifies the server through restarts.
     pub identity: u64,
-    /// Destination MAC of frames. The punt slot has [`PUNTED`] here: the source by which the host's
+    /// Destination MAC of frames. For the punt slot [`PUNTED`], the source MAC by which the host's
     /// own stack recognises punted packets.
     pub mac: Mac,
-    /// The interface it is reached by; 0 if it stands for nobody.
+    /// Interface that leads to the server. 0 for a slot without a server.
     pub ifindex: u32,
-    /// Weight; at least 1 while the server takes new sessions, else 0.
+    /// Weight: at least 1 while the server accepts new sessions, else 0.
     pub weight: u16,
-    /// True if the server is healthy. Open sessions stay either way; an embryonic session selects
-    /// anew. A draining server is up, and only missing in the rings.
+    /// True if the server is healthy. Sessions stay on a server that is down, but an embryonic
+    /// session selects a server again. A draining server is up, but not in the rings.
     pub up: bool,
-    /// True if the server is this host: packets go up the host's own stack.
+    /// True if the server is this host: packets go up its own stack.
     pub local: bool,
-    /// Way of packets to the server.
     pub forwarding: Forwarding,
 }
 
 impl ServerEntry {
-    /// True for the punt slot: the process on this host that reads what the data plane doesn't
-    /// decide.
+    /// True for the punt slot: the process on this host that reads punted packets.
     pub fn is_punt(&self) -> bool {
         self.local && self.mac == PUNTED
     }
 
-    /// True if the slot has no server: packets of its connections are dropped until they have
-    /// another server.
+    /// True if the slot has no server: its packets are dropped until their connection has another
+    /// server.
     pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
 }
 
-/// The origin of a packet from a server: a VIP, and which of its servers this endpoint is.
+/// VIP and server that an endpoint's replies belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyOrigin {
     pub vip: u16,
     pub server: u16,
 }
 
-/// A director's knowledge when a packet comes.
+/// Tables of one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Tables {
-    /// By address, port and protocol.
     pub vips: BTreeMap<VipKey, Vip>,
     /// Rings by service number.
     pub rings: BTreeMap<u16, Arc<Ring>>,
-    /// Servers, by their slots.
+    /// Servers by slot.
     pub servers: BTreeMap<u16, ServerEntry>,
-    /// The interfaces that packets are taken from, with their own MAC.
+    /// Interfaces on which packets are accepted, with their own MACs.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// Servers' own addresses and ports with [`Forwarding::Nat`]: answers come from there. At most
+    /// Addresses and ports of servers with [`Forwarding::Nat`], from which replies come. At most
     /// [`BEHIND_MAX`] entries each, in order.
     pub endpoints: BTreeMap<VipKey, Vec<ReplyOrigin>>,
-    /// The MACs that other hosts pass packets on with; see [`crate::path::arrival`].
+    /// MACs from which other hosts forward packets: see [`crate::path::arrival`].
     pub peers: BTreeSet<Mac>,
-    /// By service number: which ring a connection's server is picked from, by what the client asks
-    /// for. Services that hand connections over have one.
+    /// Route index by service number: selects a connection's ring by the client's request. Only
+    /// services with handoff have one.
     pub routes: BTreeMap<u16, Arc<RouteIndex>>,
-    /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones
-    /// at present or not. Of services whose later requests are looked at ([`RehandoffMode`]).
+    /// Bit set by server slot: the rings whose requests the server answers, even while it accepts
+    /// no new sessions. Only for services that read later requests ([`RehandoffMode`]).
     pub pools: BTreeMap<u16, u64>,
 }
 
 impl Tables {
-    /// True if any service has this address; for packets too odd to have a port.
+    /// True if any service has this address. For packets that are too malformed to have a port.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.vip_of_address(address).is_some()
     }
 
-    /// True if the director answers ARP for this address: a service with the address wants it.
+    /// True if the director answers ARP for this address: a service that announces its addresses
+    /// has it.
     pub fn announces(&self, address: IpAddr) -> bool {
         self.vips_of_address(address).any(|vip| vip.announce)
     }
@@ -271,13 +264,13 @@ impl Tables {
         self.endpoints.range(from..=to).next().is_some()
     }
 
-    /// True if a server serves the requests of a ring, in a service whose later requests are read.
+    /// True if a server answers the requests of a ring, in a service that reads later requests.
     pub fn answers(&self, server: u16, ring: u16) -> bool {
         let rings = self.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
     }
 
-    /// A VIP by its number.
+    /// Returns a VIP by its number.
     pub fn vip_by_id(&self, id: u16) -> Option<(&VipKey, &Vip)> {
         self.vips.iter().find(|(_, vip)| vip.id == id)
     }
@@ -293,8 +286,8 @@ impl Tables {
     }
 }
 
-/// The changes between two [`Tables`], in the order in which an engine must carry them out:
-/// referenced entries come before those that refer to them, removals come last.
+/// Changes between two [`Tables`]. An engine applies referenced entries before the entries that
+/// refer to them, and removals last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Delta {
     /// New or changed interfaces.
@@ -305,30 +298,30 @@ pub struct Delta {
     pub rings: Vec<(u16, Arc<Ring>)>,
     /// New or changed VIPs.
     pub vips: Vec<(VipKey, Vip)>,
-    /// VIPs that are gone.
+    /// Removed VIPs.
     pub vips_removed: Vec<VipKey>,
-    /// Rings that are gone.
+    /// Removed rings.
     pub rings_removed: Vec<u16>,
-    /// Servers that are gone; their sessions go with them.
+    /// Removed servers. Their sessions are removed too.
     pub servers_removed: Vec<u16>,
-    /// Interfaces that are gone.
+    /// Removed interfaces.
     pub interfaces_removed: Vec<u32>,
     /// New or changed endpoints.
     pub endpoints: Vec<(VipKey, Vec<ReplyOrigin>)>,
-    /// Endpoints that are gone.
+    /// Removed endpoints.
     pub endpoints_removed: Vec<VipKey>,
-    /// All peers as they now are, if that changed.
+    /// All peers, if they changed.
     pub peers: Option<BTreeSet<Mac>>,
     /// New or changed routes.
     pub routes: Vec<(u16, Arc<RouteIndex>)>,
-    /// Routes that are gone.
+    /// Removed routes.
     pub routes_removed: Vec<u16>,
-    /// All pools as they now are, if that changed.
+    /// All pools, if they changed.
     pub pools: Option<BTreeMap<u16, u64>>,
 }
 
 impl Delta {
-    /// The changes that make `old` into `new`.
+    /// Returns the changes from `old` to `new`.
     pub fn between(old: &Tables, new: &Tables) -> Delta {
         Delta {
             interfaces: changed(&old.interfaces, &new.interfaces),

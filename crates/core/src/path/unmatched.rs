@@ -1,35 +1,34 @@
-//! Segments of connections that nobody knows.
+//! Segments of unknown connections.
 //!
-//! One may have overtaken its connection's first segment, or that was lost: then a reset would end
-//! what is about to begin, and its sender sends it again anyway, with the first. Only what still
-//! comes after some time belongs to nothing, and is told so. Nothing is remembered for long, nor of
-//! many.
+//! Such a segment may have overtaken the first segment of its connection, or the first segment was
+//! lost. A reset would end a connection that is about to begin, and the client retransmits both
+//! segments anyway. Only a segment that is still retransmitted after some time belongs to no
+//! connection, and is answered with a reset. The memory is small and short-lived.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::path::sessions::{FlowHash, ticks};
 
-/// Flows that are remembered at a time, at most.
+/// Maximum number of flows remembered at a time.
 pub const PLACES: usize = 1_024;
-/// Until then what was lost has come again: a client's TCP repeats it within three seconds, even
-/// where it knows nothing of the path (RFC 6298, sections 2 and 5).
+/// Time within which a lost segment has been retransmitted: a client's TCP does so within three
+/// seconds, even without a round-trip estimate (RFC 6298, sections 2 and 5).
 pub const PATIENCE_TICKS: u32 = ticks(3_000);
-/// A segment later than this is met as if for the first time: longer than the pauses of keep-alives
-/// that only ask whether the connection lives (RFC 9293, section 3.8.4, as systems have it).
+/// Time after which a record is forgotten: longer than the intervals of keep-alive probes on common
+/// systems (RFC 9293, section 3.8.4).
 pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 
-/// Words that the engine's threads share: for each place part of a flow's hash, mixed with what the
-/// segment acknowledges, above the tick it was first met at. A client's port may soon be used
-/// again, and what was met of the connection before is no word about this one: each begins with
-/// other numbers.
+/// Words that the engine's threads share. The upper half is part of a flow's hash, mixed with the
+/// acknowledgment number. The lower half is the tick of the first segment. A client may soon reuse
+/// its port. The acknowledgment number differs in the new connection, so the old record doesn't
+/// match.
 #[derive(Clone, Copy, Debug)]
 pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
 impl Unmatched<'_> {
-    /// True if a segment with the same acknowledgment was seen on this flow, long enough ago; the
-    /// record is then removed. Flows that share a place may delay each other. Ticks wrap after 52
-    /// days: an older record counts as new, so that the segment is answered a little later or
-    /// sooner than it should be.
+    /// True if this flow had a segment with the same acknowledgment number long enough ago. Then
+    /// removes the record. Flows that share a place may delay each other. Ticks wrap after 52 days:
+    /// a record from before counts as new, and the reset comes a little early or late.
     pub fn is_retransmission(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));

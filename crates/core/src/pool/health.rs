@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(probe(10_440, Ok(5)), 2_000, "the second success makes it up");
     }
 
-    /// Feeds `.` for a success and `x` for a failure; gives the state after each.
+    /// Applies `.` as a success and `x` as a failure. Returns the state after each result.
     fn states(health: &mut Health, answers: &str) -> String {
         let mut now_ms = 0;
         let mut letter = |answer| {
@@ -422,7 +422,7 @@ mod tests {
             "views tell of it"
         );
         assert_eq!(health.checks().to_string(), ".", "the history is of the server");
-        // Nor does it come between two answers that do say something.
+        // The result doesn't interrupt a series of failures either.
         assert_eq!(health.result(9, Err(Failure::Timeout)), None);
         assert_eq!(health.result(10, lacks()), None);
         let down = health.result(11, Err(Failure::Timeout)).map(|transition| transition.to);
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(health.next_probe_at(), u64::MAX, "one is under way");
         health.result(300, Ok(1));
         assert_eq!(health.next_probe_at(), 300);
-        // An answer that nobody waits for puts the next probe off.
+        // An unexpected result postpones the next probe.
         health.result(400, Ok(1));
         assert!((2_200..=2_600).contains(&health.next_probe_at()));
     }

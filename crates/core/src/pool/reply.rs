@@ -225,7 +225,7 @@ mod tests {
             let expected = if end < found { ReplyVerdict::More } else { ReplyVerdict::Ok };
             assert_eq!(judge_http(&kind, &whole.as_bytes()[..end], false), expected, "{end}");
         }
-        // The size of a chunk is no text, and behind the last one nothing comes.
+        // The size of a chunk is not part of the body, and the body ends with the last chunk.
         let other = format!("{head}5\r\nread\r\r\n0\r\n\r\n");
         assert_eq!(judge_http(&kind, other.as_bytes(), false), ReplyVerdict::Failed(Failure::Body));
         let sizes = format!("{head}3;ready\r\nabc\r\n");
@@ -321,7 +321,7 @@ mod tests {
             let reply = [start.as_bytes(), &rest].concat();
             let kind = http(body.as_deref());
             prop_assert_ne!(judge_http(&kind, &reply, true), ReplyVerdict::More);
-            // A judgement once made is not taken back by bytes that follow.
+            // Further bytes never change a verdict.
             let mut last = ReplyVerdict::More;
             for end in 0..=reply.len() {
                 let now = judge_http(&kind, &reply[..end], false);

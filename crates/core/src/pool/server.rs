@@ -453,7 +453,8 @@ mod tests {
         reports(&mut server, wants(30), 1);
         assert_eq!(server.reconfigure(&settings(20_000), 0, 2), ServerChange::default());
         assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
-        // Without slow start it has its whole weight, and without reports it wants all of it.
+        // Without slow start the server has its full weight, and without reports it requests all of
+        // it.
         let change = server.reconfigure(&without_reports(0), 0, 3);
         assert_eq!(change, ServerChange { effect: Effect::Weight, ..ServerChange::default() });
         assert_eq!((server.wanted_tenths(), server.tenths(), server.reports()), (10, 10, None));

@@ -127,7 +127,7 @@ mod tests {
         };
         let (one, three) = (server(1, 10, None), server(3, 10, Some(900)));
         assert_eq!(weights(&[one, three, server(0, 10, None)]), [(1, 1_000), (3, 1_000), (0, 1_000)]);
-        // While one of them starts slowly the heaviest has a thousand.
+        // While one of them starts slowly, the heaviest has a share of a thousand.
         assert_eq!(weights(&[server(2, 3, None), server(4, 10, None)]), [(150, 300), (1_000, 1_000)]);
         assert_eq!(weights(&[server(2, 30, None), server(4, 10, None)]), [(2, 1_000), (4, 1_000)]);
         assert!(weights(&[]).is_empty());
@@ -179,7 +179,7 @@ mod tests {
                 "{given:?}: {part} % of a fair share, of {allowed}"
             );
         }
-        // By latency, which Evener measures itself, as much as it comes to.
+        // Latency is measured by Evener itself, so its gain has no limit.
         let probed = |latency_us| {
             let signals = Signals { latency_us: Some(latency_us), ..Signals::default() };
             PoolMember { weight: 1, tenths: 10, signals }

@@ -1,7 +1,7 @@
-//! Selects the client's segment that becomes a connection of this host: the first with data, handed
-//! off by a director. The director made the handshake without keeping state; the agreed terms are
-//! in the numbers of this segment. `bpf/server/accept.h` is the copy in C; [`Host`] gives access to
-//! the sockets of the host's stack.
+//! Creates connections of this host from clients' segments that a director hands off. The director
+//! made the handshake without keeping state. The client's first segment with data creates the
+//! connection: its numbers contain the negotiated options. `bpf/server/accept.h` is the copy in C;
+//! [`Host`] gives access to the sockets of the host's stack.
 
 use core::net::SocketAddr;
 
@@ -16,14 +16,14 @@ use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
 use crate::path::mark::PUNTED;
 use crate::path::tables::VipKey;
 
-/// The host's state besides the tables.
+/// State of the host besides the tables.
 pub trait Host {
     /// Returns the socket that a segment from a client to an address of this host would reach: the
     /// connection's, else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
-    /// Returns the announced expectation for a connection, if there is one.
+    /// Returns the expectation announced for a connection, if there is one.
     fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
-    /// Returns the last segment that a socket was made of for these addresses and ports.
+    /// Returns the last segment from which a socket was created for these addresses and ports.
     fn made(&self, ends: &FourTuple) -> Option<Made>;
 }
 
@@ -33,31 +33,31 @@ pub enum Socket {
     /// The stack has no socket.
     None,
     Listener,
-    /// A connection that the listener has not accepted yet, or one of which nothing is known.
+    /// A connection that the listener has not accepted yet, or whose state is unknown.
     Opening,
-    /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
+    /// A connection in TIME-WAIT (RFC 9293, section 3.3.2).
     TimeWait(OldConnection),
     Connection {
         /// Sequence number of the first byte to the client.
         first: u32,
         /// Sequence number of the next byte that the process may write.
         written: u32,
-        /// The numbers that it expects and has seen last.
+        /// Numbers to compare a new connection with.
         old: OldConnection,
     },
 }
 
-/// Numbers of an old connection with the same addresses and ports: next expected, and last seen.
+/// Numbers of an old connection with the same addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldConnection {
     /// Sequence number of the next byte from the client.
     pub next: u32,
-    /// The client's last timestamp; 0 where it has none.
+    /// Last timestamp of the client; 0 if the connection has no timestamps.
     pub timestamp: u32,
 }
 
-/// A segment that a socket was made of. The server may have answered and closed that connection,
-/// and requests must run only once.
+/// A segment from which a socket was created. The server may have answered and closed that
+/// connection. The segment must not create another one, since requests must run only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The segment's sequence number.
@@ -68,8 +68,8 @@ pub struct Made {
     pub listener: u16,
 }
 
-/// Expected segment in the middle of a connection, which no cookie validates, with the terms agreed
-/// on earlier.
+/// A segment that is expected in the middle of a connection. No cookie validates the segment; the
+/// options were negotiated earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The segment's sequence number.
@@ -77,46 +77,48 @@ pub struct Expectation {
     /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
     pub terms: Terms,
-    /// True if a socket was made of it. The server may have answered and closed that connection,
-    /// and requests must run only once.
+    /// True if a socket was created from the segment, which must not create another one: see
+    /// [`Made`].
     pub made: bool,
 }
 
-/// The terms of a connection that the kernel is to make.
+/// Negotiated options of a connection to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The largest segment that the client takes, in bytes.
+    /// Maximum segment size of the client, in bytes.
     pub mss: u16,
     /// Window scales announced by the client and by the director.
     pub window_scales: Option<(u8, u8)>,
-    /// True for selective acknowledgments.
+    /// True if both sides support selective acknowledgments.
     pub sack: bool,
     pub timestamps: bool,
 }
 
-/// The outcome of a segment. But for [`Outcome::Clears`] the host's stack has it as it is.
+/// Decision about a segment. The host's stack receives the segment unchanged, except with
+/// [`Outcome::Clears`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The segment belongs to an existing connection.
     Known,
     /// The segment is late for an ended connection, or too early for the next one.
     Straggler,
-    /// The listener at this port makes a connection of it, unless the kernel refuses.
+    /// The listener at this port creates a connection from the segment, unless the kernel refuses.
     Connection(Terms, u16),
-    /// No connection, and counted.
+    /// The segment creates no connection. The reason is counted.
     Nothing(Reason),
-    /// The segment is changed into a reset of the old connection, and a copy of it is received
-    /// again after that. The server's stack sees no SYN, by which it would accept a reused port.
-    /// Meanwhile other segments of the connection wait ([`Clearing`](super::Clearing)).
+    /// The segment is changed into a reset of the old connection, and a copy of the segment is
+    /// received again afterwards. The stack would accept a reused port only with a SYN, which it
+    /// does not see. Meanwhile other segments of the connection wait
+    /// ([`ClearedConnection`](super::ClearedConnection)).
     Clears(Reason, OldConnection),
 }
 
-/// A client's segment with data, for a service that hands off connections.
+/// A client's segment with data, for a service whose connections are handed off.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
     pub ends: FourTuple,
     pub payload: Payload<'a>,
-    /// Timestamps: the client's and the echoed one.
+    /// Timestamp of the client, and the timestamp that it echoes.
     pub timestamps: Option<(u32, u32)>,
     /// Port of the socket that accepts handed off connections.
     pub listener: u16,
@@ -127,7 +129,7 @@ pub struct Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Returns `None` for all other frames, which the host's stack handles.
+    /// Returns `None` for other frames, which the host's stack handles.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
         let segment = TcpSegment::read(frame)?;
         let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
@@ -148,19 +150,19 @@ impl<'a> Arrived<'a> {
                 data,
             },
             timestamps: options.timestamp.zip(options.timestamp_echo),
-            // With `every-host` this host may serve and read at the same time.
+            // With `every-host` this host may be a server and read requests as a director.
             listener: offer.punt_listener.filter(|_| segment.from == PUNTED).unwrap_or(listener),
             turns: offer.turns,
             l4: segment.l4,
         })
     }
 
-    /// Decides what happens with the segment.
+    /// Decides about the segment.
     pub fn outcome(&self, keys: &Keys, host: &dyn Host) -> Outcome {
         let FourTuple { client, service } = self.ends;
         let other = SocketAddr::new(service.ip(), self.listener);
         let found = match host.socket(client, service) {
-            // The connection has the service's port in either case.
+            // The connection has the service's port, even if its listener has another one.
             Socket::None | Socket::Listener if other != service => match host.socket(client, other) {
                 Socket::Listener => Socket::Listener,
                 _ => Socket::None,
@@ -175,8 +177,8 @@ impl<'a> Arrived<'a> {
             },
             Socket::Opening => Outcome::Known,
             Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitEvicted),
-            // Only a segment that acknowledges nothing of it can be another connection's, and its
-            // own first one may come again.
+            // A segment that acknowledges bytes of this connection belongs to it. Its first segment
+            // may be retransmitted.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
                     self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
@@ -189,8 +191,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// Returns the agreed terms, from the cookie or an announcement. A cookie does not contain
-    /// timestamps: they were agreed on if the segment has them (RFC 7323, section 3.2).
+    /// Returns the negotiated options, from the cookie or from an expectation. A cookie does not
+    /// contain timestamps: they were negotiated if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
         let Payload { sequence, acknowledgment, .. } = self.payload;
@@ -201,7 +203,7 @@ impl<'a> Arrived<'a> {
         }
         let echo = self.timestamps.map(|(_, echo)| echo);
         let echoed = cookie::EchoedNumbers { sequence, acknowledgment, echo };
-        // A director may have read this segment, and replay it for its client.
+        // A director may have read this segment, and replayed it for its client.
         if let Some(cookie) = keys.check(&self.ends, &echoed, REPLAYED) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
@@ -214,13 +216,13 @@ impl<'a> Arrived<'a> {
         Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
     }
 
-    /// The note once the kernel has made a socket of it.
+    /// Returns the record of this segment, to store once the kernel has created a socket from it.
     pub fn made(&self) -> Made {
         let Payload { sequence, acknowledgment, .. } = self.payload;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
-    /// The announcement of just this segment.
+    /// Returns the expectation of exactly this segment.
     fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
         let numbers = (self.payload.sequence, self.payload.acknowledgment);
         host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
@@ -240,8 +242,8 @@ impl<'a> Arrived<'a> {
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
     }
 
-    /// The state of the exchange on the connection, after this segment. The kernel has `made` a
-    /// connection of it, or has not.
+    /// Returns the state of the exchange after this segment. `made` is true if the kernel has
+    /// created a connection from the segment.
     pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
         match outcome {
             Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.payload)),
@@ -253,8 +255,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section
-    /// 3.5.2): no more than a TCP header, and by no option to be taken for old.
+    /// Changes `frame`, which contains this segment, into a reset of the old connection (RFC 9293,
+    /// section 3.5.2). The reset has no TCP options, so no timestamp makes it look old.
     pub fn reset<'f>(&self, frame: &'f mut [u8], old: OldConnection) -> &'f [u8] {
         let FourTuple { client, service } = self.ends;
         let end = self.l4 + TCP_LEN;

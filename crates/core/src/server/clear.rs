@@ -1,11 +1,13 @@
-//! Replacement of an old connection by a new one with the same addresses and ports. The new
-//! connection's first segment has become a reset of the old one
-//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it is received again after that. In
-//! between the stack knows no connection, and further segments would reach the listener, which
-//! resets them (RFC 9293, section 3.10.7.2). They go through the same queue, behind the copy. This
-//! ends once the connection has its socket: if the server closes first, the stack keeps the
-//! connection in TIME-WAIT (FIN-WAIT-2 of Linux, tcp_time_wait), where it looks the same as the old
-//! one. `bpf/server/clear.h` is the copy in C.
+//! Replacement of an old connection by a new one with the same addresses and ports.
+//!
+//! The new connection's first segment is changed into a reset of the old one
+//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of the segment is received again
+//! afterwards. Until then the stack has no connection. Further segments would reach the listener,
+//! which resets them (RFC 9293, section 3.10.7.2), so they are queued behind the copy.
+//!
+//! Queueing ends for good once the new connection has its socket. If the server closes first, the
+//! stack keeps the new connection in TIME-WAIT (FIN-WAIT-2 of Linux, tcp_time_wait), where it looks
+//! the same as the old one. `bpf/server/clear.h` is the copy in C.
 
 use super::Socket;
 
@@ -15,15 +17,15 @@ pub const CLEARING_NS: u64 = 50_000_000;
 /// A connection that replaces an old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClearedConnection {
-    /// Nothing waits any longer then, by the monotonic clock, in nanoseconds.
+    /// Time at which queueing ends at the latest, by the monotonic clock, in nanoseconds.
     pub until_ns: u64,
-    /// True if the copy was received, so that the listener makes a connection of it.
+    /// True if the copy was received, so that the listener creates a connection from it.
     pub is_in: bool,
 }
 
 impl ClearedConnection {
-    /// True if another segment of the connection has to wait, given the host's socket for it. Once
-    /// false, no further segment waits.
+    /// True if another segment of the connection has to wait. `socket` is the host's socket for the
+    /// segment. Once false, no further segment waits.
     pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
         if self.is_in && has_connection {
@@ -51,7 +53,7 @@ mod tests {
             let is_new = matches!(socket, Socket::Opening | Socket::Connection { .. });
             let mut copied = copied;
             assert_eq!(copied.holds(9, &socket), !is_new, "{socket:?}");
-            // The server has closed it, and the client's end comes.
+            // The server has closed the connection, and the client's last segment arrives.
             assert_eq!(copied.holds(9, &Socket::TimeWait(old)), !is_new, "{socket:?}");
         }
     }

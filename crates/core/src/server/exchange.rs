@@ -59,7 +59,7 @@ impl Payload<'_> {
     }
 }
 
-/// Sequence numbers of a request or response. In C both are written as one word, since a program
+/// Sequence numbers of a request or response. The C code writes both as one word, since a program
 /// for the other direction may run on another CPU at the same time. A request and its response have
 /// the same `begin`, which links them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
-//! The look at a segment that leaves a server: servers answer clients directly, so only here can it
-//! be seen. `outgoing` in `bpf/server/server.bpf.c` is its copy in C.
+//! Handling of segments that a server sends. Servers answer clients directly, so directors don't
+//! see these segments. `outgoing` in `bpf/server/server.bpf.c` is the copy in C.
 //!
-//! Clients' segments must fit into the tunnel, so servers offer no longer ones (RFC 9293, section
-//! 3.7.1). Where it matters whether answers are whole, they are followed. And where connections are
-//! handed off, a segment may overtake its connection's first, or still be on its way here when the
-//! connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC
-//! 9293, section 3.10.7.1), which has no acknowledgment. That waits until the segment has come
-//! again.
+//! Clients' segments must fit into the tunnel, so the MSS in a SYN or SYN-ACK is lowered (RFC 9293,
+//! section 3.7.1). If turns are tracked, responses update the [`Exchange`].
+//!
+//! Some resets are held. If connections are handed off, a segment may overtake the first one of its
+//! connection, or arrive after the connection has moved to another host. The stack doesn't know the
+//! connection, and answers with a reset without acknowledgment (RFC 9293, section 3.10.7.1). The
+//! reset is sent only when the segment arrives again.
 
 use core::net::SocketAddr;
 
@@ -32,8 +33,7 @@ pub struct Leaving<'a> {
 }
 
 impl<'a> Leaving<'a> {
-    /// Returns `None` for all other frames, and for segments of no interest, which are the
-    /// majority.
+    /// Returns `None` for frames that have no TCP segment of this host's services.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Leaving<'a>> {
         let segment = TcpSegment::read(frame)?;
         let (address, port) = (segment.src.ip(), segment.src.port());
@@ -44,7 +44,7 @@ impl<'a> Leaving<'a> {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: segment.tcp.flags & TCP_URG != 0,
-                // The IP header of a GSO packet does not have its length.
+                // The IP header of a GSO packet does not have the packet's length.
                 data: frame.get(segment.l4_end..).unwrap_or_default(),
             },
             flags: segment.tcp.flags,
@@ -53,15 +53,15 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// True if the segment has to be held until the segment it answers is received again.
-    /// `is_strange` returns true if that has happened; it is called for the stack's own resets only
-    /// (`is_own`), not for resets forwarded or sent by a director.
+    /// True if a reset has to be held until the segment that caused it arrives again. `is_strange`
+    /// returns true if that segment has arrived again. It is called only for resets of the host's
+    /// own stack (`is_own`), not for resets that a director sent or forwarded.
     pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
         is_reset && self.offer.listener.is_some() && is_own && !is_strange()
     }
 
-    /// The state of the exchange on the connection, after this segment.
+    /// Returns the state of the exchange after this segment.
     pub fn follow(&self, known: Option<Exchange>) -> Option<Exchange> {
         let has_payload = !self.payload.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
         known.map(|mut exchange| {
@@ -72,7 +72,8 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// Lowers the MSS that the frame offers to the service's maximum.
+    /// Lowers the MSS option in the frame to the service's maximum. Returns the reason if the
+    /// option was lowered.
     pub fn clamp(&self, frame: &mut [u8]) -> Option<Reason> {
         let most = self.offer.mss.filter(|_| self.flags & TCP_SYN != 0)?;
         let (begin, end) = self.options;
@@ -80,13 +81,13 @@ impl<'a> Leaving<'a> {
             (option::MSS, &[high, low]) => Some((begin + at, u16::from_be_bytes([high, low]))),
             _ => None,
         });
-        // The last of repeated options counts.
+        // If the option is repeated, the last one is valid.
         let (at, size) = offered.last()?;
         (size > most && self.lower(frame, at, most)).then_some(Reason::Clamped)
     }
 
-    /// Writes the size into the option at `at`. The sum is of words counted from the TCP header's
-    /// beginning.
+    /// Writes the size into the option at `at`, and updates the checksum. The checksum's words are
+    /// counted from the start of the TCP header, so the option may be at an odd offset.
     fn lower(&self, frame: &mut [u8], at: usize, most: u16) -> bool {
         let l4 = self.options.0 - TCP_LEN;
         let as_summed = |size: u16| if (at - l4) % 2 == 1 { size.swap_bytes() } else { size }.to_be_bytes();

@@ -1,11 +1,11 @@
 //! Head of an HTTP/1.1 message (RFC 9112), parsed to find the end of the message.
 //! `bpf/server/message.h` is the copy in C.
 
-/// The longest body that is counted on, in bytes: with its head less than half of all sequence
+/// Maximum length of a body, in bytes. With its head, a body has less than half of all sequence
 /// numbers.
 pub(super) const LENGTH_MAX: u64 = 0x7fff_0000;
 
-/// A head that is whole, and has nothing unusual in it.
+/// A complete head without unusual lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Length in bytes, with the final empty line.
@@ -16,11 +16,10 @@ pub struct Head {
     pub codings: u32,
     /// Body length by the last Content-Length field, in bytes.
     pub length: u64,
-    /// True if no other message follows.
+    /// True if the connection closes after this message.
     pub closes: bool,
 }
 
-/// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageParse {
     Whole(Head),
@@ -31,8 +30,8 @@ pub(super) enum MessageParse {
 }
 
 impl Head {
-    /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is
-    /// unusual.
+    /// Parses the head at the start of `bytes`. `None` if the head is incomplete, or has an unusual
+    /// line.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         match Head::read_up_to(bytes, LENGTH_MAX) {
             MessageParse::Whole(head) => Some(head),
@@ -88,7 +87,8 @@ impl Head {
     }
 }
 
-/// Digits, and only blanks around them (RFC 9110, section 5.5).
+/// Parses the value of a Content-Length field: digits with optional white space around them (RFC
+/// 9110, section 5.5).
 fn length(value: &[u8], length_max: u64) -> Option<u64> {
     let digits = value.trim_ascii();
     if digits.is_empty() {
@@ -146,7 +146,7 @@ mod tests {
             "x\r\nTransfer-Encoding:\r\n\r\n",
             "x\r\nA: b\r\n c\r\n\r\n",
             "x\r\n\tc\r\n\r\n",
-            // Control characters, of which lower case would make others.
+            // Control characters that a simple conversion to lower case would change into others.
             "x\r\nContent\rLength: 5\r\n\r\n",
             "x\r\nContent-Length: 5\r6\r\n\r\n",
             "x\r\nContent-Length\x1a 5\r\n\r\n",

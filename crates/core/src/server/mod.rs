@@ -1,9 +1,9 @@
 //! Decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
 //!
-//! Packets are decapsulated ([`open`]); segments that a director hands off become connections
-//! ([`Arrived`]), whose requests and responses are tracked ([`Exchange`]); outgoing segments are
-//! checked ([`Leaving`]); and the bytes left to send are known for each request ([`Pending`]).
-//! `crates/dataplane/tests/differential` compares the C code with this.
+//! Packets are decapsulated ([`open`]). Segments that a director hands off become connections
+//! ([`Arrived`]), whose requests and responses are tracked ([`Exchange`]). Outgoing segments are
+//! checked ([`Leaving`]). The bytes left to send are computed for each request ([`Pending`]).
+//! `crates/dataplane/tests/differential` compares the C code with this module.
 
 mod accept;
 mod clear;
@@ -30,25 +30,26 @@ use core::net::IpAddr;
 use crate::path::seed::Seed;
 use crate::path::tables::VipKey;
 
-/// The tables of a server's programs.
+/// Tables of a server's programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Addresses of this host that are tunnel endpoints.
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses from which tunnels are accepted.
     pub directors: BTreeSet<IpAddr>,
-    /// The services that may come out of tunnels, and may be handed off: this host's own.
+    /// Services of this host. Tunnels may contain their packets, and their connections may be
+    /// handed off.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets: the source MAC
-    /// address of decapsulated packets then shows how often they were forwarded
+    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets. Then the source
+    /// MAC address of decapsulated packets shows how often they were forwarded
     /// ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
 
-/// The treatment of a service by a server's programs.
+/// Settings of a service for a server's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// The largest segment that the server may offer, in bytes, where it is not free to choose.
+    /// Maximum segment size that the server may offer, in bytes; `None` for no limit.
     pub mss: Option<u16>,
     /// Port of the socket that accepts handed off connections, if enabled: the service's own port
     /// or that of a proxy. Connections have the service's port in either case.
@@ -63,8 +64,9 @@ pub struct Offer {
 }
 
 impl Tables {
-    /// The offer for packets to an address that have no port: that of none of its services, but
-    /// that they need marks if any of them does. `None` where there is none.
+    /// Returns the settings for packets without a port to this address. Only `is_marked` differs
+    /// from the default: it is true if any service of the address needs marks. `None` if the
+    /// address has no service.
     pub fn portless(&self, address: IpAddr) -> Option<Offer> {
         let mut offers =
             self.services.iter().filter(|(vip, _)| vip.address == address).map(|(_, offer)| offer);

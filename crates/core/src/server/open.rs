@@ -33,7 +33,7 @@ const ECT_0: u8 = 2;
 const CONGESTED: u8 = 3;
 
 /// Decapsulates a packet. Returns `None` if the frame is no tunnel packet to this host, and
-/// [`Reason::Decapsulated`] if the frame now has the inner packet; for any other reason the frame
+/// [`Reason::Decapsulated`] if the frame now has the inner packet. With any other reason the frame
 /// must be dropped.
 ///
 /// Frames from the network with one of the source MAC addresses that mark decapsulated packets are
@@ -53,7 +53,7 @@ pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
     }
 }
 
-/// The packet around the packet.
+/// Outer headers of a tunnel packet.
 struct OuterHeader<'a> {
     from: IpAddr,
     to: IpAddr,
@@ -64,11 +64,11 @@ struct OuterHeader<'a> {
     is_fragment: bool,
     is_malformed: bool,
     is_gue: bool,
-    /// Inner packet after those headers, up to its transport.
+    /// Bytes after these headers.
     rest: &'a [u8],
 }
 
-/// An outer IP header, and what follows it in the frame.
+/// An outer IP header, and the bytes after it in the frame.
 struct Encapsulated<'a> {
     outer: OuterHeader<'a>,
     is_later_fragment: bool,
@@ -149,7 +149,7 @@ impl<'a> OuterHeader<'a> {
         Some(Encapsulated { outer, is_later_fragment, bytes })
     }
 
-    /// The inner packet, if it may come out.
+    /// Returns the inner packet, if it may be delivered.
     fn inside(&self, tables: &Tables) -> Result<Inner, Reason> {
         if !tables.directors.contains(&self.from) {
             return Err(Reason::UnlistedSource);
@@ -203,12 +203,12 @@ impl<'a> OuterHeader<'a> {
     }
 }
 
-/// True if the next header is another packet's.
+/// True if this is the protocol number of an inner IP packet.
 const fn carries(protocol: u8) -> bool {
     protocol == protocol::IPV4 || protocol == protocol::IPV6
 }
 
-/// The next `len` bytes, if there are as many.
+/// Splits off the next `len` bytes.
 fn split_prefix<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Reason> {
     let (taken, left) = rest.split_at_checked(len).ok_or(Reason::Malformed)?;
     *rest = left;
@@ -224,7 +224,6 @@ where
     Ok(view)
 }
 
-/// Fields of a GUE header.
 struct Gue {
     protocol: u8,
     flags: u16,
@@ -298,7 +297,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     Ok(((word >> 20) as u8 & ECN, offer))
 }
 
-/// The inner packet makes no sense up to its transport, or isn't for this host.
+/// Returns the reason for inner headers that are invalid, or for a packet to another host.
 const fn nonsense(fault: Fault) -> Reason {
     match fault {
         Fault::Foreign => Reason::NotOwnService,
@@ -329,7 +328,8 @@ fn find_service(
     offer.ok_or(Reason::NotOwnService)
 }
 
-/// The new ECN field (RFC 6040, section 4.2); none where the packet must go.
+/// Returns the ECN field after decapsulation (RFC 6040, section 4.2); `None` if the packet must be
+/// dropped.
 const fn merged_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer, inner) {
         (CONGESTED, NOT_CAPABLE) => None,
@@ -339,7 +339,7 @@ const fn merged_ecn(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
-/// A packet that may come out.
+/// An inner packet that may be delivered.
 struct Inner {
     /// Offset in the frame.
     at: usize,
@@ -351,8 +351,9 @@ struct Inner {
 }
 
 impl Inner {
-    /// The frame keeps its MAC addresses, unless its source has to show how often the packet was
-    /// forwarded. A packet without mark is served by this host.
+    /// Removes the outer headers. The frame keeps its MAC addresses, but with `marks` the source
+    /// shows how often the packet was forwarded. A packet without a mark counts as forwarded twice,
+    /// so this host serves it.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
         let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(fits, "what is in front of the packet was longer");

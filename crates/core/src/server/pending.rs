@@ -1,31 +1,31 @@
-//! Bytes that a server still has to send of the response to a connection's request.
+//! Number of bytes that a server still has to send of the response to a connection's request.
 //! `bpf/server/pending.h` is the copy in C.
 //!
 //! The load-balancing agent of Chow and Semwal reports the remaining bytes of each pending request
-//! (equation 2.2), and needed changes to Apache for that. Here they are derived from the packets
-//! sent: the response's head has its length (RFC 9112, section 6.3), and TCP the client's
-//! acknowledgments. This works for all methods and all servers that use HTTP/1 without TLS. If the
-//! end of a response is unknown, the bytes in the kernel's queue are a lower bound.
+//! (equation 2.2), which needed changes to Apache. Here the packets suffice: the response's head
+//! has its length (RFC 9112, section 6.3), and TCP has the client's acknowledgments. This works for
+//! all methods, and for all servers that use HTTP/1 without TLS. If the end of a response is
+//! unknown, the bytes in the kernel's queue are a lower bound.
 
 use alloc::vec::Vec;
 
 use super::message::{Head, MessageParse};
 
-/// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC
-/// 9112, section 3).
+/// Minimum number of bytes to recognise a request: method, target and version don't fit into fewer
+/// (RFC 9112, section 3).
 const REQUEST_MIN: usize = 16;
-/// The longest head of an answer that is read, in bytes.
+/// Maximum length of a response head, in bytes.
 const ANSWER_HEAD_MAX: usize = 4_096;
-/// Provisional answers (RFC 9110, section 15.2) of which one segment may have the end before the
-/// final one begins in it.
+/// Maximum number of interim responses (RFC 9110, section 15.2) that may end in one segment before
+/// the final response begins.
 const PROVISIONAL_MAX: usize = 2;
 /// Maximum length of a body in bytes, so that sums of positions don't overflow.
 const LENGTH_MAX: u64 = 1 << 60;
 /// Maximum length of a request body that is tracked: less than half of the sequence number space.
 const FOLLOWED_BODY_MAX: u64 = 1 << 30;
-/// Bytes of the version that an answer begins with.
+/// Length of the version at the start of a response, in bytes.
 const VERSION_LEN: usize = 8;
-/// An empty line before a request, which servers pass over (RFC 9112, section 2.2).
+/// Empty line before a request, which servers ignore (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
 /// Knowledge about a response.
@@ -40,12 +40,12 @@ pub enum ResponseProgress {
     Unknown,
 }
 
-/// The client's bytes behind a request.
+/// The client's bytes after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// The end of the request isn't known: its head came in pieces, or its body comes in chunks.
+    /// The end of the request is unknown: its head has several segments, or its body is chunked.
     Unknown,
-    /// Nothing: its next request begins at this sequence number.
+    /// No bytes: the next request begins at this sequence number.
     Nothing(u32),
     /// Another request (RFC 9112, section 9.3.2), whose response is unknown.
     Request,
@@ -55,45 +55,45 @@ pub enum Behind {
 /// the connection, as TCP's `bytes_acked` counts acknowledged ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// The state of the answer.
+    /// State of the response.
     pub answer: ResponseProgress,
     /// True for a HEAD request, whose response has no body (RFC 9110, section 9.3.2).
     pub is_head: bool,
-    /// Sequence number at which the answer begins.
+    /// Sequence number of the response's first byte.
     pub begin_sequence: u32,
-    /// Sequence number of the end, once known.
+    /// Sequence number after the response's last byte, once known.
     pub end_sequence: u32,
-    /// Position of the answer's first byte, once it has begun.
+    /// Position of the response's first byte, once it has begun.
     pub begin: u64,
-    /// Position behind its last, once that is known.
+    /// Position after the response's last byte, once known.
     pub end: u64,
-    /// The client's bytes behind the request.
+    /// The client's bytes after the request.
     pub behind: Behind,
 }
 
-/// The client's next bytes, in order.
+/// The client's next bytes, in sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// Sequence number of the first byte.
     pub sequence: u32,
-    /// The sequence number that the segment acknowledges.
+    /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
     pub data: &'a [u8],
 }
 
 impl Received<'_> {
-    /// The sequence number behind the data.
+    /// Returns the sequence number after the data.
     fn end(&self) -> u32 {
         self.sequence.wrapping_add(self.data.len() as u32)
     }
 }
 
-/// The server's bytes: data, or the end of it.
+/// The server's next bytes, or the end of the stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
-    /// Sequence number of its first byte.
+    /// Sequence number of the first byte.
     pub sequence: u32,
-    /// Position of its first byte.
+    /// Position of the first byte.
     pub position: u64,
     pub data: &'a [u8],
     /// True if the segment has FIN.
@@ -101,7 +101,7 @@ pub struct Sent<'a> {
 }
 
 impl Pending {
-    /// State of a connection without known request.
+    /// Returns the state of a connection whose request is unknown.
     pub fn unknown() -> Pending {
         Pending {
             answer: ResponseProgress::Unknown,
@@ -127,7 +127,8 @@ impl Pending {
         if !is_request(data) {
             return before;
         }
-        // The bytes behind these are no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
+        // After these methods the connection has no HTTP/1 (RFC 9113, section 3.4; RFC 9110,
+        // section 9.3.6).
         let answer = match data.starts_with(b"PRI ") || data.starts_with(b"CONNECT ") {
             true => ResponseProgress::Unknown,
             false => ResponseProgress::Waiting,
@@ -142,10 +143,10 @@ impl Pending {
         })
     }
 
-    /// True if client's bytes with this acknowledgment are no new request.
+    /// True if bytes with this acknowledgment number are no new request.
     fn is_open(&self, acknowledgment: u32) -> bool {
         match self.answer {
-            ResponseProgress::Waiting => true, // more of that request
+            ResponseProgress::Waiting => true, // Further bytes of that request.
             ResponseProgress::Known => self.end_sequence != acknowledgment || self.behind == Behind::Request,
             ResponseProgress::Unknown => false,
         }
@@ -159,9 +160,9 @@ impl Pending {
                 let expected = self.begin_sequence.wrapping_add(head.len() as u32);
                 match sent.sequence.wrapping_sub(expected) as i32 {
                     0 => self.begin_answer(sent, head),
-                    // bytes before it went by unseen
+                    // Earlier bytes were not seen.
                     ahead if ahead > 0 => self.answer = ResponseProgress::Unknown,
-                    _ => return, // something from before comes again
+                    _ => return, // Retransmission of an earlier response.
                 }
             }
             ResponseProgress::Known if sent.position + sent.data.len() as u64 > self.end => {
@@ -180,7 +181,8 @@ impl Pending {
         }
     }
 
-    /// Nothing comes behind this position: an answer that has promised more ends here.
+    /// Ends the response at this position, since no byte follows. A longer declared length is
+    /// corrected.
     fn finish(&mut self, position: u64, sequence: u32) {
         match self.answer {
             ResponseProgress::Known if position < self.end => {
@@ -193,7 +195,7 @@ impl Pending {
 
     fn begin_answer(&mut self, sent: &Sent<'_>, kept: &mut Vec<u8>) {
         let mut position = sent.position - kept.len() as u64;
-        // Also for a response with unknown end.
+        // Set even if the end of the response is unknown.
         self.begin = position;
         kept.extend_from_slice(sent.data);
         let bytes = core::mem::take(kept);
@@ -237,7 +239,7 @@ impl Pending {
         self.answer = ResponseProgress::Unknown;
     }
 
-    /// Length of the body, if it can be known (RFC 9112, section 6.3).
+    /// Returns the length of the body; `None` if it can't be known (RFC 9112, section 6.3).
     fn body(&self, head: &Head, status: u16) -> Option<u64> {
         if status == 101 {
             return None;
@@ -253,8 +255,8 @@ impl Pending {
         self.behind == Behind::Request
     }
 
-    /// The bytes of the answer that the client lacks, where that is known; so much of the
-    /// connection it has acknowledged.
+    /// Returns the number of bytes of the response that the client lacks, if known. `acknowledged`
+    /// is the number of acknowledged bytes of the connection.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
         (self.answer == ResponseProgress::Known)
             .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
@@ -262,8 +264,8 @@ impl Pending {
 }
 
 impl Behind {
-    /// Behind a request that begins at this sequence number, with these bytes, as far as its own
-    /// end.
+    /// Returns the state right after a request that begins at this sequence number. `data` has at
+    /// least the start of the request.
     fn of(begin: u32, data: &[u8]) -> Behind {
         let start = data.get(..ANSWER_HEAD_MAX).unwrap_or(data);
         let MessageParse::Whole(head) = Head::read_up_to(start, LENGTH_MAX) else { return Behind::Unknown };
@@ -282,8 +284,8 @@ impl Behind {
     }
 }
 
-/// True if these bytes begin a request: a method (RFC 9110, section 9.1; existing ones use these
-/// letters only), and a blank.
+/// True if the bytes begin with a method and a blank. All registered methods use these letters only
+/// (RFC 9110, section 9.1).
 fn is_request(data: &[u8]) -> bool {
     let Some(start) = data.get(..REQUEST_MIN) else { return false };
     let method = start.iter().position(|byte| *byte == b' ').map(|len| &start[..len]);
@@ -292,7 +294,7 @@ fn is_request(data: &[u8]) -> bool {
     })
 }
 
-/// The status of an answer that begins with these bytes (RFC 9112, section 4).
+/// Returns the status of a response that begins with these bytes (RFC 9112, section 4).
 fn status(start: &[u8]) -> Option<u16> {
     let [b' ', digits @ ..] = start.get(VERSION_LEN..VERSION_LEN + 4)? else { return None };
     digits
@@ -313,8 +315,8 @@ mod tests {
     /// First sequence number of the server, chosen to wrap.
     const FIRST: u32 = u32::MAX - 20;
 
-    /// A connection on which client and server have sent this in turn; of the server's, the
-    /// position and the sequence number behind it.
+    /// A connection after the segments sent so far. `position` is the position after the server's
+    /// last byte.
     struct Connection {
         pending: Option<Pending>,
         head: Vec<u8>,
@@ -332,12 +334,12 @@ mod tests {
             FIRST.wrapping_add(self.position as u32)
         }
 
-        /// The client has all that was sent, and sends this.
+        /// Sends data of a client that has acknowledged all of the server's bytes.
         fn request(&mut self, data: &str) -> &mut Connection {
             self.request_early(data, self.sequence())
         }
 
-        /// The client has acknowledged up to this number, and sends this.
+        /// Sends data of a client that has acknowledged the server's bytes up to this number.
         fn request_early(&mut self, data: &str, acknowledgment: u32) -> &mut Connection {
             let received = Received { sequence: self.next, acknowledgment, data: data.as_bytes() };
             self.pending = Pending::request(self.pending, &received);
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!(connection.left(len + 400), Some(600));
         connection.answer(&"x".repeat(1_000));
         assert_eq!(connection.left(len + 1_000), Some(0));
-        // The next one on the same connection.
+        // The next request on the same connection.
         let second = answer("206 Partial Content", "Content-Range: bytes 0-9/1000\r\nContent-Length: 10\r\n");
         connection.request(GET).answer(&second);
         assert_eq!(connection.left(len + 1_000), Some(second.len() as u64 + 10));
@@ -402,7 +404,7 @@ mod tests {
                 assert!(connection.head.is_empty());
             }
         }
-        // As long as one may be, and a byte longer.
+        // A head of the maximum length, and a head that is one byte longer.
         for (len, is_known) in [(ANSWER_HEAD_MAX, true), (ANSWER_HEAD_MAX + 1, false)] {
             let rest = answer("200 OK", "Content-Length: 0\r\nA: \r\n").len();
             let head = answer("200 OK", &format!("Content-Length: 0\r\nA: {}\r\n", "b".repeat(len - rest)));
@@ -410,7 +412,7 @@ mod tests {
             connection.request(GET).answer(&head[..3_000]).answer(&head[3_000..]);
             assert_eq!(connection.left(0).is_some(), is_known, "{len}");
         }
-        // Bytes that are no head aren't kept until they are many.
+        // Bytes that can't be a head are not buffered up to the maximum.
         for no_head in ["HTTP/2.0", "HTTP/1.1 200 OK\n", "HTTP/1.1 200 OK\r\nA\r\n b\r\n"] {
             let mut connection = Connection::new();
             connection.request(GET).answer(no_head);
@@ -497,7 +499,7 @@ mod tests {
     fn requests_begin_where_the_answer_before_is_over() {
         let head = answer("200 OK", "Content-Length: 10\r\n");
         let mut connection = Connection::new();
-        // Asked ahead: of the second answer nothing is known, of the third all.
+        // A pipelined request: the second response is unknown, the third is known.
         connection.request(GET).request(GET).answer(&head);
         connection.request(GET);
         assert_eq!(connection.left(0), Some(head.len() as u64 + 10));
@@ -506,7 +508,7 @@ mod tests {
         let before = connection.position;
         connection.request(GET).answer(&head);
         assert_eq!(connection.left(before), Some(head.len() as u64 + 10));
-        // Bytes that are no request change nothing.
+        // Bytes that are no request change no state.
         let known = connection.pending;
         let at = |acknowledgment, data: &str, before| {
             Pending::request(before, &Received { sequence: 0, acknowledgment, data: data.as_bytes() })
@@ -549,12 +551,13 @@ mod tests {
         let mut during = Connection::new();
         during.request(GET).answer(&head).request_early(GET, FIRST);
         assert!(during.pending.unwrap().has_another());
-        // The client has all of the first answer: the second is no answer to a third request.
+        // The client has acknowledged the first response. The second response belongs to the
+        // pipelined request, not to this one.
         during.answer("1234567890").request(GET);
         assert!(during.pending.unwrap().has_another());
         during.answer(&head);
         assert_eq!((during.left(0), during.pending.unwrap().answer), (None, ResponseProgress::Unknown));
-        // A chunked body, or a head in pieces, has no end that is looked for.
+        // The end of a chunked body, or of a head in several segments, is not tracked.
         let mut chunked = Connection::new();
         chunked
             .request("PUT /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -28,7 +28,7 @@ pub(super) struct TcpSegment<'a> {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Reads a frame; `None` if it has no such segment. The frame must contain the fixed fields of
+    /// Parses a frame; `None` if it has no such segment. The frame must contain the fixed fields of
     /// the TCP header. TCP options and data may be missing.
     pub(super) fn read(frame: &'a [u8]) -> Option<TcpSegment<'a>> {
         let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;

@@ -17,13 +17,13 @@ use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
 use crate::pool::{FULL_WEIGHT, ServerState};
 
-/// A server that answers may name, with its current state.
+/// A server whose address answers may contain, with its current state.
 #[derive(Clone, Debug)]
 pub(super) struct AddressCandidate {
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
     pub(super) state: ServerState,
-    /// True if the server is answered only while no other one works.
+    /// True if answers contain the server only while no other server works.
     pub(super) backup: bool,
     /// True if the backup is not needed now.
     pub(super) stands_by: bool,
@@ -32,7 +32,7 @@ pub(super) struct AddressCandidate {
     pub(super) reason: Option<String>,
     /// Age of the path probe's result in milliseconds, if the signals have one.
     pub(super) probed_ms: Option<u64>,
-    /// Counters of the address, for servers listed for the name alone. Servers of services have
+    /// Counters of the address, for servers listed for this name alone. Servers of services have
     /// counters per name instead.
     pub(super) counts: Option<Arc<AddressCounts>>,
 }
@@ -60,7 +60,7 @@ impl AddressCandidate {
         }
     }
 
-    /// True if answers may have the address. Weight 0 excludes it.
+    /// True if answers may contain the address. Weight 0 excludes it.
     pub(super) fn lives(&self) -> bool {
         self.state == ServerState::Up && self.known.weight > 0 && !self.stands_by
     }
@@ -81,11 +81,11 @@ impl AddressCandidate {
     }
 }
 
-/// A service whose servers some names answer with.
+/// A service that supplies the addresses of some names.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedService {
     pub(super) service: String,
-    /// True if names answer with the service's own addresses in place of its servers'.
+    /// True if the names use the service's own addresses instead of its servers' addresses.
     pub(super) own: bool,
     /// True if one of the names uses load.
     pub(super) by_load: bool,
@@ -173,8 +173,8 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// Returns a service's own addresses as candidates. They work while one of its servers does, at
-/// full weight and with the mean load of the working servers.
+/// Returns a service's own addresses as candidates. They work while at least one of its servers
+/// works. Their weight is the sum of the working servers' weights, and their load the mean load.
 fn site(
     name: &str,
     addresses: impl Iterator<Item = IpAddr>,

@@ -1,7 +1,8 @@
 //! Balanced names of a farm: the addresses of their answers, and checks of servers listed for a
 //! name.
 //!
-//! There may be hundreds of thousands of names; an event of one name costs nothing for the others.
+//! There may be hundreds of thousands of names, so an event of one name causes no work for the
+//! others.
 
 mod candidate;
 mod own;
@@ -62,14 +63,13 @@ pub enum NameFact {
 
 type ServersInForce = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
 
-/// All names of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// In the order of the farm; the index is the name's number.
     running: Vec<NameState>,
     /// Numbers sorted by name.
     by_name: Vec<usize>,
-    /// Services whose servers names answer with.
+    /// Services that supply the addresses of names.
     followed: Vec<WatchedService>,
     /// Time of the next work and number of each name, in milliseconds.
     due: BTreeSet<(u64, usize)>,
@@ -107,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Follows the names of a reloaded farm; state of remaining servers is kept.
+    /// Applies the names of a reloaded farm. Remaining servers keep their state.
     pub(super) fn reload(&mut self, farm: &Farm, operator: &OperatorStates, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
         let mut before: BTreeMap<dns::Name, NameState> =
@@ -192,7 +192,8 @@ impl Names {
         place
     }
 
-    /// Starts answering queries: servers were probed, or the maximum time has passed.
+    /// Starts answering queries. Called once all servers were probed, or the maximum time has
+    /// passed.
     pub(super) fn begin(&mut self) {
         self.has_started = true;
     }
@@ -203,14 +204,14 @@ impl Names {
         self.by_name.get(at).copied()
     }
 
-    /// Returns the name spelled like this.
+    /// Returns the name that is spelled like this.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<BalancedName>> {
         let number = self.number(&dns::Name::parse(name).ok()?)?;
         self.running.get(number).map(|running| &running.name)
     }
 
-    /// Applies the result of an order for a name as it was then. After a reload the name may have
-    /// other servers, or be gone.
+    /// Applies the result of an order. `name` is the name at the time of the order: after a reload
+    /// it may have other servers, or be gone.
     pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {

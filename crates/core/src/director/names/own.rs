@@ -12,7 +12,7 @@ use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{Fact, Pool, PoolEntry, PoolServer, ServerChange, ServerState};
 
-/// Servers of a name by their index in its list, which each call passes in.
+/// Servers of a name, by their index in its list. The caller passes this list to each method.
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers(pub(super) Pool<usize, CountedServer>);
 
@@ -34,7 +34,8 @@ impl PoolEntry for CountedServer {
 }
 
 impl OwnServers {
-    /// Servers without any result yet. `seed` differs from name to name and spreads their probes.
+    /// Returns the servers without any probe result. `seed` differs from name to name and spreads
+    /// the probes over time.
     pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         OwnServers::of(list, |place, _| CountedServer {
             server: PoolServer::new(&list.settings, seed_of(seed, place), now_ms, false),
@@ -47,7 +48,7 @@ impl OwnServers {
         OwnServers(servers.map(|(place, listed)| (place, server(place, listed.address))).collect())
     }
 
-    /// Follows another list. Servers whose addresses stay keep their state.
+    /// Applies another list. A server whose address is still listed keeps its state.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         let mut known: BTreeMap<SocketAddr, Vec<CountedServer>> = BTreeMap::new();
@@ -69,7 +70,6 @@ impl OwnServers {
         })
     }
 
-    /// Applies the result of a check.
     pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         let is_probe = matches!(fact, Fact::Probed(_));
         let change = self.0.apply_fact(&place, fact, now_ms);

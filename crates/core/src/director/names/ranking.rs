@@ -46,10 +46,10 @@ impl Ranking {
         self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
     }
 
-    /// Returns the candidates with ranks for the working ones, in the order of answers. Ranks
-    /// computed now are valid for `for_ms`; 0 means until loads change. An added or removed server,
-    /// or one with its first known load, counts at once; other changes of load count at the next
-    /// computation.
+    /// Returns the candidates in the order of answers, with ranks for the working ones. Ranks are
+    /// computed once in `for_ms`; if it is 0, with every call. An added or removed server, or a
+    /// server whose load becomes known, causes a new computation at once. Other changes of load
+    /// wait for the next computation.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,

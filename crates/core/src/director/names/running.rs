@@ -21,8 +21,8 @@ use crate::pool::signals::Signals;
 /// Interval at which files of ranks are read without a `period`, in milliseconds.
 const READ_MS: u64 = 5_000;
 
-/// A balanced name. There may be hundreds of thousands, so equal parts are shared, and data for
-/// views only isn't stored.
+/// A balanced name. There may be hundreds of thousands of them, so equal parts are shared, and data
+/// that only views need isn't stored.
 #[derive(Clone, Debug)]
 pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,
@@ -59,7 +59,7 @@ pub(super) struct ServiceAddressCounts {
     counts: Arc<AddressCounts>,
 }
 
-/// State of a name that a reload keeps, besides its servers.
+/// State of a name that survives a reload, besides its servers.
 #[derive(Clone, Debug)]
 pub(super) struct RetainedName {
     rank_from: Option<String>,
@@ -142,7 +142,7 @@ impl NameState {
         (Arc::clone(&self.balanced), Arc::new(snapshot))
     }
 
-    /// True if the name uses the path to this server. Servers of services may have any address.
+    /// True if the name uses the path to this server. Names of services may use any address.
     pub(super) fn probes(&self, server: IpAddr) -> bool {
         let list = self.name.list();
         let has = list.is_none_or(|list| list.servers.iter().any(|one| one.address.ip() == server));
@@ -161,12 +161,12 @@ impl NameState {
         }
     }
 
-    /// True if there is an address of a working server.
+    /// True if at least one address belongs to a working server.
     pub(super) fn has_living(&self, followed: &[WatchedService], now_ms: u64) -> bool {
         self.candidates(followed, now_ms).iter().any(AddressCandidate::lives)
     }
 
-    /// True if a read of the ranks is due; it counts as started then.
+    /// True if a read of the ranks is due. The read counts as started then.
     pub(super) fn begins_to_read(&mut self, now_ms: u64) -> bool {
         let due = self.ranks.as_mut().filter(|ranks| ranks.due_ms.is_some_and(|due_ms| due_ms <= now_ms));
         due.is_some_and(|ranks| ranks.due_ms.take().is_some())
@@ -206,8 +206,8 @@ impl NameState {
             address,
             server,
             state,
-            // A failed server keeps its weight for the case that all fail; an unneeded backup has
-            // none.
+            // A failed server keeps its weight for the case that all servers fail. An unneeded
+            // backup has share 0.
             share: ranked.map_or(if stands_by { 0 } else { known.weight }, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,
@@ -253,7 +253,7 @@ impl NameState {
         servers.min(ranks).min(ranking)
     }
 
-    /// Number of its own servers without any probe result.
+    /// Number of the name's own servers without any probe result.
     pub(super) fn unknown(&self) -> usize {
         match &self.servers {
             AddressSource::Own(servers) => servers.unknown(),

@@ -1,4 +1,4 @@
-//! Groups and names beside services: one farm, whose servers are known once.
+//! Groups and names next to services. Names can use the servers of services.
 
 use super::*;
 use crate::dns::{
@@ -85,7 +85,7 @@ impl World {
         seen.addresses.iter().map(|one| (one.address.to_string(), one.state)).collect()
     }
 
-    /// The answers that were ordered since orders were cleared.
+    /// Returns the answers ordered since the orders were cleared.
     pub(super) fn answers(&self) -> Vec<(usize, Arc<AddressPool>)> {
         let mut answers = Vec::new();
         for order in &self.orders {
@@ -145,7 +145,7 @@ fn a_name_is_answered_with_the_servers_of_its_service_as_they_are_in_force() {
     assert_eq!(world.answers().len(), 1);
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!(world.addresses(0)[0].1, ServerState::Draining);
-    // The engine refuses: what is shown and answered stays what is in force.
+    // The engine refuses the reload: views and answers still follow the farm in force.
     world.orders.clear();
     world.refusal = Some("no room".into());
     world.reload(with(vec![of_web("other.example.com")], vec![]));
@@ -184,7 +184,8 @@ fn own_servers_of_name_are_probed_and_kept_over_reload() {
     world.reload(with(vec![of_its_own("www.example.com", &["192.0.2.22:80", "192.0.2.23:80"])], vec![]));
     let down = |address: &str| (address.to_string(), ServerState::Down);
     assert_eq!(world.addresses(0), [down("192.0.2.22"), down("192.0.2.23")]);
-    // An answer of the first, which is none any more, and then of the second, which has moved up.
+    // Results for the first server, which is no longer listed, and for the second, which is now
+    // first.
     for (place, address) in [(0, down("192.0.2.22")), (1, up("192.0.2.22"))] {
         let fact = NameFact::Server(place, Fact::Probed(Ok(5)));
         world.learn(Input::Name { name: Arc::clone(&old), fact });

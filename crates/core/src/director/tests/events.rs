@@ -1,5 +1,4 @@
-//! Events as the log and programs have them: how much each matters, what it is called, and what it
-//! is about.
+//! Level, name, subject and text of events.
 
 use super::*;
 use crate::dns::BadRanks;
@@ -35,7 +34,7 @@ fn address() -> IpAddr {
     IpAddr::from([192, 0, 2, 99])
 }
 
-/// Events of one server, with what the log says.
+/// Events of one server, with their levels, names and texts.
 fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
     let drained = |drain| Event::Drained { server: server(), drain };
     let wished = |refuses| Event::Wished { server: server(), refuses };

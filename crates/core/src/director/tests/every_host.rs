@@ -1,5 +1,5 @@
-//! A host among others: how long it listens before it answers, and what a restart leaves of the
-//! others.
+//! Hosts of an every-host farm: time without answers after a start, and adoption of other hosts at
+//! a restart.
 
 use super::*;
 use crate::farm::network::{Interface, KernelRoute, Network};
@@ -9,12 +9,12 @@ use crate::node::peers::wire::{Body, Datagram};
 pub(super) const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
 pub(super) const INTERVAL_MS: u64 = 500;
 
-/// The first of three hosts that all decide, on one link.
+/// The first of three hosts of an every-host farm, on one link.
 fn host(running: Option<Tables>, now: Moment) -> Director {
     host_at(0, every_host(), running, now)
 }
 
-/// The farm of three hosts that all decide.
+/// An every-host farm of three hosts.
 pub(super) fn every_host() -> Farm {
     let mut farm = farm(&HOSTS);
     farm.peers = PeerOptions { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
@@ -27,7 +27,7 @@ pub(super) fn every_host() -> Farm {
     farm
 }
 
-/// The host at this place of the farm's list, on the link of all of them.
+/// The host with this index in the farm's list. All hosts are on one link.
 pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Moment) -> Director {
     let (own, number) = HOSTS[place];
     let mac = |number: u8| Mac([2, 0, 0, 0, 1, number]);
@@ -64,7 +64,7 @@ pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Mo
     Director::new(Start { network, links, host, running, ..start(farm) }, now)
 }
 
-/// Has the director know the time; its leases, and the tables that it puts in force.
+/// Passes a time input. Returns the ordered leases and the last applied tables.
 fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, Option<Arc<Tables>>) {
     let (mut leases, mut in_force) = (Vec::new(), None);
     director.handle(now, Input::Time { active: BTreeMap::new() });
@@ -84,7 +84,7 @@ fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, O
     (leases, in_force)
 }
 
-/// News hurry its own reports, and those say nothing of whether others were heard.
+/// Frequent changes cause extra reports, which must not shorten the wait.
 #[test]
 fn host_with_lapsed_lease_waits_two_report_intervals() {
     let at = |ms| Moment { ms, lease_holds: false, ..Moment::default() };
@@ -115,8 +115,8 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
         slots().any(|slot| tables.servers.get(slot).is_some_and(|server| !server.local))
     };
     assert!(running.servers.len() > 1 && !sent_to_others(&running), "nobody else was heard");
-    // Before, another host was known by a MAC that no neighbour table has: that of a link that
-    // packets leave by.
+    // The earlier daemon knew another host by a MAC address that no neighbour table has, since that
+    // host sends from a second link.
     let sends_with = Mac([2, 0, 0, 0, 9, 12]);
     running.peers.insert(sends_with);
     let before = running.rings.values().next().unwrap();
@@ -126,7 +126,7 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     let (_, tables) = time(&mut director, at(5_000), &mut fills);
     let tables = tables.unwrap();
     assert!(!sent_to_others(&tables), "nor after a restart");
-    // A host that took new sessions may be alive, and is known by its MAC address until its first
+    // A host that got new sessions may be alive, and is known by its MAC address until its first
     // report. Some engines store no rings.
     running.rings.clear();
     let b = running.servers.values_mut().find(|server| !server.local).unwrap();
@@ -138,7 +138,7 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     assert!(sent_to_others(&tables) && tables.peers.contains(&sends_with), "{:?}", tables.peers);
 }
 
-/// The identity of its file, as other hosts learn it.
+/// Returns the generation of the farm file in this host's reports.
 fn generation_reported(
     director: &mut Director,
     now: Moment,
@@ -168,7 +168,8 @@ fn generation_reported(
     reported
 }
 
-/// Else the others no longer believe it, or it believes those that go by the file that was refused.
+/// Otherwise other hosts would reject this host's reports, or this host would accept reports of
+/// hosts with the refused file.
 #[test]
 fn host_with_refused_reload_reports_old_generation() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };

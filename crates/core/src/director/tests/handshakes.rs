@@ -1,4 +1,4 @@
-//! New connections that go nowhere, and servers that are taken out of service for that.
+//! Stalled new connections, and ejection of servers for them.
 
 use super::*;
 use crate::director::{SessionWalk, StalledSessions};
@@ -16,7 +16,8 @@ fn serving(servers: &[(&str, u8)], passive_checks: bool) -> World {
     world
 }
 
-/// Each server has had 40 new connections more, of which these of some servers stalled.
+/// Walks the session tables: each server has 40 more new connections, and 30 stalled at each of
+/// these.
 fn walk(world: &mut World, round: u64, stalling: &[&str]) {
     let mut walk = SessionWalk::default();
     for (slot, server) in world.director.plan().servers.clone() {

@@ -1,5 +1,4 @@
-//! Hosts of one farm that all decide, among themselves: the network between them is played by the
-//! test.
+//! Hosts of one every-host farm. The test plays the network between them.
 
 use super::every_host::{HOSTS, INTERVAL_MS, every_host, host_at};
 use super::*;
@@ -14,9 +13,8 @@ struct Node {
     director: Director,
     fills: Fills,
     in_force: Arc<Tables>,
-    /// Active sessions of its own server.
     sessions: u64,
-    /// True if the host's own server answers probes.
+    /// True if the host's server answers probes.
     works: bool,
     /// True if other hosts can't be reached.
     is_cut_off: bool,
@@ -27,7 +25,7 @@ struct Node {
 struct Link {
     nodes: Vec<Node>,
     now_ms: u64,
-    /// The orders of each that aren't carried out here.
+    /// Orders that are not carried out here, with the index of their host.
     orders: Vec<(usize, Output)>,
 }
 
@@ -48,7 +46,7 @@ impl Node {
         Moment { ms, lease_holds: ms < self.lease_until_ms, ..Moment::default() }
     }
 
-    /// The count of its own server's sessions.
+    /// Returns the session count of this host's server.
     fn counted(&self) -> BTreeMap<u16, u64> {
         let plan = self.director.plan();
         let own = plan.tables.servers.iter().find(|(_, server)| server.local);
@@ -63,7 +61,7 @@ impl Link {
         Link { nodes: nodes.collect(), now_ms: 1_000, orders: Vec::new() }
     }
 
-    /// Three hosts that have found each other.
+    /// Returns three hosts that have received each other's reports.
     fn together() -> Link {
         Link::running(every_host())
     }
@@ -131,21 +129,21 @@ impl Link {
         (seen.state, seen.reason.clone())
     }
 
-    /// The servers that this host sends new sessions to, by name.
+    /// Returns the servers that get new sessions from this host, by name.
     fn ring(&self, place: usize) -> Vec<&str> {
         let plan = self.nodes[place].director.plan();
         let members = plan.services.values().flat_map(|service| &service.ring_members);
         members.filter_map(|one| plan.servers.get(&one.slot).map(|name| name.server.as_str())).collect()
     }
 
-    /// The servers that have a turn in this host's lap, by name.
+    /// Returns the servers in one lap of this host's ring, by name.
     fn turns(&self, place: usize) -> BTreeSet<&str> {
         let node = &self.nodes[place];
         let turns = node.in_force.rings.values().flat_map(|ring| ring.order.iter());
         turns.map(|slot| node.director.plan().servers[slot].server.as_str()).collect()
     }
 
-    /// The hosts that answer for the service's address.
+    /// Returns the hosts that answer for the service's address.
     fn owners(&self) -> Vec<usize> {
         let owns = |place: &usize| self.nodes[*place].director.answered_for().count() > 0;
         (0..self.nodes.len()).filter(owns).collect()
@@ -167,7 +165,7 @@ impl Link {
         events.collect()
     }
 
-    /// The load of a host as another one knows it.
+    /// Returns the load of a host, as known to another host.
     fn load(&self, place: usize, server: &str) -> Option<u32> {
         let known = self.nodes[place].director.known_hosts();
         known.iter().find(|host| host.name == server).map(|host| host.load)
@@ -364,7 +362,7 @@ fn hosts_take_up_a_new_address_of_their_service_once_all_have_its_file() {
     for place in 0..3 {
         assert_eq!(link.ring(place), ["a", "b", "c"]);
     }
-    // An address that the file has no more is given up at once.
+    // An address that is no longer in the file is released at once.
     for place in 0..3 {
         let director = &link.nodes[place].director;
         let (network, links) = (Box::new(director.network().clone()), director.links().clone());
@@ -398,7 +396,7 @@ fn a_host_that_is_drained_for_one_service_takes_sessions_of_the_others() {
     }
 }
 
-/// An answer to ARP: the service's address is at this MAC.
+/// Returns an ARP reply with this MAC for the service's address.
 fn arp_reply(mac: Mac) -> Vec<u8> {
     let vip = "192.0.2.99".parse().unwrap();
     let mut frame = arp_request(mac, vip, vip).to_vec();

@@ -1,17 +1,17 @@
-//! Facts learned while a change is on its way: they wait for no engine, and the next change has
-//! them.
+//! Facts learned while a change is in progress: they don't wait for the engine, and the next change
+//! contains them.
 
 use super::*;
 use crate::farm::network::Network;
 use crate::pool::ServerState;
 use alloc::format;
 
-/// A director of two servers whose engine takes its time.
+/// A director of two servers with a slow engine.
 fn slow() -> World {
     World { is_slow: true, ..World::serving(&[("a", 11), ("b", 12)]) }
 }
 
-/// Has a drain of `b` be on its way, or the reload of a farm with `b` and `c`.
+/// Starts a change: a drain of `b`, or the reload of a farm with `b` and `c`.
 fn begin(world: &mut World, reloads: bool) {
     match reloads {
         true => world.reload(farm(&[("b", 12), ("c", 13)])),
@@ -20,7 +20,7 @@ fn begin(world: &mut World, reloads: bool) {
     assert!(world.on_its_way.is_some() && world.director.awaited().is_some());
 }
 
-/// Lets the engine answer until nothing is on its way.
+/// Lets the engine answer until no change is in progress.
 fn finish(world: &mut World) {
     while world.on_its_way.is_some() {
         world.answer();
@@ -89,7 +89,7 @@ fn reload_keeps_facts_learned_during_its_change() {
         let snapshot = world.director.snapshot();
         assert!(!snapshot.reloads.pending);
         assert_eq!(snapshot.server(&name("b")).unwrap().state, ServerState::Down);
-        // The reload has all that was known when it was ordered.
+        // Later facts are planned as usual.
         world.learn(Input::Probed { server: name("b"), result: Ok(1) });
         finish(&mut world);
         assert_eq!(world.ring(), ["b"]);
@@ -129,7 +129,7 @@ fn refused_change_is_retried_after_pending_one() {
     assert_eq!(world.applied, 0);
     world.answer();
     assert_eq!((world.ring(), world.on_its_way.is_some()), (vec!["a".into(), "b".into()], false));
-    // Another fact is no reason to wait for that.
+    // Another fact does not wait for the retry.
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     finish(&mut world);
     assert_eq!(world.ring(), ["a"], "the last that worked: b is drained");
@@ -142,8 +142,8 @@ fn refused_change_is_retried_after_pending_one() {
     assert_eq!(world.ring(), ["b"]);
 }
 
-/// An engine that has failed half-way holds neither what it was given nor what it had: it says
-/// what, and the next change starts there.
+/// After a partial failure the engine has neither the old tables nor the new ones. It returns its
+/// actual tables, and the next change starts from them.
 #[test]
 fn tables_of_engine_count_after_failed_change() {
     for reloads in [false, true] {
@@ -185,7 +185,7 @@ fn the_number_of_a_server_that_comes_back_meanwhile_stays_its_own() {
     assert_eq!(world.director.plan().servers.get(&slot), Some(&name("a")), "it is nobody else's");
 }
 
-/// Sessions are swept by the tables in force before others are on their way.
+/// Sessions of removed servers are swept before the next tables are applied.
 #[test]
 fn removed_sessions_are_released_before_next_change() {
     let mut world = slow();
@@ -203,7 +203,8 @@ fn removed_sessions_are_released_before_next_change() {
 fn a_link_that_comes_meanwhile_is_tried_and_refused_by_itself() {
     let mut world = slow();
     begin(&mut world, false);
-    // The other one that is up is new to it; that it is named twice makes no difference.
+    // The network lists another interface that is up, which is new to the director. A repeated
+    // input makes no difference.
     world.learn(Input::Network(Box::new(network())));
     world.learn(Input::Network(Box::new(network())));
     world.answer();
@@ -227,8 +228,7 @@ fn leaving_host_waits_for_no_tables() {
     assert_eq!(world.ring(), ["a"]);
 }
 
-/// Neither whom it hears nor by which links: what comes after it is of the farm, the network and
-/// the links that are in force.
+/// A refused reload changes neither the network nor the links: later changes use those in force.
 #[test]
 fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
     let mut world = slow();
@@ -253,7 +253,7 @@ fn network_learned_while_a_reload_waits_is_not_forgotten_with_the_reload() {
     for is_on_its_way in [false, true] {
         let mut world = slow();
         if !is_on_its_way {
-            // The reload waits for the end of another change.
+            // The reload waits until another change has ended.
             begin(&mut world, true);
         }
         world.reload(farm(&[("a", 11), ("b", 12)]));
@@ -265,8 +265,8 @@ fn network_learned_while_a_reload_waits_is_not_forgotten_with_the_reload() {
     }
 }
 
-/// The service's servers stay, and their clients' sessions would stay too, although the number of
-/// the address is reused.
+/// The service keeps its servers, so the sessions of the removed address would stay, too. They must
+/// end, since the address's VIP number is reused.
 #[test]
 fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     let with = |addresses: &[&str]| {
@@ -285,8 +285,8 @@ fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     assert_eq!(forgotten.collect::<Vec<_>>(), [(2, 0)], "{:?}", world.orders);
 }
 
-/// In a large farm what happens at once goes into one generation, and somebody has to wake for
-/// that.
+/// In a large farm, facts of the same moment share one generation. A timer must then start the
+/// plan.
 #[test]
 fn tables_that_are_gathered_are_made_when_their_time_comes() {
     let names: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();

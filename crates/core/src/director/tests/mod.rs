@@ -1,4 +1,4 @@
-//! A director on its own: its engine, its probes and its network are played by the test.
+//! A director alone: the test plays its engine, its probes and its network.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -33,20 +33,20 @@ mod slow_start;
 mod snapshot;
 mod states;
 
-/// The surroundings of the director.
+/// A director with its surroundings.
 struct World {
     director: Director,
     now_ms: u64,
     in_force: Arc<Tables>,
-    /// The engine's answer to the next generation.
+    /// Refusal of the next generation by the engine, if any.
     refusal: Option<String>,
-    /// True if changes are answered only on request of the test, and the change in progress.
+    /// True if the engine answers only when the test calls [`World::answer`].
     is_slow: bool,
     on_its_way: Option<Change>,
     fills: Fills,
     /// Number of tables applied by the engine.
     applied: usize,
-    /// Orders since they were last taken, in turn.
+    /// Orders in sequence since the last clear.
     orders: Vec<Output>,
 }
 
@@ -85,7 +85,7 @@ fn name(server: &str) -> ServerName {
 }
 
 impl World {
-    /// A director that has put its farm in force, and whose servers have all answered once.
+    /// Returns a director whose farm is in force and whose servers have all passed one probe.
     fn serving(servers: &[(&str, u8)]) -> World {
         let mut world = World::new(start(farm(servers)));
         world.pass(0);
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Has the engine do what it was given, and say so.
+    /// Lets the engine apply the change in progress, and passes the answer to the director.
     fn answer(&mut self) {
         let planned = self.on_its_way.take().unwrap().plan(&mut self.fills);
         let mut refusal = self.refusal.take();
@@ -151,7 +151,7 @@ impl World {
         self.learn(Input::Reload { farm, network, links: links(), groups: BTreeMap::new() });
     }
 
-    /// The servers in the ring, in order of name.
+    /// Returns the servers in the ring, sorted by name.
     fn ring(&self) -> Vec<String> {
         let services = self.director.plan().services.values();
         services
@@ -291,7 +291,7 @@ fn unresolved_server_is_reported_once() {
 #[test]
 fn failed_and_restored_links_are_reported() {
     let mut world = World::serving(&[("a", 11)]);
-    // The other one that is up is new to it.
+    // The network lists another interface that is up, which is new to the director.
     world.learn(Input::Network(Box::new(network())));
     assert_eq!(world.events(), ["packets are taken from here, too"]);
     world.orders.clear();

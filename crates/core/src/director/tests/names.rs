@@ -1,4 +1,4 @@
-//! Names beside services: by whose addresses each is answered, and when that changes.
+//! Balanced names next to services: addresses of their answers, and the changes that update them.
 
 use super::consumers::{balanced, group, of_its_own, of_web, up, with};
 use super::*;
@@ -39,7 +39,7 @@ fn ranks_of_a_name_without_a_period_are_read_every_five_seconds() {
     assert_eq!(reads(&world), 2);
 }
 
-/// A name with the service's own addresses, by the load of its servers.
+/// A name with the service's own addresses, ranked by the load of its servers.
 fn site() -> Farm {
     let mut site =
         balanced("www.example.com", AddressesFrom::Services { names: vec!["web".into()], own: true });

@@ -1,4 +1,4 @@
-//! The operator's word on servers, and servers of which it is refused with the reason.
+//! Operator's states of servers, and servers that can't be drained, with the reason.
 
 use super::consumers::{group, of_its_own, with};
 use super::*;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::farm::membership::{LinkAddress, ServerRoute};
 
-/// A farm whose servers are behind tunnels: one far away, one on a link.
+/// A farm with two servers behind tunnels: one routed, one on a link.
 fn tunnels(directors: &[&str]) -> Farm {
     let mut farm = farm(&[("far", 9), ("near", 11)]);
     let service = &mut farm.services[0];

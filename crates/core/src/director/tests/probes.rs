@@ -30,7 +30,7 @@ fn servers_are_probed_at_their_time_after_a_refused_reload_too() {
     assert_eq!(probed(&world), 3, "servers of this service are not probed any more");
 }
 
-/// The first service address, and the way that a probe of the server `a` takes there.
+/// Returns the destination and the way of the probe of server `a`.
 fn target(farm: Farm) -> Option<(SocketAddr, ProbePath)> {
     let mut world = World::new(start(farm));
     world.pass(0);
@@ -41,7 +41,7 @@ fn target(farm: Farm) -> Option<(SocketAddr, ProbePath)> {
     probe.map(|probe| (probe.target.destination, probe.target.way))
 }
 
-/// A farm of one server at this address, by this method, with the service at that one.
+/// A farm with one server at the address `server` and one service at `vip`.
 fn one(method: farm::Method, server: &str, vip: &str) -> Farm {
     let mut farm = farm(&[("a", 11)]);
     let service = &mut farm.services[0];
@@ -71,7 +71,7 @@ fn a_server_on_the_link_is_probed_there_at_the_service_address() {
     let mut other_port = l2();
     other_port.services[0].health.port = Some(8_080);
     assert_eq!(target(other_port), Some((at("192.0.2.99", 8_080), link("192.0.2.2", "192.0.2.11"))));
-    // Answers go to an address of the family that was asked.
+    // The source address has the family of the probed address.
     let mut ipv6 = one(farm::Method::L2, "192.0.2.11", "2001:db8::99");
     assert_eq!(target(ipv6.clone()), Some((at("2001:db8::99", 80), link("2001:db8::2", "192.0.2.11"))));
     ipv6.services[0].health.kind = HealthKind::Arp;

@@ -101,7 +101,7 @@ fn links_that_go_or_are_switched_off_are_logged() {
     assert_eq!(change(&mut world, &|_| ()), [""; 0]);
     let gone = |network: &mut Network| drop(network.interfaces.remove(&2));
     assert_eq!(change(&mut world, &gone)[0], "the interface is gone");
-    // Of one that packets are not taken from nothing is said.
+    // Interfaces that the engine doesn't use cause no event.
     let loopback = |network: &mut Network| network.interfaces.get_mut(&1).unwrap().up = false;
     assert_eq!(change(&mut world, &|_| ()).iter().filter(|event| event.contains("switched")).count(), 0);
     assert!(!change(&mut world, &loopback).contains(&"the interface is switched off".into()));
@@ -124,7 +124,7 @@ fn a_server_of_weight_zero_is_shown_as_draining() {
     assert_eq!(world.ring(), ["b"]);
 }
 
-/// An answer to ARP: the service's address is at this MAC.
+/// Returns an ARP reply with this MAC for the service's address.
 fn arp_reply(mac: Mac) -> Input {
     let vip = "192.0.2.99".parse().unwrap();
     let mut bytes = arp_request(mac, vip, vip).to_vec();
@@ -138,8 +138,8 @@ fn a_server_that_is_discovered_is_shown_by_its_own_address_where_that_is_known()
     farm.services[0].discover = Some(farm::Discover::Arp);
     let (found, unknown) = (Mac([2, 0, 0, 0, 1, 11]), Mac([2, 0, 0, 0, 1, 12]));
     let mut network = network();
-    // Behind another link the same MAC is another machine's, and the service's address is
-    // everyone's.
+    // The same MAC behind another link is another machine. The service's address belongs to all
+    // servers.
     network.neighbours.insert((3, ip("192.0.2.7")), unknown);
     network.neighbours.insert((2, ip("192.0.2.99")), unknown);
     let mut world = World::new(Start { network, ..start(farm) });

@@ -1,4 +1,4 @@
-//! Servers that come back.
+//! Slow start of servers that come back.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn slow(servers: &[(&str, u8)]) -> Farm {
 }
 
 impl World {
-    /// Turns of each server in a lap, by name.
+    /// Returns the number of turns of each server in one lap of the ring, by name.
     pub(super) fn turns(&self) -> Vec<(String, usize)> {
         let plan = self.director.plan();
         let order = &self.in_force.rings.values().next().unwrap().order;

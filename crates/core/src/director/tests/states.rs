@@ -1,14 +1,14 @@
-//! The state that is shown of a server, by all that is known of it.
+//! Shown state of a server, for all combinations of facts about it.
 
 use super::*;
 use crate::farm::plan::MemberState;
 use crate::pool::ServerState::{self, Down, Draining, Maintenance, Up};
 use crate::pool::health::{HealthState, HealthStatus};
 
-/// Fact about a server: its name, and the change of the state.
+/// Name of a fact about a server, and its change of the state.
 type Fact = (&'static str, fn(&mut MemberState));
 
-/// The facts of the network about a server.
+/// Network facts about a server.
 const MEMBERSHIPS: [Fact; 4] = [
     ("there", |_| {}),
     ("silent", |state| state.member.draining = true),
@@ -16,7 +16,7 @@ const MEMBERSHIPS: [Fact; 4] = [
     ("link gone", |state| state.member.ifindex = Some(77)),
 ];
 
-/// The wishes of its operator, its weight and its report.
+/// Facts from the operator, from the weight and from the server's report.
 const WISHES: [Fact; 4] = [
     ("ready", |_| {}),
     ("drained", |state| state.admin_draining = true),
@@ -26,15 +26,15 @@ const WISHES: [Fact; 4] = [
 
 const HEALTH: [HealthState; 3] = [HealthState::Up, HealthState::Unknown, HealthState::Down];
 
-/// Of each wish the states by health, in the order of [`HEALTH`], where the server is there.
-/// Elsewhere it is down.
+/// Expected states for each of [`WISHES`], by health in the order of [`HEALTH`], if the server is
+/// reachable. Otherwise the server is down.
 const THERE: [[ServerState; 3]; 4] =
     [[Up, Down, Down], [Draining, Draining, Down], [Draining, Draining, Down], [Draining, Draining, Down]];
 
 #[test]
 fn server_that_can_take_no_sessions_is_down_whatever_it_is_to_do() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
-    // Only where others take sessions, a report that refuses them counts.
+    // A report's refusal counts only while other servers take sessions.
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     let shown = |world: &World, set: [fn(&mut MemberState); 2], health| {
         let director = &world.director;

@@ -105,7 +105,7 @@ mod tests {
         assert!(!all.is_orphan(key(1), 1_010), "a reload sweeps too, at any time");
         assert!(!all.is_orphan(key(2), 6_000));
         assert!(all.is_orphan(key(1), 11_000));
-        // Taken up meanwhile, and with nobody once more.
+        // Buffered again meanwhile, and without an owner once more.
         all.begin(key(2), 11_000);
         assert!(!all.is_orphan(key(2), 16_000), "somebody has it");
         all.end(&key(2));

@@ -1,16 +1,17 @@
 //! Transfer of a connection: from its arrival at this host until a server owns it, or its client
 //! got a final response.
 //!
-//! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order;
-//! the caller, who has the socket and the network, passes its result to [`Transfer::handle`], or
-//! [`TransferInput::Timer`] once [`Transfer::deadline_ms`] has passed. An input that doesn't belong
-//! to the current step came late or twice, and is ignored.
+//! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order.
+//! The caller has the socket and the network, and passes the result of the order to
+//! [`Transfer::handle`]. Once [`Transfer::deadline_ms`] has passed, the input is
+//! [`TransferInput::Timer`]. An input that doesn't belong to the current step is late or a
+//! duplicate, and is ignored.
 //!
 //! At any time at most one host owns the connection. This host owns it while it has the socket.
-//! From [`TransferOrder::Export`] on no host owns it, and its client's packets are buffered, until
-//! the server acknowledges it. A transfer without an answer is not undone, since the server may own
-//! the connection. [`TransferOrder::Restore`] brings it back only if the server has denied it, or
-//! was never sent anything.
+//! From [`TransferOrder::Export`] on no host owns it, until the server acknowledges it. Meanwhile
+//! this host buffers the client's packets. A transfer without an answer is not undone, since the
+//! server may own the connection. [`TransferOrder::Restore`] restores the connection on this host
+//! only if the server has denied it, or was never sent anything.
 //!
 //! Sequence of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
 //! [`Transfer::order`] is `None`, carry the order out and pass its result to [`Transfer::handle`],
@@ -45,9 +46,9 @@ pub const PATIENCE_MS: u64 = 10_000;
 /// Retransmission times of an unacknowledged message, in milliseconds. The transfer fails after the
 /// last.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
-/// Retransmission times of a release request. Their sum is longer than a server may be silent and
-/// still count as alive, since it may have released the connection already, and shorter than it
-/// remembers the release.
+/// Retransmission times of a release request. Their sum exceeds the time after which a silent
+/// server counts as dead, since the server may have released the connection already. It is shorter
+/// than the time for which a server remembers a release.
 const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
 /// Retransmission times of a request to the dispatching node.
 const DISPATCHES_MS: &[u64] = &[40, 60];
@@ -55,14 +56,14 @@ const DISPATCHES_MS: &[u64] = &[40, 60];
 /// Next order for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOrder {
-    /// Check if its server answers the next request: [`TransferInput::Stays`] or
+    /// Check if the current server also answers the next request: [`TransferInput::Stays`] or
     /// [`TransferInput::Leaves`].
     Look,
     /// Forward the request to the current server. [`TransferInput::Done`].
     Pass,
     /// Take a place in this quota, and release the previous one. [`TransferInput::Admitted`].
     TakePlace(Quota),
-    /// Send a release request to its server. [`TransferInput::Answered`], or
+    /// Send a release request to the current server. [`TransferInput::Answered`], or
     /// [`TransferInput::Unheard`].
     Release,
     /// Read until the client's request is complete: [`TransferInput::Wanted`],
@@ -71,10 +72,10 @@ pub enum TransferOrder {
     /// Send a request to the dispatching node. [`TransferInput::Answered`],
     /// [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
     Dispatch,
-    /// Select its server, and buffer the client's packets from then on: [`TransferInput::Chosen`]
-    /// or [`TransferInput::Unserved`].
+    /// Select a server, and buffer the client's packets from then on: [`TransferInput::Chosen`] or
+    /// [`TransferInput::Unserved`].
     Choose,
-    /// Export its socket from the kernel: [`TransferInput::Exported`] or
+    /// Export the socket from the kernel: [`TransferInput::Exported`] or
     /// [`TransferInput::NotExported`].
     Export,
     /// Send the connection to the server, from the first byte that the server misses.
@@ -101,9 +102,9 @@ pub enum TransferOrder {
     Reach,
     /// Send a final response and close. [`TransferInput::Done`].
     Answer(FinalResponse),
-    /// Leave the connection with its server. [`TransferInput::Done`].
+    /// Leave the connection with the current server. [`TransferInput::Done`].
     Return,
-    /// Reset the client: its server did not release the connection. [`TransferInput::Done`].
+    /// Reset the client, since the server did not release the connection. [`TransferInput::Done`].
     End,
 }
 
@@ -149,9 +150,9 @@ pub enum TransferInput {
     Admitted,
     /// The message was sent, and an answer will follow.
     Answered,
-    /// The node that would get the message is not alive.
+    /// The target node of the message is not alive.
     Unheard,
-    /// No other node dispatches.
+    /// No other node selects servers.
     Undispatched,
     /// The dispatching node has named a server.
     Advised,
@@ -166,7 +167,7 @@ pub enum TransferInput {
     Denied(ErrorCode),
     /// The client's request is complete.
     Wanted {
-        /// True if the client can be answered by TLS only.
+        /// True if the client needs TLS, so that it can't get an HTTP response.
         hello: bool,
     },
     /// The client's request is refused.
@@ -175,7 +176,7 @@ pub enum TransferInput {
     Left,
     /// A server was selected.
     Chosen {
-        /// True if the server makes sockets of transferred connections.
+        /// True if the server accepts transferred connections. Otherwise the connection is spliced.
         takes: bool,
         /// True if the dispatching node named this server.
         advised: bool,
@@ -236,7 +237,7 @@ pub enum TransferEvent {
 /// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOutcome {
-    /// A server owns the connection, or it was lost on the way.
+    /// A server owns the connection, or the connection was lost on the way.
     Given,
     /// The connection is spliced, or its server could not be reached for that.
     Carried,
@@ -261,17 +262,18 @@ pub enum TransferOutcome {
 pub struct Transfer {
     step: TransferState,
     deadline_ms: u64,
-    /// True if a cookie validates the first segments, so that a server makes a socket of them
-    /// without a transfer.
+    /// True if a cookie validates the first segments, so that a server can create the socket from
+    /// them without a transfer.
     vouched: bool,
-    /// True if the client can be answered by TLS only.
+    /// True if the client needs TLS, so that it can't get an HTTP response.
     hello: bool,
     /// Number of exported bytes.
     len: u32,
 }
 
 impl Transfer {
-    /// Starts with a connection whose client is to be read. A cookie validates its first segments.
+    /// Starts with a new connection whose request is still to be read. A cookie validates its first
+    /// segments.
     pub fn accepted(now_ms: u64) -> Transfer {
         Transfer::at(TransferState::Reading, true, now_ms)
     }
@@ -296,7 +298,7 @@ impl Transfer {
     }
 
     /// True if the connection may lose its place to another one. A connection without a socket on
-    /// this host keeps it, for a limited time.
+    /// this host keeps its place, for a limited time.
     pub fn gives_way(&self) -> bool {
         self.step.gives_way()
     }
@@ -360,7 +362,7 @@ impl Transfer {
         }
     }
 
-    /// Ends a connection whose place another one gets.
+    /// Ends a connection that loses its place to another one.
     fn give_way(&self) -> (TransferState, Option<TransferEvent>) {
         let crowded = settled(TransferOutcome::Crowded, None);
         match self.step {
@@ -469,8 +471,8 @@ impl Transfer {
                 self.len = len;
                 (TransferState::OFFERED, None)
             }
-            // The server gets the segments as this host did, which make a socket without a
-            // transfer.
+            // The server gets the same segments as this host did. With the cookie they create a
+            // socket without a transfer.
             (TransferState::Exporting, TransferInput::Exported { len: None }) if self.vouched => {
                 (TransferState::Committing(PeerKnowledge::Nothing), None)
             }
@@ -482,7 +484,7 @@ impl Transfer {
             {
                 (TransferState::Committing(PeerKnowledge::Taken), Some(TransferEvent::Taken))
             }
-            // The server has no state of it, and may have capacity in a moment.
+            // The server has no state of the connection, and may have capacity soon.
             (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoCapacity)) => {
                 (TransferState::Offered { round, missing, is_full: true }, None)
             }
@@ -493,7 +495,7 @@ impl Transfer {
                 TransferInput::Acknowledged { missing: first } if first < self.len => {
                     (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
-                // A silent node may have restarted, and misses everything.
+                // A silent node may have restarted, so that it misses all bytes.
                 TransferInput::Answered => {
                     (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
                 }
@@ -509,7 +511,7 @@ impl Transfer {
             (TransferState::Committing(PeerKnowledge::Nothing), TransferInput::Committed(false)) => {
                 (back, None)
             }
-            // A connection that the server may own must not exist here, too.
+            // This host must not restore a connection that the server may own.
             (TransferState::Committing(_), TransferInput::Committed(_) | TransferInput::Timer) => given,
             _ => return None,
         })

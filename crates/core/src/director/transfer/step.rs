@@ -7,11 +7,11 @@ use super::{DISPATCHES_MS, FinalResponse, OFFERS_MS, PATIENCE_MS, Quota, RELEASE
 pub(super) enum TransferState {
     /// A server owns the connection and may keep it.
     Looking,
-    /// The server keeps it.
+    /// The request is being forwarded to the server that owns the connection.
     Passing,
     /// Waits for a place in a quota.
     Seating(Quota),
-    /// A release request is sent to its server.
+    /// A release request is being sent to the server.
     Releasing(RequestRound),
     /// The client's request is being read.
     Reading,
@@ -57,7 +57,7 @@ pub(super) struct RequestRound {
     is_sent: bool,
 }
 
-/// Known state of the connection at its server.
+/// State of the connection at the server, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
     /// Nothing was sent to the server.
@@ -153,7 +153,7 @@ impl TransferState {
         }
     }
 
-    /// True if this is another step than the one before, or another round of it.
+    /// True if this is another step than `before`, or another round of it.
     pub(super) fn begins_after(self, before: &TransferState) -> bool {
         let number = |step: &TransferState| match step {
             TransferState::Releasing(round)

@@ -13,13 +13,13 @@ use crate::node::lccp::{
     SILENCE_MS, SocketId, TcpState,
 };
 
-/// The longest that a message takes, in milliseconds: one that says "no room" is heard before the
-/// next but one is said.
+/// Maximum delay of a message, in milliseconds. It is shorter than the last pauses between offers,
+/// so a `NoCapacity` error arrives before the transfer gives up.
 const DELAY_MAX_MS: u64 = 350;
-/// The most orders that any connection takes: each can only repeat itself so often.
+/// Maximum number of orders of a connection: no order is repeated more than a few times.
 const ORDERS_MAX: usize = 200;
 
-/// Hands in these, and gives what there is to be done then.
+/// Returns the next order and all events after these inputs.
 fn after(mut transfer: Transfer, inputs: &[TransferInput]) -> (Option<TransferOrder>, Vec<TransferEvent>) {
     let notices = inputs.iter().filter_map(|input| transfer.handle(0, *input)).collect();
     (transfer.order(), notices)
@@ -107,7 +107,7 @@ fn refused_handoff_returns_connection_to_splicing() {
 
 #[test]
 fn server_that_may_have_connection_keeps_it() {
-    // The server was sent the connection and never answered: no later input takes it back.
+    // The server was sent the connection and never answered: no later input restores it here.
     let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
@@ -120,7 +120,7 @@ fn server_that_may_have_connection_keeps_it() {
     assert_eq!(notices, [TransferEvent::Unanswered]);
     inputs.extend([TransferInput::Denied(ErrorCode::NotRestored), TransferInput::Committed(false)]);
     assert_eq!(after(Transfer::accepted(0), &inputs).0, None);
-    // The server reported no capacity until the end.
+    // The server reported no capacity in every round.
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
         [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoCapacity), TransferInput::Timer]
@@ -178,7 +178,7 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     assert_eq!(after(Transfer::accepted(0), &choosing).0, reset);
     let exporting = [read(), vec![CHOSEN]].concat();
     assert_eq!(crowded(&exporting), (Some(TransferOrder::Export), vec![]));
-    // A settled transfer isn't settled again.
+    // A settled transfer reports no second outcome.
     let refused = [TransferInput::Refused(FinalResponse::Status(400))];
     let word = Some(FinalResponse::Status(400));
     assert_eq!(
@@ -187,8 +187,8 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     );
 }
 
-/// A server whose host is so busy that each of its answers comes this late: it lets the connection
-/// go when it is first asked.
+/// Returns the order after the release requests to a busy server, which answers each request with
+/// this delay. The server releases the connection at the first request.
 fn released_after(late_ms: u64) -> Option<TransferOrder> {
     let mut transfer = Transfer::moving(0);
     let (mut releases, mut now_ms, mut answers) = (Releases::default(), 0, Vec::new());
@@ -219,21 +219,21 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
     }
 }
 
-/// A server that was asked has let the connection go, perhaps: to end it then, for want of an
-/// answer, is to reset a client whom nobody has refused. So whoever is still heard is waited for,
-/// and he remembers for as long what he has answered.
+/// A server that got a release request may have released the connection. Ending it for want of an
+/// answer would reset a client for no reason. So the transfer waits as long as a silent server
+/// counts as alive, and the server remembers its answer as long.
 #[test]
 fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
         assert_eq!(released_after(late_ms), Some(TransferOrder::Restore), "{late_ms} ms late");
     }
-    // A node that is silent for longer doesn't count as alive any more.
+    // A node that is silent for longer counts as dead.
     assert_eq!(released_after(PATIENCE_MS), Some(TransferOrder::End));
     let tries_ms: u64 = RELEASES_MS.iter().sum();
     assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
 }
 
-/// Returns the timeout of each round of a message, until it is given up.
+/// Returns the timeout of each round of a message, until the transfer gives up.
 fn waits(mut transfer: Transfer, before: &[TransferInput], question: fn(TransferOrder) -> bool) -> Vec<u64> {
     for input in before {
         transfer.handle(1_000, *input);
@@ -340,7 +340,7 @@ fn a_transfer_is_small() {
     assert_eq!(size_of::<Transfer>(), 24);
 }
 
-/// Chance, from the seed of a test.
+/// Random choices, from the seed of a test.
 struct Dice(Vec<u8>);
 
 impl Dice {
@@ -353,20 +353,20 @@ impl Dice {
     }
 }
 
-/// Operation that is under way.
+/// Message or operation under way.
 #[derive(Debug)]
 enum Parcel {
     Piece(Piece),
     Release,
-    /// The server's stack is done.
+    /// The server's stack has finished.
     Restored(Option<Result<(), ErrorCode>>),
     LetGo(Option<Result<TcpState, ErrorCode>>),
-    /// To what was said of it being offered, or else released: an exchange hears no answers to
-    /// another one.
+    /// True for the answer to an offer, false for the answer to a release request. Each exchange
+    /// ignores answers to the other one.
     Answer(MessageBody, bool),
 }
 
-/// A connection, this host and its server, and a network that loses, doubles and delays.
+/// A connection, this host and its server, and a network that loses, duplicates and delays.
 struct World {
     now_ms: u64,
     dice: Dice,
@@ -375,14 +375,14 @@ struct World {
     parcels: Vec<(u64, Parcel)>,
     incoming: IncomingHandoffs,
     releases: Releases,
-    /// Until when the new server has no room.
+    /// Time until which the new server has no capacity.
     full_until_ms: u64,
     /// True if this host, the new server, and the previous server have a socket of the connection.
     here: bool,
     there: bool,
     before: bool,
     settled: Vec<TransferOutcome>,
-    /// In words, for who wants to know how it came so far.
+    /// Log of the run, for failure messages.
     history: Vec<String>,
 }
 
@@ -420,8 +420,8 @@ impl World {
     }
 
     fn send(&mut self, parcel: impl Fn() -> Parcel) {
-        // The window of a session lets no message through twice; a giver that says something again
-        // does so by another.
+        // Only answers are duplicated: a receive window drops duplicate requests, and a
+        // retransmitted request is a new message.
         let most = if matches!(parcel(), Parcel::Answer(..)) { 5 } else { 4 };
         let copies = [1, 1, 1, 0, 2][self.dice.below(most) as usize];
         for _ in 0..copies {
@@ -434,7 +434,7 @@ impl World {
         self.send(|| Parcel::Answer(body.clone(), is_offered));
     }
 
-    /// The next parcel of those on their way, until then.
+    /// Returns the next parcel that arrives until this time.
     fn next(&mut self, until_ms: u64) -> Option<Parcel> {
         let first = (0..self.parcels.len()).min_by_key(|at| self.parcels[*at].0)?;
         if self.parcels[first].0 > until_ms {
@@ -450,7 +450,7 @@ impl World {
         Some(parcel)
     }
 
-    /// A server's reaction to a parcel, and this host's view of it.
+    /// Delivers a parcel. Returns the transfer's input, if there is one.
     fn arrive(&mut self, parcel: Parcel) -> Option<TransferInput> {
         match parcel {
             Parcel::Answer(_, is_offered) if is_offered != self.offered.is_some() => {}
@@ -516,7 +516,7 @@ impl World {
         self.answer(body, false);
     }
 
-    /// The server's stack makes a socket, or doesn't; or nobody can tell.
+    /// The server's stack creates a socket or fails. The daemon may not learn the result.
     fn make_socket(&mut self) {
         let outcome = match self.dice.below(4) {
             0 if !self.there => Some(Err(ErrorCode::NotRestored)),
@@ -528,7 +528,7 @@ impl World {
         self.parcels.push((at_ms, Parcel::Restored(outcome)));
     }
 
-    /// All parcels until the deadline, of which this host gets the first.
+    /// Delivers parcels until the transfer gets an input, or until its deadline.
     fn listen(&mut self) -> TransferInput {
         while let Some(parcel) = self.next(self.transfer.deadline_ms()) {
             if let Some(input) = self.arrive(parcel) {
@@ -588,8 +588,7 @@ impl World {
             }
             TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
-                // A connection that was released before has no cookie, and its segments make no
-                // socket.
+                // A released connection has no cookie, so its segments create no socket.
                 self.there |= is_sent && replayed && self.transfer.vouched;
                 TransferInput::Committed(is_sent)
             }
@@ -642,7 +641,7 @@ impl World {
             orders += 1;
             assert!(orders < ORDERS_MAX, "{order:?}, {input:?}: {:?}", self.transfer);
         }
-        // A late segment makes no second socket of it.
+        // Late parcels must not create a second socket.
         let end = (self.transfer.clone(), self.settled.clone());
         while let Some(parcel) = self.next(u64::MAX) {
             if let Some(input) = self.arrive(parcel) {

@@ -1,4 +1,4 @@
-//! Whole messages: what is asked, and what is answered.
+//! Complete messages: queries and their answers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -59,7 +59,7 @@ fn zone() -> Zone {
         ("many.example.com", rtype::A, "192.0.2.3"),
         ("ns.loud.example.com", rtype::A, "192.0.2.55"),
     ];
-    // As a file may have them: data keeps its letters.
+    // Letter case in a zone file: data keeps it.
     let loud = [
         (name("upper.example.com"), rtype::CNAME, 300, UPPER.to_vec()),
         (name("loud.example.com"), rtype::NS, 300, LOUD.to_vec()),
@@ -87,7 +87,7 @@ fn names() -> Catalog {
     names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]))
 }
 
-/// A query; with `options`, by EDNS.
+/// Returns a query; with `options`, the query has EDNS.
 fn query(owner: &str, rtype: u16, options: Option<&[u8]>) -> Vec<u8> {
     let mut bytes = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(options.is_some())];
     bytes.extend(name(owner).as_wire());
@@ -112,8 +112,8 @@ fn answer(names: &Catalog, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An answer's code, whether it is authoritative, how many records its sections have, and its
-/// addresses.
+/// Returns the code of an answer, the authoritative flag, the number of records in each section,
+/// and the addresses.
 fn read(answer: &[u8]) -> (u8, bool, [u8; 3], Vec<String>) {
     let text = |octets: &[u8]| octets.iter().map(ToString::to_string).collect::<Vec<_>>().join(".");
     let addresses =
@@ -131,7 +131,7 @@ fn questions_have_the_answers_that_the_standards_want() {
         ("www.example.com", rtype::AAAA, 0, true, [1, 0, 0], vec![]),
         ("www.example.com", rtype::NS, 0, true, [0, 1, 0], vec![]),
         ("nobody.example.com", rtype::A, 3, true, [0, 1, 0], vec![]),
-        // Nothing is there, but something is below.
+        // An empty non-terminal: only names below it have records.
         ("b.example.com", rtype::A, 0, true, [0, 1, 0], vec![]),
         ("x.y.wild.example.com", rtype::A, 0, true, [1, 0, 0], a("192.0.2.77")),
         ("wild.example.com", rtype::A, 0, true, [0, 1, 0], vec![]),
@@ -251,7 +251,7 @@ fn addresses_are_answered_by_share() {
     assert_eq!(count(Selection::RoundRobin), [3_000, 1_000, 0]);
     assert_eq!(count(Selection::Failover), [4_000, 0, 0]);
     let random = count(Selection::Random);
-    // Twelve times the deviation of so many draws: the seed is fixed in any case.
+    // The bounds are twelve standard deviations away. The seed is fixed.
     assert!((2_670..3_330).contains(&random[0]) && random[0] + random[1] == 4_000, "{random:?}");
     let by_client = count(Selection::SourceHash);
     assert!(by_client.contains(&4_000), "one network keeps to one server: {by_client:?}");
@@ -317,7 +317,7 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
     let names = names();
     let limit = Limit { per_second: 200, burst: 1_000, total_per_second: 50 };
     let total: Arc<SharedBudget> = Arc::default();
-    // Two threads, which count networks each for itself.
+    // Two threads, each with its own buckets for networks.
     let mut allowances = [0, 1].map(|_| RateBucket::new(limit, KEY, Arc::clone(&total)));
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let (mut out, mut whole, mut truncated, mut beyond) = (vec![0; 1_232], 0, 0, 0);
@@ -427,7 +427,7 @@ fn names_are_read_as_people_write_them() {
     assert_eq!(name(r"A\066c.\*"), name(r"abc.*"));
 }
 
-/// The data of an HTTPS record (RFC 9460, section 2.2), with parameters by number.
+/// Returns the data of an HTTPS record (RFC 9460, section 2.2), with parameters by number.
 fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0, 1, 0];
     for (key, value) in params {
@@ -479,7 +479,7 @@ fn svcb_hints_match_selected_addresses() {
     assert_eq!((none.0, none.2), (0, [0, 1, 0]), "without a record there is none");
 }
 
-/// A client that asks for both kinds of addresses meets every server in turn.
+/// A client that queries both address types reaches every server in turn.
 #[test]
 fn turns_of_one_version_are_not_the_others() {
     let addresses =
@@ -514,8 +514,8 @@ fn shares_fall_as_loads_rise() {
     assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
 }
 
-/// By what it reports, a server gains half again of its share at the most: of two, of four, and of
-/// two weights.
+/// A report increases a server's share by half at most: of two servers, of four, and of two with
+/// different weights.
 #[test]
 fn report_gain_is_capped() {
     let uses = |weight, permille| PoolMember {

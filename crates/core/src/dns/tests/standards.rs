@@ -1,5 +1,5 @@
-//! Behaviour that standards fix and other servers share: letter case, chains, compression,
-//! signatures and client subnets.
+//! Behaviour that standards require: letter case, CNAME chains, compression, signatures and client
+//! subnets.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn cname_loop_is_detected_from_any_entry() {
     }
 }
 
-/// Names are compressed by all that stands before them, and read back they are the same.
+/// Names are compressed with pointers to earlier names. Decoding restores the original names.
 #[test]
 fn names_that_stand_already_are_pointed_at() {
     let servers = (0..6).flat_map(|number| {
@@ -74,7 +74,8 @@ fn names_that_stand_already_are_pointed_at() {
     let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
     let referral = answer(&names, &query("www.sub.example.com", rtype::A, None));
     assert_eq!(read(&referral).2, [0, 6, 6]);
-    // Head, question, the first server written out, five more by label and pointer, six addresses.
+    // Header, question, the first server's name in full, five names with a label and a pointer, and
+    // six addresses.
     let question = 12 + 21 + 4;
     assert_eq!(referral.len(), question + (12 + 4 + 8 + 2) + 5 * (12 + 4 + 2) + 6 * (12 + 4));
     let mx = answer(&names, &query("m.example.com", rtype::MX, None));
@@ -109,7 +110,7 @@ fn error_answer_has_edns_like_its_query() {
     assert!(answer(&names, &update).ends_with(&bare));
 }
 
-/// RFC 8945, section 5.2.1: the key isn't known.
+/// RFC 8945, section 5.2.1: the key is unknown.
 #[test]
 fn signed_query_gets_badkey() {
     let names = names();
@@ -155,7 +156,7 @@ fn hash_answers_same_server_to_network_with_scope() {
     };
     let networks: BTreeSet<_> = (0..40).map(|third| of_network(&format!("203.0.{third}"))).collect();
     assert!(networks.iter().all(|servers| servers.len() == 1) && networks.len() > 3, "{networks:?}");
-    // A resolver's client subnet, of more bits than count, and of fewer.
+    // Client subnets with more bits than are used, and with fewer.
     let subnet =
         |bits: u8, octets: &[u8]| [&[0, 8, 0, 4 + octets.len() as u8, 0, 1, bits, 0], octets].concat();
     let scope_of = |bits, octets: &[u8]| resolve("198.51.100.7", &subnet(bits, octets));
@@ -163,8 +164,8 @@ fn hash_answers_same_server_to_network_with_scope() {
     assert_eq!(scope_of(32, &[203, 0, 9, 77]).0, resolve("203.0.9.1", &[]).0);
     assert_eq!(scope_of(24, &[203, 0, 9]), (resolve("203.0.9.1", &[]).0, Some(24)));
     assert_eq!(scope_of(16, &[203, 0]), (resolve("203.0.0.1", &[]).0, Some(16)));
-    // A client that keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by
-    // family 0.
+    // For a client that withholds its address, the resolver's address is used (RFC 7871, section
+    // 7.1.2). Family 0 has the same effect.
     assert_eq!(scope_of(0, &[]), (resolve("198.51.100.1", &[]).0, Some(0)));
     assert_eq!(resolve("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (resolve("198.51.100.1", &[]).0, Some(0)));
 }

@@ -10,12 +10,12 @@ use crate::path::content::{HostPattern, PathPattern};
 /// The claims that a credential allows. The default allows no path or host, and weight 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Paths within which a member may have paths of its own.
+    /// Paths that must cover a member's own paths.
     pub paths: Vec<PathPattern>,
-    /// Hosts within which a member may have hosts of its own. If there are `paths` too, a member
-    /// may have these paths of these hosts.
+    /// Hosts that must cover a member's own hosts. With `paths` too, a member may have these paths
+    /// of these hosts.
     pub hosts: Vec<HostPattern>,
-    /// The largest weight that a member may ask for.
+    /// Maximum weight that a member may request.
     pub weight_max: u16,
 }
 

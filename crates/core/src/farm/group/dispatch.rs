@@ -95,7 +95,7 @@ struct CandidateSet {
 }
 
 impl Dispatch {
-    /// Creates a selection among candidates, of whom routes name some. Within a set no candidate
+    /// Creates a selection among candidates. Routes name some of them. Within a set no candidate
     /// gains more by its load than `gain_percent` of its fair share.
     pub fn new(
         choice: Choice,

@@ -1,4 +1,4 @@
-//! A plain group for tests, which set only what they are about.
+//! A plain group for tests, which set only the fields that they need.
 
 use alloc::vec;
 

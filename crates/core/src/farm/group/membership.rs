@@ -190,13 +190,13 @@ impl GroupMembership {
         order
     }
 
-    /// The director has sent a LOAD-QUERY.
+    /// Applies a LOAD-QUERY of the director: the next exchange is due soon.
     pub fn queried(&mut self, now_ms: u64) {
         let least_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
         self.due_ms = self.due_ms.min(least_ms.max(now_ms));
     }
 
-    /// The member has another URL from now on. The director knows the earlier one only.
+    /// Applies a change of the member's own URL: the member has to join again.
     pub fn begin_anew(&mut self) {
         self.is_member = false;
     }

@@ -46,12 +46,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// Way to select a member.
+    /// Returns how the policy selects a member.
     pub fn choice(&self) -> Choice {
         self.policy.redirect.map_or(Choice::Turn, |by| by.choice)
     }
 
-    /// Load that reduces a member's turns, if the policy depends on reports or latency.
+    /// Returns the load that reduces a member's turns, if the policy depends on reports or latency.
     pub fn weighing(&self) -> Option<&'static Weighing> {
         self.policy.redirect?.weighing
     }

@@ -2,8 +2,8 @@
 //!
 //! A wrong token uses one of a network's tries, and a try is regained each second. The state of a
 //! network is the time when it has all tries again, which sorts networks by used tries. If the
-//! table is full, the network with the fewest used tries is evicted, so an attacker can't clear its
-//! state without using as many tries from every other entry's network.
+//! table is full, the network with the fewest used tries is evicted. So an attacker can clear a
+//! network's state only by using as many tries from all other networks.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;

@@ -113,8 +113,8 @@ impl Binding {
         None
     }
 
-    /// The holder's interface is gone: the next answer is followed, since the old place can't be
-    /// asked.
+    /// Records that the holder's interface is gone. The next answer is followed, since the old
+    /// place can't answer any more.
     pub(super) fn strand(&mut self) {
         self.stranded = self.place.is_some();
     }

@@ -1,16 +1,17 @@
 //! Servers and their MAC addresses, by ARP and neighbour discovery (LSMAC, section 3.1), or by
 //! routes.
 //!
-//! The director requests a service address on its links; every MAC address that answers is a
+//! The director requests a service address on its links. Every MAC address that answers is a
 //! server. Listed servers are requested by their own address. A silent server is drained, then
-//! removed. Discovery is not identity: answers pass an `allow` list, a limit, and [`LocalNetwork`].
-//! A host that claims another's place is logged first, and followed only once the other is silent.
+//! removed. An answer proves no identity, so answers pass an `allow` list, a limit, and
+//! [`LocalNetwork`]. If a second host claims a server's address, the claim is logged. The
+//! membership follows the claim only once the server is silent.
 //!
-//! Servers of methods `nat` and `tunnel` may be on other networks, where no answers come from. They
+//! Servers of methods `nat` and `tunnel` may be on other networks, and don't answer requests. They
 //! are listed, their next hops arrive in [`LocalNetwork::hops`], and only probes show if they work.
 //!
-//! [`Membership`] is a state machine: frames and the time go in, addresses to request and
-//! [`ServiceNotice`]s come out, and [`Membership::members`] is the state.
+//! [`Membership`] is a state machine. Its inputs are frames and the time. Its outputs are addresses
+//! to request and [`ServiceNotice`]s. [`Membership::members`] returns its state.
 
 mod answer;
 mod binding;

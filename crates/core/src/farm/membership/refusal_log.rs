@@ -1,4 +1,4 @@
-//! Refused answers: all are counted, and each is logged once while there is room to remember it.
+//! Refused answers. Each is counted, and the first of each MAC and reason is logged, up to a limit.
 
 use alloc::collections::BTreeSet;
 

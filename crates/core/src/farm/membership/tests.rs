@@ -62,7 +62,7 @@ fn listed(host: u8) -> Server {
     }
 }
 
-/// A membership, and a clock that goes from round to round.
+/// A membership with a clock that advances from round to round.
 struct Lan {
     membership: Membership,
     now_ms: u64,
@@ -80,13 +80,13 @@ impl Lan {
         events(self.membership.answer(self.now_ms, NeighbourReply { place, address }))
     }
 
-    /// The next round, when it is due.
+    /// Runs the next round at its time.
     fn round(&mut self) -> Vec<MembershipEvent> {
         self.now_ms = self.membership.next_round_at().unwrap();
         events(self.membership.round(self.now_ms).notices)
     }
 
-    /// Rounds in which these answer for the service address.
+    /// Runs rounds in which these hosts answer for the service address.
     fn rounds(&mut self, count: u32, answering: &[u8]) -> Vec<MembershipEvent> {
         let mut events = vec![];
         for _ in 0..count {
@@ -196,7 +196,8 @@ fn a_listed_server_that_answers_for_the_service_is_itself() {
     let servers = vec![listed(11), listed(12)];
     let mut lan = Lan::new(Service { servers, ..service() });
     assert_eq!(lan.membership.clone().round(1_000).requests, [own_address(11), own_address(12), VIP]);
-    // A host that answers before the listed have said where they are may be one of them.
+    // A host that answers for the service before all listed servers are resolved may be a listed
+    // one.
     assert_eq!(lan.reply(place(1), VIP), []);
     assert_eq!(lan.reply(place(3), VIP), []);
     lan.reply(place(1), own_address(11));
@@ -239,7 +240,7 @@ fn the_director_may_be_a_server_itself() {
     assert_eq!(lan.reply(place(1), VIP), [joined(1)], "nobody waits for it to answer");
     lan.rounds(20, &[1]);
     assert!(!lan.member("web2").unwrap().draining);
-    // Having the service address too, it still hears others answer for it.
+    // The director has the service address too, and other hosts still answer for it.
     let addresses = [DIRECTOR, VIP].into();
     lan.membership.surroundings(LocalNetwork { addresses, ..around() }, lan.now_ms);
     assert_eq!(lan.reply(place(7), VIP), [joined(7)]);
@@ -290,7 +291,7 @@ fn reply_with_director_or_router_mac_is_refused() {
         assert_eq!(lan.refused(refusal), before + 1);
     }
     assert!(lan.names().is_empty());
-    // The router and the director speaking for themselves are no news.
+    // Answers of the router and the director for their own addresses cause no event.
     assert_eq!(lan.reply(place(0xfe), ROUTER), []);
     assert_eq!(lan.reply(place(0xd1), DIRECTOR), []);
 }
@@ -479,7 +480,8 @@ fn notices_are_sentences() {
 }
 
 proptest! {
-    /// With any answers, the servers are no more than the cap, and none is director or router.
+    /// With any answers, the number of servers stays within the cap, and the director and routers
+    /// are never servers.
     #[test]
     fn any_answers(
         heard in prop::collection::vec(

@@ -34,7 +34,7 @@ pub(crate) fn via(destination: &str, prefix_len: u8, ifindex: u32, gateway: &str
     KernelRoute { gateway: Some(ip(gateway)), ..route(destination, prefix_len, ifindex, false) }
 }
 
-/// A director on two networks and a tunnel, with a service address of its own.
+/// A director on two networks and a tunnel, which also has the service address.
 pub(crate) fn director() -> Network {
     Network {
         interfaces: BTreeMap::from([

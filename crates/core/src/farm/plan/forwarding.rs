@@ -17,7 +17,7 @@ pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<For
         let serves = packet_form != PacketForm::Translated || service.keeps_ports(&member.name);
         return serves.then_some(Forwarding::Link);
     }
-    // The way to each host depends on its location (Distributed Packet Rewriting, section 3).
+    // The path to each host depends on its location (Distributed Packet Rewriting, section 3).
     if service.goes_by_link() && !member.hop?.on_link {
         return first(service, member);
     }

@@ -42,7 +42,7 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Ha
     }
 }
 
-/// Slots of a service that stand for no server; [`NO_SERVER`] if there is none.
+/// Slots of a service that have no server. [`NO_SERVER`] if there is no such slot.
 #[derive(Clone, Copy)]
 pub(super) struct HandoffSlots {
     /// Slot of this host's own process, which reads punted packets.
@@ -60,8 +60,8 @@ pub(super) struct CompiledRoutes {
 }
 
 impl Planner<'_> {
-    /// Adds the routes of service `number` to the tables. Returns their input, and the slots that
-    /// stand for no server.
+    /// Adds the routes of service `number` to the tables. Returns their input, and the slots
+    /// without a server.
     pub(super) fn hand_off(
         &mut self,
         state: &ServiceState<'_>,
@@ -84,8 +84,8 @@ impl Planner<'_> {
         (compiled, HandoffSlots { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
 
-    /// Returns the compiled routes. Unchanged routes give the same object, so that nothing is
-    /// compiled or compared twice.
+    /// Returns the compiled routes. If the input is unchanged, returns the previous routes, so that
+    /// nothing is compiled or compared twice.
     fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<RouteIndex> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
@@ -172,7 +172,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns a slot that stands for no server of the service.
+    /// Returns a slot of the service that has no server.
     fn place(&mut self, service: &farm::Service, what: &str, local: bool) -> Option<u16> {
         // No server has such a name.
         let identity = digest(&format!("{}//{what}", service.name));

@@ -58,7 +58,7 @@ pub(super) fn configured(
 }
 
 /// Returns the servers of a base that get flows without a session: working ones, drained ones
-/// included, and selected ones. With handover such flows are not forwarded.
+/// included, and selected ones. With handoff such flows are not forwarded.
 pub(super) fn working(
     service: &farm::Service,
     configured: &[Weighted],

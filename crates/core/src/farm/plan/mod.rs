@@ -152,7 +152,7 @@ pub struct PlannedService {
     pub degraded: bool,
     /// Local host among the members, with `every-host`.
     standing: Option<OwnPlace>,
-    /// Input of the compiled routes, with handover.
+    /// Input of the compiled routes, with handoff.
     compiled: Option<CompiledRoutes>,
 }
 
@@ -475,7 +475,7 @@ impl Planner<'_> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_ways = BTreeMap::new();
-        // With handover only the accepting host knows a connection, so a ring by hash can't find
+        // With handoff only the accepting host knows a connection, so no other host's ring can find
         // it.
         let others = servers.iter().filter(|_| !service.method.hands_over());
         for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {

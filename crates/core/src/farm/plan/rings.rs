@@ -87,10 +87,10 @@ fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>
 /// Returns the second chances by slot of the hash table: the target of packets that another host
 /// has forwarded to this one, because its table is newer or older.
 ///
-/// A flow that this host's table gives to another host is forwarded there, since the sender's table
-/// has changed already. A flow that it gives to this host is forwarded to the slot's previous host,
-/// until the slot changes again. Unreachable hosts are left out: nothing can be forwarded to them,
-/// and their slots may be reused.
+/// If this host's table assigns a flow to another host, the packet is forwarded there, since the
+/// sender's table has changed already. If it assigns the flow to this host, the packet is forwarded
+/// to the slot's previous host, until the slot changes again. Unreachable hosts are left out:
+/// nothing can be forwarded to them, and their slots may be reused.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
     let OwnPlace { own, last_ways } = standing;
     if last_ways.is_empty() {

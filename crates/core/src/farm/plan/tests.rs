@@ -66,7 +66,7 @@ fn change(mut member: MemberState, change: impl FnOnce(&mut MemberState)) -> Mem
     member
 }
 
-/// Plans for a host that is a director alone.
+/// Makes the plan of a dedicated director.
 fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
@@ -76,7 +76,8 @@ fn plan(
     super::plan(services, interfaces, &Hosts::default(), slots, &mut Fills::default(), previous)
 }
 
-/// Plans one service, with fresh numbers: its servers a, b, c ... get the slots 1, 2, 3 ...
+/// Makes the plan of one service with fresh numbers: its servers a, b, c ... have the slots 1, 2, 3
+/// ...
 fn plan_one(members: Vec<MemberState>) -> Plan {
     plan_service(&service("web", 80), members)
 }
@@ -426,8 +427,8 @@ fn any_member() -> impl Strategy<Value = MemberState> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Through any history of the farm: rings name only servers to be tried, every number means
-    /// what it meant, and the same farm gives the same tables.
+    /// With any history of the farm, rings have only servers that may be tried, no number changes
+    /// its meaning, and the same state gives the same tables.
     #[test]
     fn any_history(
         policy in prop::sample::select(policy::names_for_packets().collect::<Vec<_>>()),

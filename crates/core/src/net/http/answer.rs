@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::HttpRefusal;
 
-/// By which status a client is sent elsewhere.
+/// Status of a redirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectStatus {
     Found,
@@ -31,7 +31,7 @@ impl RedirectStatus {
         }
     }
 
-    /// The one of this number.
+    /// Returns the redirect status with this code.
     pub fn of(code: u16) -> Option<RedirectStatus> {
         RedirectStatus::ALL.into_iter().find(|status| status.code() == code)
     }
@@ -52,14 +52,14 @@ impl RedirectStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
-    /// The kind of the body; `None` where there is no body (RFC 9110, section 15.3.5).
+    /// Media type of the body; `None` if there is no body (RFC 9110, section 15.3.5).
     pub kind: Option<&'static str>,
     pub fields: Vec<(&'static str, String)>,
     pub body: String,
 }
 
 impl Response {
-    /// A response with a body of this kind.
+    /// Returns a response with a body of this media type.
     pub fn of(status: u16, kind: &'static str, body: String) -> Response {
         Response { status, kind: Some(kind), fields: Vec::new(), body }
     }
@@ -69,19 +69,18 @@ impl Response {
         Response::of(status, "text/plain", [sentence, "\n"].concat())
     }
 
-    /// A response without a body.
+    /// Returns a response without a body.
     pub const fn empty(status: u16) -> Response {
         Response { status, kind: None, fields: Vec::new(), body: String::new() }
     }
 
-    /// The response to a request that is refused.
+    /// Returns the response to a refused request.
     pub fn refusal(refusal: HttpRefusal) -> Response {
         Response::sentence(refusal.status(), refusal.sentence())
     }
 
-    /// The response that sends a client to a location. Bytes of it that no URL has are written as
-    /// percent codes (RFC 3986, section 2.1), so that neither a line nor an attribute ends with
-    /// them.
+    /// Returns a redirect to a location. Bytes that no URL may contain are percent-encoded (RFC
+    /// 3986, section 2.1), so that they end neither a header line nor an HTML attribute.
     pub fn redirect(status: RedirectStatus, base: &str, path: &str) -> Response {
         let mut location = String::from(base);
         encode(&mut location, path);
@@ -97,15 +96,15 @@ impl Response {
     }
 }
 
-/// The value of a field that each response has.
+/// Value of the Server field in all own responses.
 pub const SERVER: &str = "evener";
 pub const CACHE_CONTROL: &str = "no-store";
 
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
 const BODY_END: &str = "\">another address</a>.\n";
 
-/// Writes a path and query so that it is safe in a header line and in an attribute, with a single
-/// slash at the start: two would begin a host in a relative reference.
+/// Appends a path and query, encoded for a header line and an HTML attribute. The path gets a
+/// single slash at the start: two slashes would begin a host in a relative reference.
 fn encode(out: &mut String, path: &str) {
     let rest = path.trim_start_matches(['/', '\\']);
     out.push('/');

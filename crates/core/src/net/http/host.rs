@@ -1,4 +1,4 @@
-//! Hosts and paths in one form each, however clients write them.
+//! Normal forms of hosts and paths.
 
 use alloc::format;
 use alloc::vec;
@@ -6,18 +6,18 @@ use alloc::vec::Vec;
 
 use super::refusal::HttpRefusal;
 
-/// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
+/// Maximum length of a host, in bytes: that of a DNS name (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;
 /// Maximum number of nested percent-encodings: no known server decodes more than twice.
 const CODES_MAX: usize = 4;
 
-/// A host without its port, in lower case.
+/// Returns a host in lower case, without its port.
 ///
 /// # Errors
-/// When it is none.
+/// The host is malformed.
 pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let text = core::str::from_utf8(value).map_err(|_| HttpRefusal::Host)?.trim();
-    // User information before the host is no part of it, and should not be there (RFC 9110, section
+    // User information before the host is refused, since it is no part of a host (RFC 9110, section
     // 4.2.4).
     let host = match text.strip_prefix('[') {
         Some(rest) => rest
@@ -41,10 +41,11 @@ pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     }
 }
 
-/// A path decoded, without empty and dot segments (RFC 3986, section 6.2.2): as servers see it.
+/// Returns the decoded path without empty and dot segments (RFC 3986, section 6.2.2), as servers
+/// see it.
 ///
 /// # Errors
-/// When it is none, or leads out of the root.
+/// The path is malformed, or leads out of the root.
 pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     let decoded = decoded(path.as_bytes())?;
     let mut segments: Vec<&[u8]> = Vec::new();
@@ -82,8 +83,8 @@ pub fn has_hidden_dots(path: &str) -> bool {
     })
 }
 
-/// Codes read as the bytes that they stand for, and as dots and slashes the two bytes by which
-/// UTF-8 must not write them, but which some servers read so.
+/// Decodes percent codes once. Also decodes dots and slashes in overlong UTF-8, which is invalid
+/// but which some servers accept.
 fn read_once_more(path: &[u8]) -> Vec<u8> {
     let mut read = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -105,13 +106,14 @@ fn read_once_more(path: &[u8]) -> Vec<u8> {
     read
 }
 
-/// The byte of two hexadecimal digits.
+/// Returns the byte of two hexadecimal digits.
 fn byte_of(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     digit(high).zip(digit(low)).and_then(|(high, low)| u8::try_from(high << 4 | low).ok())
 }
 
-/// The bytes that percent signs stand for. None stands alone, and none for a NUL.
+/// Decodes percent codes. A percent sign without two hexadecimal digits is an error, and so is a
+/// NUL.
 fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let (mut decoded, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
     while let Some((first, after)) = rest.split_first() {

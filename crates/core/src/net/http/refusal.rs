@@ -1,4 +1,4 @@
-//! Refused requests, and their responses.
+//! Reasons why requests are refused, and the responses to them.
 
 /// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -6,17 +6,17 @@ pub enum HttpRefusal {
     Malformed,
     /// The target has no path.
     Target,
-    /// No host, more than one, or a malformed one.
+    /// The Host field is missing, repeated or malformed.
     Host,
-    /// The target names another host than the Host line.
+    /// The target names another host than the Host field.
     Misdirected,
     /// Ambiguous or malformed body length, which allows request smuggling (RFC 9112, section 6.3).
     Length,
-    /// The body is encoded by something else than pieces.
+    /// The body has a transfer coding other than chunked.
     Encoding,
     /// The head is too long.
     TooLarge,
-    /// Another version of HTTP.
+    /// The HTTP version is not supported.
     Version,
     Timeout,
 }

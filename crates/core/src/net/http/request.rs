@@ -1,16 +1,16 @@
-//! The head of a request.
+//! Head of a request.
 
 use core::mem::MaybeUninit;
 
 use super::host::{host_of, normal_path};
 use super::refusal::HttpRefusal;
 
-/// The longest head that is read, in bytes.
+/// Maximum length of a head, in bytes.
 pub const HEAD_MAX: usize = 16 * 1024;
-/// Header lines of a request, everywhere.
+/// Maximum number of header fields of a request, for all listeners.
 pub const HEADERS_MAX: usize = 128;
-/// Methods that act on one resource, so that none of them has an asterisk for its target (RFC 9112,
-/// section 3.2.4).
+/// Methods that act on one resource, so that their target can't be an asterisk (RFC 9112, section
+/// 3.2.4).
 const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"];
 
 /// Head of a request.
@@ -18,7 +18,7 @@ const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DEL
 pub struct Request<'b> {
     /// Method as written: methods are case-sensitive (RFC 9110, section 9.1).
     pub method: &'b str,
-    /// The path and query, beginning with a slash; or `*`.
+    /// Path and query, beginning with a slash; or `*`.
     pub target: &'b str,
     /// Host as written: from an absolute target, else from the Host field; empty if an HTTP/1.0
     /// request has none.
@@ -27,18 +27,18 @@ pub struct Request<'b> {
     pub is_old: bool,
     /// True if more requests may follow on the connection.
     pub keeps_alive: bool,
-    /// The body that follows the head.
+    /// Body after the head.
     pub body: BodyFraming,
     /// True if the client waits for 100 Continue before it sends the body (RFC 9110, section
     /// 10.1.1).
     pub waits: bool,
     /// Authorization field, as written.
     pub authorization: Option<&'b [u8]>,
-    /// The length of the head, in bytes.
+    /// Length of the head, in bytes.
     pub len: usize,
 }
 
-/// The body that follows a head (RFC 9112, section 6.3).
+/// Framing of the body after a head (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// Length in bytes; mostly 0.
@@ -46,21 +46,21 @@ pub enum BodyFraming {
     Chunked,
 }
 
-/// The parts of a head that have come so far.
+/// Result of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadParse<'b> {
     Request(Request<'b>),
-    /// A part of one.
+    /// The head is incomplete.
     Incomplete,
     Refused(HttpRefusal),
 }
 
-/// Reads a head of at most [`HEAD_MAX`] bytes from the beginning of `bytes`.
+/// Parses a head of at most [`HEAD_MAX`] bytes at the start of `bytes`.
 pub fn read(bytes: &[u8]) -> HeadParse<'_> {
     read_within(bytes, HEAD_MAX)
 }
 
-/// Reads a head of up to `max` bytes. All listeners use this parser, so that all refuse the same
+/// Parses a head of at most `max` bytes. All listeners use this parser, so all refuse the same
 /// requests.
 pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -94,8 +94,8 @@ fn has_other_version(bytes: &[u8]) -> bool {
     words.next().is_some_and(is_version) && words.next().is_none()
 }
 
-/// True if a line ends in LF alone. Some recipients accept that as CR LF and others don't (RFC
-/// 9112, section 2.2), which allows request smuggling.
+/// True if a line ends in LF alone. Some recipients accept LF as CR LF, and others don't (RFC 9112,
+/// section 2.2), which allows request smuggling.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let mut before = 0;
     head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')
@@ -106,8 +106,8 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     let is_old = parsed.version == Some(0);
     let lines = HeaderFields::read(parsed.headers, is_old)?;
     let (authority, target) = target(method, parsed.path.ok_or(HttpRefusal::Malformed)?)?;
-    // RFC 9112, section 3.2.2: the target's host takes precedence over the Host field, which is
-    // required all the same.
+    // RFC 9112, section 3.2.2: the target's host takes precedence over the Host field. The field is
+    // still required.
     let host = match (authority, lines.host) {
         (_, None) if !is_old => return Err(HttpRefusal::Host),
         (Some(authority), _) => authority.as_bytes(),
@@ -176,7 +176,7 @@ fn is_plain(host: &[u8]) -> bool {
         && port.iter().all(u8::is_ascii_digit)
 }
 
-/// The lines that matter.
+/// Header fields that this parser evaluates.
 #[derive(Default)]
 struct HeaderFields<'b> {
     host: Option<&'b [u8]>,
@@ -259,7 +259,7 @@ impl<'b> HeaderFields<'b> {
     }
 }
 
-/// The host of a target, where it names one, and its path and query.
+/// Returns the host of a target, if it names one, and its path and query.
 fn target<'t>(method: &str, target: &'t str) -> Result<(Option<&'t str>, &'t str), HttpRefusal> {
     if target == "*" && METHODS_OF_PATHS.contains(&method) {
         return Err(HttpRefusal::Target);
@@ -268,7 +268,7 @@ fn target<'t>(method: &str, target: &'t str) -> Result<(Option<&'t str>, &'t str
         return Ok((None, target));
     }
     let (scheme, rest) = target.split_once("://").ok_or(HttpRefusal::Target)?;
-    // RFC 9112, section 3.2.2; the scheme in any case (RFC 3986, section 3.1)
+    // RFC 9112, section 3.2.2. The scheme is case-insensitive (RFC 3986, section 3.1).
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(HttpRefusal::Target);
     }

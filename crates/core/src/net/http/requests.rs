@@ -1,36 +1,36 @@
-//! The requests of one connection, one after another: each head is read, each body of a known
-//! length followed to its end.
+//! Successive requests of one connection: each head is parsed, and each body of a known length is
+//! tracked to its end.
 
 use super::{BodyFraming, HeadParse, HttpRefusal, read};
 
-/// The part of a connection that the next byte belongs to.
+/// Position of the next byte of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPosition {
     Head,
-    /// A body of which so many bytes are left.
+    /// In a body with this number of bytes left.
     Length(u64),
-    /// A body in chunks. The reader of the body finds its end, and the connection has no request
-    /// behind it.
+    /// In a chunked body. The reader of the body finds its end. No further request of the
+    /// connection is parsed.
     Chunked,
-    /// Bytes behind the last request.
+    /// After the last request.
     Rest,
-    /// Bytes from a refused head on.
+    /// In or after a refused head.
     Lost(HttpRefusal),
 }
 
-/// The result of bytes that came.
+/// Result of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestProgress {
     /// Number of bytes that may be forwarded, at least one: a complete head, or a part of a body.
     Bytes(usize),
-    /// More has to come before any may be.
+    /// No byte may be forwarded before more bytes arrive.
     Incomplete,
-    /// Neither these bytes nor later ones may be forwarded: the next request is refused for this
-    /// reason.
+    /// Neither these bytes nor later ones may be forwarded, since the next request is refused for
+    /// this reason.
     End(HttpRefusal),
 }
 
-/// Follows the requests of one connection.
+/// Tracks the requests of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
     position: StreamPosition,
@@ -38,7 +38,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The beginning of a connection, which carries one request or any number.
+    /// Returns the state at the start of a connection. With `is_single`, only one request is
+    /// parsed.
     pub const fn new(is_single: bool) -> Requests {
         Requests { position: StreamPosition::Head, is_single }
     }
@@ -102,7 +103,7 @@ mod tests {
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     const BAD: &str = "GET / HTTP/1.1\nHost: a\r\n\r\n";
 
-    /// The bytes that passed, where they come in pieces of so many, and how it ends.
+    /// Passes the text in pieces of this length. Returns the forwarded bytes and the last result.
     fn passed(text: &str, piece: usize, is_single: bool) -> (String, RequestProgress) {
         let (mut requests, mut bytes, mut out) = (Requests::new(is_single), Vec::new(), Vec::new());
         let mut last = RequestProgress::Incomplete;

@@ -1,22 +1,22 @@
 //! Timeout for clients that do not read their response.
 //!
-//! Bytes written to a socket fill the kernel's buffer first, which becomes writable only when a
-//! third of it is free: at 1 KB/s that takes minutes. Progress is therefore measured by the
-//! client's acknowledgments.
+//! Bytes written to a socket fill the kernel's buffer first. The socket becomes writable again only
+//! when a third of the buffer is free: at 1 KB/s that takes minutes. Progress is therefore measured
+//! by the client's acknowledgments.
 
-/// An answer that waits for its client: from the moment that the socket takes no more until it does
-/// again.
+/// Timeout of a response, from the time at which the socket's buffer is full until the socket is
+/// writable again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendTimeout {
     timeout_ms: u64,
-    /// The bytes that the client had not acknowledged at the last look.
+    /// Number of bytes without acknowledgment at the last check.
     unacknowledged: usize,
-    /// Since when it has acknowledged nothing.
+    /// Time of the last progress, in milliseconds.
     since_ms: u64,
 }
 
 impl SendTimeout {
-    /// The socket takes no more from now on.
+    /// Starts the timeout when the socket's buffer is full.
     pub fn begin(timeout_ms: u64, now_ms: u64, unacknowledged: usize) -> SendTimeout {
         SendTimeout { timeout_ms, unacknowledged, since_ms: now_ms }
     }

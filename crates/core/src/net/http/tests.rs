@@ -130,7 +130,7 @@ fn malformed_requests_map_to_statuses() {
     }
 }
 
-/// The location that a client is sent to.
+/// Returns the location of a redirect.
 fn location(response: &Response) -> &str {
     let (name, value) = response.fields.first().unwrap();
     assert_eq!(*name, "Location");

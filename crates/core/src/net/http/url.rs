@@ -1,4 +1,4 @@
-//! The URL of a web server, below which its pages are.
+//! URL of a web server, with an optional path prefix.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,11 +7,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::host::host_of;
 
-/// The longest URL of a server, in bytes.
+/// Maximum length of a server's URL, in bytes.
 pub const URL_MAX: usize = 512;
 
-/// An http or https URL in its normal form: the scheme and host in lower case, no port that the
-/// scheme has anyway, no slash at the end.
+/// An http or https URL in normal form: scheme and host in lower case, no default port, and no
+/// slash at the end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Url {
     text: String,
@@ -24,19 +24,19 @@ pub struct Url {
 /// Reason why a text is not a URL of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Neither http nor https.
+    /// The scheme is neither http nor https.
     #[error("a server's URL begins with http:// or https://")]
     Scheme,
-    /// No host, or one that can't be.
+    /// The host is missing or invalid, or the port is invalid.
     #[error("a server's URL names a host, and perhaps a port from 1 to 65535")]
     Host,
-    /// URL with user or password.
+    /// The URL has a user or a password.
     #[error("a server's URL has no user and no password: clients would learn them")]
     Credentials,
-    /// A part that isn't a place below which pages are.
+    /// The URL has a query or a fragment.
     #[error("a server's URL has neither query nor fragment")]
     Query,
-    /// A character that stands in no URL, or means another one.
+    /// The URL has a character that is not allowed, or a dot segment.
     #[error(
         "a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments"
     )]
@@ -46,10 +46,10 @@ pub enum UrlError {
 }
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// Why it is none of a server.
+    /// The text is not the URL of a server.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
         if text.len() > URL_MAX {
             return Err(UrlError::TooLong);
@@ -85,7 +85,7 @@ impl Url {
         Ok(Url { path: to + shown.len(), text, host: (from, to), port })
     }
 
-    /// The whole of it.
+    /// The URL as text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -94,27 +94,27 @@ impl Url {
         self.text.starts_with("https:")
     }
 
-    /// The host, without brackets.
+    /// Host without brackets.
     pub fn host(&self) -> &str {
         self.text.get(self.host.0..self.host.1).unwrap_or_default().trim_matches(['[', ']'])
     }
 
-    /// The host, where it is an address.
+    /// Host, if it is an address.
     pub fn address(&self) -> Option<IpAddr> {
         self.host().parse().ok()
     }
 
-    /// Host and port, as a Host line has them.
+    /// Host and port, as in a Host field.
     pub fn authority(&self) -> &str {
         self.text.get(self.host.0..self.path).unwrap_or_default()
     }
 
-    /// The port, also where it isn't written.
+    /// Port, including the default port of the scheme.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The prefix of pages' paths; mostly empty.
+    /// Path prefix of the server's pages; mostly empty.
     pub fn path(&self) -> &str {
         self.text.get(self.path..).unwrap_or_default()
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// The dots that a segment may stand for.
+/// Decodes a segment if it is an encoded dot segment.
 fn decoded(segment: &str) -> &str {
     match segment.len() {
         3 if segment.eq_ignore_ascii_case("%2e") => ".",
@@ -156,8 +156,9 @@ fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), UrlErro
     Ok((one_form(&normal).ok_or(UrlError::Host)?, port))
 }
 
-/// The one form of a host. Resolvers take 0x0a4f000b and 10.79.11 for addresses too, so a host that
-/// ends in a number is an IPv4 address as RFC 3986, section 3.2.2 has it, or none at all.
+/// Returns the normal form of a host. Resolvers also accept addresses such as 0x0a4f000b and
+/// 10.79.11. So a host whose last label is a number must be an IPv4 address (RFC 3986, section
+/// 3.2.2).
 fn one_form(host: &str) -> Option<String> {
     if let Some(address) = host.strip_prefix('[') {
         let address: Ipv6Addr = address.strip_suffix(']')?.parse().ok()?;

@@ -1,14 +1,15 @@
-//! State shared with one other node, independent of protocol: decides which of its messages to
-//! accept.
+//! State shared with one other node, for all protocols. Decides which of the node's messages are
+//! accepted.
 //!
-//! No clocks are compared. A node's *life* has an incarnation, random for each start, and counts
-//! its messages. A message *echoes* the life of the receiver that it was written for, and the last
-//! number that its sender received from that life. A message from before this node's start is
-//! therefore never accepted, and this node knows the maximum age of each message. Another life of a
-//! node is accepted only once it echoes a message that was sent after the previous life became
-//! known: a life that ended before can't have received that.
+//! Clocks are not compared. Each start of a node begins a new *life*, with a random incarnation and
+//! message numbers from 1. A message *echoes* the incarnation of the receiver that it is meant for,
+//! and the last number received from that incarnation. A node therefore accepts no message from
+//! before its own start, and knows the maximum age of each message. A new life of a node is
+//! accepted only once it echoes a message sent after the previous life became known. A life that
+//! ended earlier can't have received such a message.
 //!
-//! Protocols differ in [`Delivery`]: messages report the sender's state, or each is a request.
+//! Protocols differ in [`Delivery`]: a message reports the sender's state, or is a request of its
+//! own.
 
 mod refusal;
 #[cfg(test)]
@@ -25,11 +26,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use window::{REACH_MAX, ReplayWindow};
 
-/// Maximum number of messages whose time of sending is stored. The silence is a few intervals, with
-/// at most four early reports and four answers each; echoes of older messages are refused.
+/// Maximum number of messages whose sending time is stored. A silence has a few intervals, with at
+/// most four early reports and four answers each. Echoes of older messages are refused.
 const SENT_MAX: usize = 64;
 
-/// Number of a message in a life of a node. Zero for none.
+/// Identification of a message of a node. All zero if there is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Numbers {
     /// Random for each start, never 0.
@@ -80,7 +81,7 @@ pub(super) enum Delivery {
 /// Role of a message in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handshake {
-    /// First message, which may be written for no life of the receiver.
+    /// First message. The sender need not know the receiver's incarnation.
     Hello,
     /// Answer to a first message.
     Ack,
@@ -92,8 +93,8 @@ pub(super) enum Handshake {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedMessage {
     pub(super) numbers: Numbers,
-    /// Life of the receiver that the message was written for, and the last number that the sender
-    /// received from it.
+    /// Incarnation of the receiver that the message is meant for, and the last number that the
+    /// sender received from it.
     pub(super) echo: Numbers,
     pub(super) handshake: Handshake,
 }
@@ -101,15 +102,15 @@ pub(super) struct ReceivedMessage {
 /// Verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
-    /// The datagram is accepted and new.
+    /// The message is accepted.
     Good {
         /// True for the first message of its incarnation.
         first: bool,
         /// True for the first message after a silence.
         revived: bool,
     },
-    /// From a node that has to receive a message of this one first; only its numbers are used, for
-    /// the echo.
+    /// First message of a node that has not received a message of this node yet. Only its numbers
+    /// are used, for the echo.
     Hello,
     /// Refused, and not counted yet: see [`Association::refuse`].
     Refused(Refusal),
@@ -148,7 +149,7 @@ pub(super) struct Association {
     /// Number and time of recently sent messages, if the protocol needs them.
     sent: VecDeque<(u64, u64)>,
     life: Option<Life>,
-    /// Another life that has sent a first message.
+    /// Another life, which has sent a first message.
     caller: Option<Life>,
     received_ms: Option<u64>,
     /// Time of the last answer to the node, in milliseconds.
@@ -183,12 +184,11 @@ impl Association {
         }
     }
 
-    /// Sets the time after which a node is silent.
     pub(super) fn set_silence(&mut self, silence_ms: u64) {
         self.silence_ms = silence_ms;
     }
 
-    /// Judges an authentic message, and remembers its numbers.
+    /// Judges an authentic message, and stores its numbers.
     pub(super) fn judge(&mut self, now_ms: u64, message: ReceivedMessage) -> MessageVerdict {
         let first = match self.weigh(now_ms, message) {
             Ok(first) => first,
@@ -208,7 +208,7 @@ impl Association {
         MessageVerdict::Good { first, revived }
     }
 
-    /// Returns true if a message to accept is the first of its life, otherwise its verdict.
+    /// Returns true if an accepted message is the first of its life. Otherwise returns the verdict.
     fn weigh(&mut self, now_ms: u64, message: ReceivedMessage) -> Result<bool, MessageVerdict> {
         let ReceivedMessage { numbers, echo, handshake } = message;
         let refused = |refusal| Err(MessageVerdict::Refused(refusal));
@@ -249,7 +249,7 @@ impl Association {
             return Ok(first);
         }
         *(if first { &mut self.caller } else { &mut self.life }) = Some(life);
-        // Both lives were active for so long that neither precedes the other: two nodes with one
+        // Both lives send messages for a long time, so neither has ended: two nodes have the same
         // name.
         let both =
             self.alive && self.received_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
@@ -271,11 +271,11 @@ impl Association {
         self.tally.refuse(refusal)
     }
 
-    /// Records a possible reason why the node is silent. True if that is new.
+    /// Records a possible reason why the node is silent. True if the reason is new.
     pub(super) fn suspect(&mut self, refusal: Refusal) -> bool {
         let before = self.trouble();
         let certain = matches!(refusal, Refusal::Key { .. } | Refusal::Version { .. });
-        // the rest anybody can bring about
+        // Messages with these refusals may come from anyone.
         let possible = matches!(refusal, Refusal::Forged | Refusal::Misdirected) && self.trouble.is_none();
         if certain || possible {
             self.trouble = Some(refusal);
@@ -283,21 +283,20 @@ impl Association {
         self.trouble() != before
     }
 
-    /// Reason why all messages of the node are refused, as far as known; `None` while one is
-    /// accepted.
+    /// Reason why all messages of the node are refused, if known; `None` while one is accepted.
     pub(super) fn trouble(&self) -> Option<Refusal> {
         // A wrong tag can be forged, and a node of another version may be alive.
         self.trouble.filter(|trouble| !self.alive || matches!(trouble, Refusal::Version { .. }))
     }
 
-    /// The numbers of the next message.
+    /// Returns the numbers of the next message.
     pub(super) fn next(&mut self) -> Numbers {
         self.sequence += 1;
         self.tally.counters.sent += 1;
         Numbers { incarnation: self.own, sequence: self.sequence }
     }
 
-    /// Returns the next number, and stores its time for protocols that need it.
+    /// Returns the numbers of the next message, and stores its time for [`Delivery::Latest`].
     pub(super) fn next_at(&mut self, now_ms: u64) -> Numbers {
         let numbers = self.next();
         if self.sent.len() == SENT_MAX {
@@ -307,8 +306,9 @@ impl Association {
         numbers
     }
 
-    /// Life to echo in unsolicited messages: the accepted one, so that replayed first messages have
-    /// no effect; while the node is silent, the one with the last message.
+    /// Numbers to echo in unsolicited messages: those of the accepted life, so that replayed first
+    /// messages have no effect. While the node is silent, those of the life with the latest
+    /// message.
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
         self.caller.filter(later).or(self.life).map(|life| life.numbers()).unwrap_or_default()
@@ -346,19 +346,19 @@ impl Association {
         self.alive
     }
 
-    /// Until when it counts as alive, if it does.
+    /// Time until which the node counts as alive, in milliseconds.
     pub(super) fn alive_until_ms(&self) -> Option<u64> {
         self.alive.then_some(self.alive_until_ms)
     }
 
-    /// Counts the node as alive until it should have sent a message. True if it was not alive.
+    /// Counts the node as alive until its next message is due. True if it was not alive.
     pub(super) fn presume(&mut self, now_ms: u64) -> bool {
         self.alive_until_ms = now_ms.saturating_add(self.silence_ms);
         !core::mem::replace(&mut self.alive, true)
     }
 
-    /// Extends the time for which the node counts as alive, because messages were not read
-    /// meanwhile.
+    /// Extends the time for which the node counts as alive, since its messages were not read for a
+    /// while.
     pub(super) fn prolong(&mut self, ms: u64) {
         self.alive_until_ms = self.alive_until_ms.saturating_add(ms);
     }

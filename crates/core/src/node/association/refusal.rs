@@ -5,46 +5,46 @@ use core::fmt;
 /// Reason why a message or its content was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not the shape of a message.
+    /// The message has a wrong format.
     Malformed,
     /// The tag is wrong.
     Forged,
-    /// Authentic, and written at another time by its sender's clock.
+    /// Authentic, but with the key of another hour: the clocks differ.
     Key {
-        /// By how many hours that is ahead of this node's clock.
+        /// Hours by which the sender's clock is ahead of this node's; negative if behind.
         ahead_h: i64,
     },
-    /// Authentic, and of another version of the protocol.
+    /// Authentic, but of another protocol version.
     Version {
         /// Version of the sender.
         theirs: u8,
         /// Version of this node.
         ours: u8,
     },
-    /// Meant for another host.
+    /// The message is meant for another host.
     Misdirected,
     /// The sender is not in the configuration.
     Stranger,
-    /// Two nodes go on under one name.
+    /// Two running nodes have the same name.
     Namesake,
-    /// The message was received before, or overtaken by others.
+    /// The message was received before, or arrived after later ones.
     Replayed,
     /// The message belongs to a life of its sender that ended before the accepted one.
     Ended,
-    /// The message echoes one that was sent too long ago: it may have been delayed.
+    /// The message echoes a message that was sent too long ago, so it may have been delayed.
     Stale,
-    /// Written to a former life of this node, or to none.
+    /// The message is meant for an earlier life of this node, or for none.
     Former,
-    /// The sender has not proved yet that it is alive.
+    /// The sender's life is unknown, and the message is not part of a handshake.
     Unknown,
-    /// For a component that this node doesn't have.
+    /// The message is for a component that this node doesn't have.
     Receptor,
     /// The sender has another configuration: it is alive, but its load and health are not used.
     Generation,
 }
 
 impl Refusal {
-    /// The names of all of them.
+    /// Names of all refusals, by index.
     pub const NAMES: [&str; 14] = [
         "malformed",
         "forged",
@@ -62,7 +62,7 @@ impl Refusal {
         "generation",
     ];
 
-    /// Name in views and metrics.
+    /// Name of the refusal in views and metrics.
     pub const fn name(self) -> &'static str {
         Refusal::NAMES[self.index()]
     }
@@ -133,14 +133,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The counts of messages.
+/// Counters of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MessageCounters {
     /// Number of messages sent.
     pub sent: u64,
-    /// Number of authentic messages in the order that the protocol requires.
+    /// Number of accepted messages.
     pub accepted: u64,
-    /// Number of authentic first messages of nodes that have not received any of this node.
+    /// Number of authentic first messages of nodes that have received no message of this node.
     pub hellos: u64,
     refused: [u64; Refusal::NAMES.len()],
 }
@@ -156,7 +156,7 @@ impl MessageCounters {
         Refusal::NAMES.into_iter().zip(self.refused)
     }
 
-    /// All counters by name; of the refusals, those with these names.
+    /// Returns all counters by name. Of the refusals, only these are included.
     pub fn named(&self, refusals: &[&str]) -> impl Iterator<Item = (&'static str, u64)> {
         let rest = self.refusals().filter(|(name, _)| refusals.contains(name));
         [("sent", self.sent), ("accepted", self.accepted), ("hellos", self.hellos)].into_iter().chain(rest)
@@ -171,11 +171,11 @@ impl MessageCounters {
     }
 }
 
-/// The counts of a sender, and which reasons to refuse it were reported already.
+/// Counters of a sender, and the refusals that were reported.
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct SenderCounts {
     pub(in crate::node) counters: MessageCounters,
-    /// Bit `i`: that of this index.
+    /// Bit `i`: the refusal with index `i` was reported.
     reported: u16,
 }
 
@@ -191,7 +191,7 @@ impl SenderCounts {
         self.reported != before
     }
 
-    /// Lets all reasons be reported once more.
+    /// Allows each reason to be reported once more.
     pub(in crate::node) fn reset_logged(&mut self) {
         self.reported = 0;
     }

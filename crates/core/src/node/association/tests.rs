@@ -1,5 +1,5 @@
-//! Two nodes and an attacker, whatever protocol they speak: who believes what, whatever becomes of
-//! messages.
+//! Two nodes and an attacker on their network, for both kinds of delivery: the messages that each
+//! node accepts.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,11 +9,11 @@ use std::vec::Vec;
 const SILENCE_MS: u64 = 3_000;
 const BOTH: [Delivery; 2] = [Delivery::Latest, Delivery::Each];
 
-/// A message on its way, as the attacker has it, too.
+/// A message in flight. The attacker has recorded it, too.
 #[derive(Clone, Copy, Debug)]
 struct Mail {
     from: usize,
-    /// Of which life its sender is, counted over both nodes.
+    /// Life of the sender; lives of both nodes are counted together.
     life: u64,
     sent_ms: u64,
     message: ReceivedMessage,
@@ -25,9 +25,9 @@ struct Node {
     /// Lead of the node's clock, in milliseconds.
     ahead_ms: u64,
     started_ms: u64,
-    /// The messages that it has believed, by sender's life and sequence.
+    /// Accepted messages, by sender's life and sequence number.
     believed: BTreeSet<(u64, u64)>,
-    /// The life that it believed last.
+    /// Life of the last accepted message.
     last: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Pair {
         Pair { delivery, now_ms: 0, lives: 2, nodes, recorded: Vec::new() }
     }
 
-    /// Writes a message of the node: a report, a greeting, or one outside of the handshake.
+    /// Encodes a message of a node, in the given role of the handshake.
     fn write(&mut self, from: usize, handshake: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
@@ -71,7 +71,7 @@ impl Pair {
         self.write(from, if is_hello { Handshake::Hello } else { Handshake::None }, echo)
     }
 
-    /// Delivers a message, whoever had it until now; what is answered.
+    /// Delivers a message, from its sender or the attacker. Returns the answer.
     fn deliver(&mut self, mail: Mail) -> Option<Mail> {
         let to = 1 - mail.from;
         let ReceivedMessage { numbers, handshake, .. } = mail.message;
@@ -95,9 +95,9 @@ impl Pair {
         acquaints.then(|| self.write(to, Handshake::Hello, numbers))
     }
 
-    /// A believed message was never believed before, was not written for a former life of the
-    /// receiver, is of no life that ended before the last believed one, and where it matters no
-    /// older than a silence.
+    /// Checks an accepted message: it was not accepted before, is not meant for an earlier life of
+    /// the receiver, and belongs to no life before the last accepted one. With [`Delivery::Latest`]
+    /// it is no older than the silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];
         let (sent_ms, ReceivedMessage { numbers, echo, handshake }) = (mail.sent_ms, mail.message);
@@ -120,7 +120,7 @@ impl Pair {
         }
     }
 
-    /// Delivers a message, and all that is answered.
+    /// Delivers a message, then all answers.
     fn talk(&mut self, mail: Mail) {
         let mut mails = 0;
         let mut next = Some(mail);
@@ -158,7 +158,7 @@ impl Pair {
 
 impl Node {
     fn new(delivery: Delivery, life: u64, ahead_ms: u64, started_ms: u64) -> Node {
-        // incarnations are in no order
+        // Incarnations have no order.
         let association = Association::new(delivery, (life * 0x9e37_79b9) % 65_521, SILENCE_MS, 0);
         Node { association, life, ahead_ms, started_ms, believed: BTreeSet::new(), last: None }
     }
@@ -237,7 +237,7 @@ fn two_hosts_with_one_name_are_distinguished_and_one_accepted() {
     }
 }
 
-/// A node that was left out of a file for a while may remember what was said before.
+/// A node that was not in the file for a while may remember earlier messages.
 #[test]
 fn node_restored_to_file_keeps_its_association() {
     for delivery in BOTH {
@@ -289,17 +289,17 @@ fn refusal_is_reported_once_and_kept_until_valid_message() {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Something is said, and delivered or not.
+    /// A message is sent. It may be lost.
     Send {
         from: usize,
         is_hello: bool,
         arrives: bool,
     },
-    /// A message that was ever sent is delivered, late or again.
+    /// Any earlier message is delivered late or again.
     Play(usize),
     Restart(usize),
     Wait(u64),
-    /// A clock leaps ahead.
+    /// A clock jumps ahead.
     Leap(usize, u64),
 }
 
@@ -317,7 +317,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// [`Pair::check`] looks at everything that is believed.
+    /// [`Pair::check`] checks every accepted message.
     #[test]
     fn replayed_messages_are_refused_and_nodes_reassociate(
         each: bool, events in prop::collection::vec(event(), 0..80),
@@ -346,7 +346,7 @@ proptest! {
                 prop_assert!(node.association.memory() <= 64);
             }
         }
-        // a few messages that arrive are enough, after any others
+        // A few delivered messages suffice, whatever happened before.
         for at in [0, 1, 0, 1] {
             let mail = pair.send(at, true);
             pair.talk(mail);

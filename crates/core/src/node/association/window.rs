@@ -1,10 +1,10 @@
 //! Replay window: the numbers of received messages.
 
-/// The most numbers that are remembered, down from the highest.
+/// Maximum number of sequence numbers in the window, down from the highest.
 pub(super) const REACH_MAX: u64 = u64::BITS as u64;
 
-/// A replay window as in RFC 4303, section 3.4.3: numbers may arrive out of order, within `reach`
-/// of the highest, and each is accepted once.
+/// A replay window as in RFC 4303, section 3.4.3. Numbers may arrive out of order, within `reach`
+/// of the highest, and each number is accepted once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReplayWindow {
     highest: u64,
@@ -17,7 +17,7 @@ impl ReplayWindow {
         self.highest
     }
 
-    /// Accepts a number that was not received before and is less than `reach` below the highest.
+    /// True if the number was not received before, and is less than `reach` below the highest.
     /// `reach` is at most [`REACH_MAX`]. Number 0 is invalid.
     pub(super) fn accept(&mut self, number: u64, reach: u64) -> bool {
         if number == 0 {

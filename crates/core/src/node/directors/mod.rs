@@ -1,10 +1,10 @@
 //! Directors of a farm: their liveness, release, configuration, readiness and operator's states.
 //!
-//! Directors choose alike without this protocol, by the same file and key: reports are for views,
-//! and no packet depends on them. Datagrams are accepted as [`super::association`] decides, so
-//! clocks may differ by hours. A director is identified by its address in the file.
+//! Directors with the same file and key select the same servers without this protocol. Reports are
+//! for views only; no packet depends on them. Datagrams are accepted as [`super::association`]
+//! decides, so clocks may differ by hours. A director is identified by its address in the file.
 //!
-//! [`Directors`] is a state machine: datagrams and the time go in; datagrams and events come out;
+//! [`Directors`] is a state machine: datagrams and the time go in; datagrams and events come out.
 //! [`Directors::known`] is the state. Sequence of calls: [`Directors::new`], then
 //! [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`]; [`Directors::receive`]
 //! for each datagram.
@@ -28,7 +28,7 @@ use super::envelope::{Envelope, ReadError, digest};
 use super::secret::Key;
 use super::sending::{SendTimes, pause_ms};
 
-/// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
+/// Label for the derivation of the datagrams' key: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener directors";
 
 /// Settings of this director and the others.
@@ -38,15 +38,15 @@ pub struct DirectorSettings {
     pub own: IpAddr,
     /// Addresses of the other directors.
     pub others: BTreeSet<IpAddr>,
-    /// Between two datagrams to another one, in milliseconds.
+    /// Time between two datagrams to a director, in milliseconds.
     pub interval_ms: u64,
     /// Time without datagrams after which a director is silent, in milliseconds.
     pub silence_ms: u64,
-    /// Derived from the farm's secret by [`LABEL`].
+    /// Key derived from the farm's secret with [`LABEL`].
     pub key: Key,
 }
 
-/// Another director, as far as it is known.
+/// State of another director, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDirector {
     /// Address in the file.
@@ -59,7 +59,7 @@ pub struct KnownDirector {
     pub received_ms: Option<u64>,
     /// Last report; `None` for another version.
     pub report: Option<DirectorReport>,
-    /// Reason why all of its datagrams are refused, as far as known.
+    /// Reason why all datagrams of the director are refused, if known.
     pub trouble: Option<Refusal>,
 }
 
@@ -72,16 +72,16 @@ pub enum DirectorDifference {
         /// Release of the other director.
         theirs: String,
     },
-    /// The values that operators have set.
+    /// Values that operators have set differ.
     Changes {
-        /// The lines that only it has, as far as they are known.
+        /// Entries that only the other director has, as far as they are known.
         theirs: Vec<String>,
         /// Entries that only this director has.
         ours: Vec<String>,
     },
 }
 
-/// Something that became known of another director.
+/// Event of another director.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorEvent {
     /// A silent director sends datagrams again.
@@ -121,11 +121,10 @@ impl fmt::Display for DirectorEvent {
     }
 }
 
-/// The effect of a datagram or of time.
+/// Effect of a datagram or of a tick.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DirectorEffect {
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
-    /// The events that follow from it.
     pub events: Vec<DirectorEvent>,
 }
 
@@ -142,10 +141,11 @@ struct Link {
 pub struct Directors {
     settings: DirectorSettings,
     incarnation: u64,
-    /// The last sequence to any director that is none any more: it may come back, and remember.
+    /// Highest sequence number sent to a removed director. If that director is configured again,
+    /// numbers continue after it, since the director may remember them.
     left_at: u64,
     own: DirectorReport,
-    /// By digest of their addresses.
+    /// Other directors, by digest of their addresses.
     links: BTreeMap<u64, Link>,
     /// Counters of datagrams without a known sender.
     others: SenderCounts,
@@ -168,7 +168,7 @@ impl Directors {
         directors
     }
 
-    /// Goes on with other settings after a reload. Directors that stay are known as before.
+    /// Applies other settings after a reload. The state of remaining directors is kept.
     pub fn reconfigure(&mut self, settings: DirectorSettings, now_ms: u64) {
         self.settings = settings;
         self.arrange(now_ms);
@@ -204,7 +204,7 @@ impl Directors {
         }
     }
 
-    /// Applies a datagram of any sender.
+    /// Applies a datagram from any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DirectorEffect {
         let envelope = match Envelope::read(bytes, &self.settings.key) {
             Ok(envelope) if envelope.kind != wire::KIND => return self.refuse(None, Refusal::Malformed),
@@ -251,7 +251,7 @@ impl Directors {
         effect
     }
 
-    /// Goes on with time: silence, and datagrams that are due.
+    /// Expires silent directors, and returns the datagrams that are due.
     pub fn tick(&mut self, now_ms: u64) -> DirectorEffect {
         let mut effect = DirectorEffect::default();
         for link in self.links.values_mut().filter(|link| link.association.is_alive()) {
@@ -276,8 +276,8 @@ impl Directors {
         expiries.fold(self.sending.due_ms(), u64::min)
     }
 
-    /// Returns the other directors, sorted by address. An address of a director that sends from
-    /// another one is left out, once it has reported that it has both.
+    /// Returns the other directors, sorted by address. If a director has reported several addresses
+    /// of the file, only the one that it sends from is included.
     pub fn known(&self) -> Vec<KnownDirector> {
         let reports = self.links.values().filter_map(|link| Some((link.address, link.report.as_ref()?)));
         let more: BTreeSet<IpAddr> = reports
@@ -291,7 +291,8 @@ impl Directors {
         known
     }
 
-    /// Returns the differences between another director and this one; empty while it is silent.
+    /// Returns the differences between another director and this one; none while the other one is
+    /// silent.
     pub fn differences(&self, other: &KnownDirector) -> Vec<DirectorDifference> {
         let Some(theirs) = other.report.as_ref().filter(|_| other.alive) else { return Vec::new() };
         let differ =
@@ -312,7 +313,7 @@ impl Directors {
         found
     }
 
-    /// The counts of datagrams since the start.
+    /// Counters of datagrams since the start.
     #[cfg(test)]
     fn counters(&self) -> super::association::MessageCounters {
         let mut all = self.others.counters;
@@ -332,7 +333,7 @@ impl Directors {
         DirectorEffect { events: event.into_iter().collect(), datagrams: Vec::new() }
     }
 
-    /// Returns an answer with an echo, rate-limited, to the address in the file.
+    /// Returns an answer that echoes the datagram, rate-limited, to the address in the file.
     fn answer(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let may = self.links.get_mut(&to).is_some_and(|link| link.association.may_answer(now_ms, pause_ms));
@@ -384,7 +385,7 @@ impl Link {
     }
 }
 
-/// A director's name in datagrams.
+/// Returns the digest by which datagrams name a director.
 fn name_of(address: IpAddr) -> u64 {
     digest(&address.to_string())
 }

@@ -26,12 +26,12 @@ fn report(fingerprint: u64) -> DirectorReport {
     }
 }
 
-/// Directors on one network that loses nothing.
+/// Directors on one network without loss.
 struct Fleet {
     directors: Vec<Directors>,
     now_ms: u64,
     events: Vec<(IpAddr, DirectorEvent)>,
-    /// All that was sent, with whom it was for.
+    /// All sent datagrams, with their destinations.
     sent: Vec<(IpAddr, Vec<u8>)>,
 }
 
@@ -56,7 +56,7 @@ impl Fleet {
         }
     }
 
-    /// Lets time pass, without those directors.
+    /// Lets time pass. The directors in `but` neither send nor receive.
     fn run(&mut self, ms: u64, but: &[u8]) {
         let until = self.now_ms + ms;
         while self.now_ms < until {
@@ -113,7 +113,7 @@ fn silent_director_is_known_as_such_and_returns() {
     fleet.directors[0].set_own(report(9));
     assert_eq!(fleet.differences(1, 3), [], "nobody knows what a silent one has");
     fleet.events.clear();
-    // with another life
+    // The director restarts.
     fleet.directors[2] = Directors::new(settings(3, 3), 777, fleet.now_ms);
     fleet.run(1_000, &[]);
     assert!(fleet.known(1, 3).alive);
@@ -156,7 +156,7 @@ fn differences_are_known_soon_and_end() {
 #[test]
 fn other_address_of_a_director_is_no_director() {
     let mut fleet = Fleet::new(2);
-    // The third address is the second director's as well.
+    // The second director has the third address, too.
     fleet.directors[0].reconfigure(settings(1, 3), 0);
     fleet.directors[1].set_own(DirectorReport { addresses: vec![address(2), address(3)], ..report(1) });
     let known =
@@ -232,14 +232,14 @@ fn stranger_mirror_and_host_datagram_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Datagrams that a stranger has recorded, and plays back in any order and at any time, change
-    /// nothing of what directors know.
+    /// Recorded datagrams, replayed in any order and at any time, don't change the state of a
+    /// director.
     #[test]
     fn replayed_datagrams_change_nothing(played in prop::collection::vec((any::<prop::sample::Index>(), 0u64..2_000), 1..40)) {
         let mut fleet = Fleet::new(2);
         fleet.run(2_000, &[]);
         let recorded = fleet.sent.clone();
-        // The second one starts anew, and says something else.
+        // The second director restarts, with another report.
         fleet.directors[1] = Directors::new(settings(2, 2), 999, fleet.now_ms);
         fleet.directors[1].set_own(report(5));
         fleet.run(1_000, &[]);

@@ -1,5 +1,5 @@
-//! Body of a datagram between directors, as in `docs/how-it-works/directors.md`: items, of which a
-//! reader skips unknown ones, so that later releases can add some.
+//! Body of a datagram between directors, as in `docs/how-it-works/directors.md`. The body consists
+//! of items. Unknown items are skipped, so that later releases can add some.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -8,25 +8,25 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use crate::node::envelope::ReadError;
 
-/// The version written here. Another one's body is not read.
+/// Version of datagrams written here. Bodies of other versions are not decoded.
 pub const VERSION: u8 = 1;
-/// Kind of directors' datagrams.
+/// Kind of datagrams between directors.
 pub(super) const KIND: u8 = 2;
-/// The longest release, in bytes.
+/// Maximum length of the release, in bytes.
 const RELEASE_LEN: usize = 32;
-/// The longest reason, in bytes.
+/// Maximum length of the reason, in bytes.
 const REASON_LEN: usize = 240;
-/// The longest text of changes, in bytes.
+/// Maximum length of the changes, in bytes.
 const CHANGES_LEN: usize = 512;
 
-/// The kinds of items.
+/// Kinds of items.
 const FINGERPRINT: u8 = 1;
 const RELEASE: u8 = 2;
 const READINESS: u8 = 3;
 const CHANGES_DIGEST: u8 = 4;
 const CHANGES: u8 = 5;
 const ADDRESSES: u8 = 6;
-/// The most addresses that are written.
+/// Maximum number of addresses in a report.
 const ADDRESSES_MAX: usize = 8;
 
 /// Report of a director. Missing items are `None`.
@@ -38,9 +38,9 @@ pub struct DirectorReport {
     pub release: Option<String>,
     /// Readiness for clients, or the reason against it.
     pub readiness: Option<Result<(), String>>,
-    /// The values that operators have set there, in lines in order.
+    /// Values that operators have set.
     pub changes: Option<Changes>,
-    /// All of its addresses that the file lists, where these are several.
+    /// Addresses of the director in the file, if there are several.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -49,12 +49,12 @@ pub struct DirectorReport {
 pub struct Changes {
     /// Digest of all lines.
     pub digest: u64,
-    /// The lines; of a datagram no more than there is room for.
+    /// One line for each value. A datagram contains only the first lines that fit.
     pub lines: Vec<String>,
 }
 
 impl DirectorReport {
-    /// Writes the items, truncating long ones.
+    /// Encodes the items. Long items are truncated.
     pub(super) fn write(&self) -> Vec<u8> {
         let mut body = Vec::new();
         let mut item = |kind: u8, bytes: &[u8]| {
@@ -89,10 +89,10 @@ impl DirectorReport {
         body
     }
 
-    /// Reads the items.
+    /// Decodes the items.
     ///
     /// # Errors
-    /// The items are not as written by this version.
+    /// An item of a known kind has an invalid length or content.
     pub(super) fn read(mut body: &[u8]) -> Result<DirectorReport, ReadError> {
         let mut report = DirectorReport::default();
         let (mut digest, mut lines) = (None, Vec::new());
@@ -133,13 +133,13 @@ fn text(bytes: &[u8]) -> Result<String, ReadError> {
     core::str::from_utf8(bytes).map(ToOwned::to_owned).map_err(|_| ReadError::Malformed)
 }
 
-/// As much of a text as there is room for, in whole characters.
+/// Returns the start of a text, at most `len` bytes and only whole characters.
 fn cut(text: &str, len: usize) -> &str {
     let end = (0..=len.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
-/// As many lines as there is room for.
+/// Returns the first lines that fit together into [`CHANGES_LEN`].
 fn whole_lines(lines: &[String]) -> String {
     let mut all = String::new();
     for line in lines {

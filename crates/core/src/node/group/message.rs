@@ -1,4 +1,4 @@
-//! Bodies of messages, read and written.
+//! Messages of the group protocol, and their encoding.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,9 +8,9 @@ use super::Verb;
 use crate::farm::group::{Joiner, JoinerError, LOAD_MAX, LoadInform, member_url};
 use crate::net::http::{Url, UrlError};
 
-/// The longest body, in bytes.
+/// Maximum length of a body, in bytes.
 pub const BODY_MAX: usize = 64 * 1024;
-/// The latest time stamp that can be, in seconds since 1970: some time in the year 5138.
+/// Upper limit of time stamps, in seconds since 1970: the year 5138.
 const STAMP_MAX: f64 = 1e11;
 
 /// A message of a group.
@@ -40,37 +40,37 @@ pub enum MessageError {
     /// No member is named.
     #[error("the body is empty: write a member's URL, or several, one a line")]
     NoMember,
-    /// A line that doesn't describe a member.
+    /// A line doesn't describe a member.
     #[error("line {line}: {why}")]
     Line {
         /// Line number, from 1.
         line: usize,
-        /// The error in it.
+        /// Reason why the line is invalid.
         why: JoinerError,
     },
-    /// More than a URL.
+    /// A line has more than a URL.
     #[error("line {line}: a member leaves by its URL alone")]
     Exit {
         /// Line number, from 1.
         line: usize,
     },
-    /// Not the shape of a report.
+    /// The report has a wrong format.
     #[error("write LOAD [UNIX-TIME] [URL]: a number, and what else is known")]
     Inform,
-    /// A load that can't be.
+    /// The load is out of range.
     #[error("a load is a number from 0 to {LOAD_MAX}")]
     Load,
-    /// A time that can't be.
+    /// The time is out of range.
     #[error("a time is in seconds since 1970, and may have a fraction")]
     Time,
-    /// The URL in a report.
+    /// The URL in a report is invalid.
     #[error("{0}")]
     Url(UrlError),
 }
 
 impl MessageError {
-    /// The status by which it is answered: 422 where the shape is right, and a value in it can't
-    /// be.
+    /// Returns the HTTP status of the response: 422 if the format is right but a value is invalid,
+    /// otherwise 400 or 413.
     pub fn status(self) -> u16 {
         match self {
             MessageError::TooLong => 413,
@@ -149,17 +149,17 @@ fn stamp_ms(word: &str) -> Result<u64, MessageError> {
     if !seconds.is_finite() || !(0.0..STAMP_MAX).contains(&seconds) {
         return Err(MessageError::Time);
     }
-    // Between 0 and 10^14.
+    // The product is between 0 and 10^14.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     Ok((seconds * 1_000.0) as u64)
 }
 
-/// The body of a message by which members join.
+/// Returns the body of a GROUP-ADD message.
 pub fn write_joiners(joiners: &[Joiner]) -> String {
     joiners.iter().map(|joiner| format!("{joiner}\n")).collect()
 }
 
-/// The body of a report.
+/// Returns the body of a LOAD-INFORM message.
 pub fn write_inform(report: &LoadInform) -> String {
     let mut text = format!("{}", report.load);
     if let Some(stamp_ms) = report.stamp_ms {

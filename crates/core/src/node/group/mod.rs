@@ -1,6 +1,6 @@
-//! Messages between members of a server group and its director, as text: the methods that section
-//! 3.3 of the paper adds to HTTP, and their bodies. `docs/how-it-works/server-groups.md` has them
-//! byte for byte.
+//! Messages between members of a server group and its director: the methods that section 3.3 of the
+//! paper adds to HTTP, with text bodies. `docs/how-it-works/server-groups.md` specifies them byte
+//! for byte.
 
 mod message;
 #[cfg(test)]
@@ -17,7 +17,7 @@ pub enum Verb {
     Query,
     /// A member reports its load.
     Inform,
-    /// Query of a director for a member's load.
+    /// A director queries a member's load.
     LoadQuery,
 }
 
@@ -35,7 +35,7 @@ impl Verb {
         }
     }
 
-    /// The one of this name.
+    /// Returns the method with this name.
     pub fn of(name: &str) -> Option<Verb> {
         Verb::ALL.into_iter().find(|verb| verb.name() == name)
     }

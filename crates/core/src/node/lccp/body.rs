@@ -1,4 +1,4 @@
-//! The bodies of messages: the paper's Receptor and Command, and the data of each command.
+//! Bodies of messages: Receptor and Command of the LCCP paper, and the data of each command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -17,13 +17,13 @@ pub const CONTENT_MAX: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Receptor {
-    /// Owns clients' connections, and hands them over or receives them.
+    /// Owns clients' connections, and hands them off or receives them.
     Distributor = 1,
-    /// Decides which server a connection is for.
+    /// Selects the server of a connection.
     Dispatcher = 2,
-    /// Forwards the packets of connections that were handed over.
+    /// Forwards the packets of connections that were handed off.
     Forwarder = 3,
-    /// Speaks for the node itself; every node has one.
+    /// The node itself. Every node has this component.
     Agent = 4,
 }
 
@@ -47,7 +47,7 @@ impl Components {
         Components(bits.fold(Components::bit(Receptor::Agent), |all, bit| all | bit))
     }
 
-    /// True if the set has this component.
+    /// True if the component is in the set.
     pub fn contains(self, receptor: Receptor) -> bool {
         self.0 & Components::bit(receptor) != 0
     }
@@ -67,9 +67,9 @@ impl Components {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ErrorCode {
-    /// No such service, or no server for it.
+    /// The service is unknown, or has no server.
     NoServer = 1,
-    /// No room for another connection.
+    /// There is no room for another connection.
     NoCapacity = 2,
     /// The connection's state can't be restored on this host.
     NotRestored = 3,
@@ -93,8 +93,8 @@ impl ErrorCode {
     }
 }
 
-/// A client's request, as it sent it. All empty where that is not known; a TLS hello has a host
-/// alone.
+/// A client's request. All fields are empty if the request is unknown. A TLS ClientHello has a host
+/// only.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientRequest {
     host: Vec<u8>,
@@ -103,8 +103,8 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// Returns `None` if the request is too long: host and method 255 bytes each, all together
-    /// [`CONTENT_MAX`].
+    /// Returns `None` if the request is too long: host and method have at most 255 bytes each, all
+    /// fields together at most [`CONTENT_MAX`].
     pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<ClientRequest> {
         let fits = host.len().max(method.len()) <= usize::from(u8::MAX)
             && host.len().saturating_add(method.len()).saturating_add(path.len()) <= CONTENT_MAX;
@@ -123,7 +123,7 @@ impl ClientRequest {
         &self.path
     }
 
-    /// The three lengths, as Data has them: 8 bits, 8 bits, 16 bits.
+    /// Returns the lengths of host, method and path as the Data field: 8 bits, 8 bits, 16 bits.
     fn lengths(&self) -> u32 {
         (self.host.len() as u32) << 24 | (self.method.len() as u32) << 16 | self.path.len() as u32
     }
@@ -135,10 +135,10 @@ impl ClientRequest {
     }
 }
 
-/// The body of a message.
+/// Body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageBody {
-    /// Greeting, which requests an answer if the receiver is known. For the agent.
+    /// Greeting, for the agent. A receiver that knows the sender's life answers with an `InitAck`.
     Init { components: Components },
     /// Answer to a greeting by a node that knows the sender's life. Other nodes answer with an
     /// `Init`.
@@ -148,21 +148,21 @@ pub enum MessageBody {
     /// Server selected by the dispatcher.
     DispatchReply {
         socket: SocketId,
-        /// By which route; `u16::MAX` by none.
+        /// Number of the route that matched; `u16::MAX` if none did.
         route: u16,
         server: SocketAddr,
     },
-    /// Take this connection; a piece of it.
+    /// A piece of a connection to accept.
     Handoff {
         socket: SocketId,
         /// State of the connection, and some bytes of its queues.
         piece: Piece,
     },
-    /// As much of it is here.
+    /// Acknowledgment of a handoff's pieces.
     HandoffAck {
         socket: SocketId,
-        /// Number of bytes of the queues received without a gap. If complete, the connection is
-        /// accepted.
+        /// Number of bytes of the queues received without a gap. If all bytes were received, the
+        /// connection is accepted.
         missing: u32,
     },
     /// Request to forward this connection's packets to a server.
@@ -171,28 +171,28 @@ pub enum MessageBody {
     ForwardAck { socket: SocketId },
     /// The connection has ended.
     Close { socket: SocketId },
-    /// Let this connection go, if it rests where the client's next segment begins.
+    /// Request to release this connection, if it is idle where the client's next segment begins.
     Release {
         socket: SocketId,
-        /// Sequence number of that segment.
+        /// Sequence number of the client's next segment.
         rcv_nxt: u32,
-        /// The number that it acknowledges.
+        /// Acknowledgment number of the client's next segment.
         snd_nxt: u32,
     },
-    /// The connection was released, in this state.
+    /// The connection was released.
     Released {
         socket: SocketId,
-        /// State with empty queues.
+        /// State of the connection, with empty queues.
         state: TcpState,
     },
     Error {
-        /// Connection, if the request was about one.
+        /// Connection of the failed request, if there is one.
         socket: Option<SocketId>,
         code: ErrorCode,
     },
 }
 
-/// The numbers of the commands.
+/// Numbers of the commands.
 mod command {
     pub(super) const INIT: u32 = 1;
     pub(super) const INIT_ACK: u32 = 2;
@@ -208,17 +208,17 @@ mod command {
     pub(super) const RELEASED: u32 = 12;
 }
 
-/// A body, as the header's fields have it.
+/// Body in the fields of the header.
 pub(super) struct BodyFields {
     pub(super) command: u32,
     pub(super) data: u32,
     pub(super) socket: Option<SocketId>,
-    /// The first field of the Handoff Information.
+    /// First field of the Handoff Information.
     pub(super) subject: [u8; STATE_LEN],
     pub(super) payload: Vec<u8>,
 }
 
-/// A server, where a message names one.
+/// Server address in the first field of the Handoff Information.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ServerBytes {
@@ -228,7 +228,7 @@ struct ServerBytes {
 }
 
 impl MessageBody {
-    /// The connection that it is about.
+    /// Connection of the message; `None` if the message has none.
     pub fn socket(&self) -> Option<SocketId> {
         match self {
             MessageBody::Init { .. } | MessageBody::InitAck { .. } => None,
@@ -296,7 +296,7 @@ impl MessageBody {
 }
 
 impl BodyFields {
-    /// Parses the fields of a body. [`super::wire`] checks that unused fields are empty.
+    /// Decodes the fields. [`super::wire`] checks that unused fields are empty.
     pub(super) fn body(&self) -> Option<MessageBody> {
         let components = Components::of_bits(self.data);
         Some(match self.command {
@@ -336,7 +336,7 @@ impl BodyFields {
     }
 }
 
-/// An IPv4 address as IPv6 maps it (RFC 4291, section 2.5.5.2).
+/// Returns the address as IPv6. IPv4 addresses are mapped (RFC 4291, section 2.5.5.2).
 pub(super) fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

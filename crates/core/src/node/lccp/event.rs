@@ -1,4 +1,4 @@
-//! Events between nodes, in words for the log.
+//! Events of other nodes, with text for the log.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::node::association::Refusal;
 /// Event for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LccpEvent {
-    /// Another node is known.
+    /// Another node has become known.
     Met { peer: IpAddr },
     /// A known node has restarted, and lost its state.
     Restarted { peer: IpAddr },
@@ -23,7 +23,7 @@ pub enum LccpEvent {
 }
 
 impl LccpEvent {
-    /// The node that it is about.
+    /// Node of the event.
     pub fn peer(&self) -> IpAddr {
         match self {
             LccpEvent::Met { peer }
@@ -35,7 +35,7 @@ impl LccpEvent {
     }
 }
 
-/// The names of the reasons for which a message may be refused.
+/// Names of the reasons for which a message may be refused.
 pub const REFUSALS: [&str; 11] = [
     Refusal::Malformed.name(),
     Refusal::Key { ahead_h: 0 }.name(),

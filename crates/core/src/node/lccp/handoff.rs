@@ -1,4 +1,4 @@
-//! The paper's Handoff Information: the state of a socket that another host needs to restore it.
+//! Handoff Information of the LCCP paper: the socket state that another host needs to restore it.
 //!
 //! The fields are those of Linux's `TCP_REPAIR`, in a form independent of Linux.
 
@@ -7,43 +7,43 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Maximum length of each queue of a socket, in bytes: twice the default maximum of Linux.
 pub const QUEUE_MAX: u32 = 8 << 20;
-/// Length of a state in a message, in bytes.
+/// Length of an encoded state, in bytes.
 pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
 
-/// The largest window scale (RFC 7323, section 2.3).
+/// Maximum window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Bits of [`StateBytes::options`]: options that client and server agreed on.
+/// Bits of [`StateBytes::options`]: options negotiated by client and server.
 const OPTION_SCALES: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_TIMESTAMPS: u8 = 4;
 
-/// State of an open TCP connection. Names are those of RFC 9293, section 3.3.1, or of Linux; *send*
-/// is the host's direction, not the client's.
+/// State of an open TCP connection. Names are those of RFC 9293, section 3.3.1, or of Linux. *Send*
+/// is the direction from the host to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpState {
-    /// First number that was sent and is not acknowledged: where the send queue begins.
+    /// First sequence number that was sent and is not acknowledged: start of the send queue.
     pub snd_una: u32,
-    /// First number that was not sent.
+    /// First sequence number that was not sent.
     pub snd_nxt: u32,
-    /// First number that was not received: where the receive queue ends.
+    /// First sequence number that was not received: end of the receive queue.
     pub rcv_nxt: u32,
-    /// Largest segment to send, in bytes.
+    /// Maximum segment size for sending, in bytes.
     pub mss: u16,
-    /// Window scales, if both sides scale.
+    /// Window scales, if both sides support them (RFC 7323).
     pub scales: Option<Scales>,
     /// True if both sides support selective acknowledgments.
     pub sack: bool,
-    /// The timestamp of the host's clock now, if both sides send them.
+    /// Current timestamp of the host, if both sides support timestamps (RFC 7323).
     pub timestamp: Option<u32>,
     pub window: TcpWindow,
-    /// Length of the send queue in bytes: data that the client has not acknowledged, sent or not.
+    /// Length of the send queue in bytes: data without the client's acknowledgment, sent or not.
     pub send_len: u32,
-    /// Length of the receive queue in bytes: data of the client that the process has not read.
+    /// Length of the receive queue in bytes: received data that the process has not read.
     pub receive_len: u32,
 }
 
-/// By how many bits windows are shifted (RFC 7323, section 2.2).
+/// Window scales in bits (RFC 7323, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Scales {
     /// Scale announced by the client; at most 14.
@@ -52,22 +52,22 @@ pub struct Scales {
     pub rcv: u8,
 }
 
-/// `struct tcp_repair_window`: how much either side may send.
+/// Send and receive windows, as in Linux's `struct tcp_repair_window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpWindow {
-    /// Sequence number of the segment that changed the send window last.
+    /// Sequence number of the segment that last updated the send window.
     pub snd_wl1: u32,
-    /// The send window, in bytes.
+    /// Send window, in bytes.
     pub snd_wnd: u32,
-    /// The largest that it has been.
+    /// Maximum send window so far, in bytes.
     pub max_window: u32,
-    /// The receive window, in bytes.
+    /// Receive window, in bytes.
     pub rcv_wnd: u32,
-    /// Next expected number at the time of the last window update.
+    /// `rcv_nxt` at the last window update.
     pub rcv_wup: u32,
 }
 
-/// A state as it stands in a message.
+/// A state in wire format.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct StateBytes {
@@ -97,7 +97,7 @@ impl TcpState {
         scales && queues && self.mss > 0 && self.snd_nxt.wrapping_sub(self.snd_una) <= self.send_len
     }
 
-    /// Bytes of both queues together.
+    /// Number of bytes in both queues.
     pub fn queued_len(&self) -> u32 {
         self.send_len.saturating_add(self.receive_len)
     }
@@ -128,8 +128,8 @@ impl TcpState {
         zerocopy::transmute!(bytes)
     }
 
-    /// The state that stands there, sound or not. Bytes that no state would be written as are for
-    /// [`super::wire`] to refuse.
+    /// Decodes a state, which need not be possible. [`super::wire`] refuses bytes that differ from
+    /// the encoding of the decoded state.
     pub(super) fn of_bytes(bytes: [u8; STATE_LEN]) -> TcpState {
         let bytes: StateBytes = zerocopy::transmute!(bytes);
         let option = |bit: u8| bytes.options & bit != 0;

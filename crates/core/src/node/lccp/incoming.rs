@@ -1,25 +1,23 @@
-//! Connections that other nodes hand over to this one: received pieces, and outcomes.
+//! Connections that other nodes hand off to this one: received pieces, and outcomes.
 //!
-//! A node repeats a handover until it is answered. Each connection is therefore restored once, and
-//! its outcome is stored for longer than the retransmissions last.
+//! A node repeats a handoff until it is answered. Each connection is restored only once, so its
+//! outcome is stored for longer than the retransmissions last.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketId, TcpState};
 
-/// Maximum number of a client's bytes read before a server was selected: twice the limit of a
-/// director.
+/// Maximum length of a connection's receive queue, in bytes: twice the request limit of a director.
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Maximum number of connections being received or restored.
 const HANDOFFS_MAX: usize = 4_096;
-/// Time for which an outcome is stored in milliseconds, longer than retransmissions last.
+/// Lifetime of an outcome in milliseconds, longer than the retransmissions.
 pub(super) const MEMORY_MS: u64 = 10_000;
-/// Connections of which that is remembered, some 150 bytes each. More than come in that time: the
-/// oldest make way.
+/// Maximum number of stored outcomes, some 150 bytes each. If more arrive, the oldest are evicted.
 const MEMORIES_MAX: usize = 65_536;
 
-/// Connections that come here.
+/// Connections that other nodes hand off to this one.
 #[derive(Debug, Default)]
 pub struct IncomingHandoffs {
     services: BTreeSet<SocketAddr>,
@@ -27,7 +25,7 @@ pub struct IncomingHandoffs {
     done: SettledHandoffs,
 }
 
-/// The action for a piece.
+/// Action for a received piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandoffAction {
     /// Send this answer to the node.
@@ -35,14 +33,14 @@ pub enum HandoffAction {
     /// All pieces have arrived: restore the socket, and return the result to
     /// [`IncomingHandoffs::end`].
     Restore(ReceivedConnection),
-    /// Nothing: that is being done.
+    /// Nothing: the connection is being restored.
     Wait,
 }
 
 /// Sending node and connection.
 type HandoffId = (IpAddr, SocketId);
 
-/// A connection being handed over to this node.
+/// A connection being handed off to this node.
 #[derive(Debug)]
 struct IncomingHandoff {
     state: TcpState,
@@ -51,15 +49,15 @@ struct IncomingHandoff {
     since_ms: u64,
 }
 
-/// The outcomes of recent connections.
+/// Outcomes of recent handoffs.
 #[derive(Debug, Default)]
 struct SettledHandoffs {
     by_connection: BTreeMap<HandoffId, SettledHandoff>,
-    /// Outcomes by age, oldest first. Of repeated entries the last counts.
+    /// Outcomes by age, oldest first. Of several entries for one connection, the last is valid.
     order: VecDeque<(u64, HandoffId)>,
 }
 
-/// The connection was restored, or failed.
+/// Outcome of a handoff.
 #[derive(Debug)]
 struct SettledHandoff {
     state: TcpState,
@@ -68,7 +66,7 @@ struct SettledHandoff {
 }
 
 impl IncomingHandoffs {
-    /// Takes connections to these from now on.
+    /// Sets the services whose connections this host accepts.
     pub fn serve(&mut self, services: BTreeSet<SocketAddr>) {
         self.services = services;
     }
@@ -78,14 +76,14 @@ impl IncomingHandoffs {
         self.services.contains(&service)
     }
 
-    /// Removes outcomes that are no longer needed.
+    /// Removes expired handoffs and outcomes.
     pub fn forget_old(&mut self, now_ms: u64) {
         let is_new = |since_ms: u64| now_ms.saturating_sub(since_ms) < MEMORY_MS;
         self.open.retain(|_, taking| is_new(taking.since_ms));
         self.done.forget(is_new);
     }
 
-    /// Applies a piece of a connection.
+    /// Applies a received piece of a connection.
     pub fn receive_piece(
         &mut self,
         node: IpAddr,
@@ -97,7 +95,7 @@ impl IncomingHandoffs {
         let error = |code| HandoffAction::Answer(MessageBody::Error { socket: Some(socket), code });
         let ack = |missing| HandoffAction::Answer(MessageBody::HandoffAck { socket, missing });
         let key = (node, socket);
-        // A connection that is here already stays so, whatever has changed since.
+        // A connection that was restored here stays here, even if the services have changed.
         if let Some(outcome) = self.done.find(&key, &state) {
             return outcome.map_or_else(error, |()| ack(state.queued_len()));
         }
@@ -106,8 +104,8 @@ impl IncomingHandoffs {
             if !self.serves(socket.server()) {
                 return error(ErrorCode::NoServer);
             }
-            // A response sent to the client already would have to be sent again by the server's own
-            // program.
+            // Bytes in the send queue belong to a response that this server's program knows nothing
+            // about. Without a request in the receive queue there is nothing to serve.
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
@@ -132,8 +130,8 @@ impl IncomingHandoffs {
         HandoffAction::Restore(handed)
     }
 
-    /// Records the outcome of a connection. If the answer can't be sent, the sender repeats the
-    /// handover, which is not refused then: the socket may exist.
+    /// Records the outcome of a restore. `None` means that no answer was sent and the socket may
+    /// exist: the sender repeats the handoff, which is not refused.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -220,7 +218,7 @@ mod tests {
         HandoffAction::Answer(MessageBody::Error { socket: Some(socket()), code })
     }
 
-    /// The connection from another port.
+    /// The connection from another client port.
     fn from(port: u16) -> SocketId {
         SocketId::new(SocketAddr::new([203, 0, 113, 8].into(), port), socket().server()).unwrap()
     }
@@ -257,7 +255,7 @@ mod tests {
         ));
         takings.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
         assert_eq!(takings.receive_piece(NODE, socket(), first, now), error(ErrorCode::NotRestored));
-        // but for the next connection between the same ends
+        // The next connection between the same endpoints is accepted.
         assert!(matches!(
             takings.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
             HandoffAction::Restore(_)
@@ -286,12 +284,12 @@ mod tests {
             takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             error(ErrorCode::NoCapacity)
         );
-        // A repeated question about one of them has its place.
+        // A repeated piece of a known connection needs no room.
         assert_eq!(
             takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 1_024)
         );
-        // A finished handover makes room for another one.
+        // A finished handoff makes room for another one.
         takings.end(NODE, from(1), Some(Ok(())), now);
         assert!(matches!(
             takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
@@ -306,7 +304,7 @@ mod tests {
         assert_eq!(takings.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 
-    /// At any rate: what is done takes no room from what is to come.
+    /// Finished handoffs don't take room from new ones.
     #[test]
     fn as_many_are_taken_as_come() {
         let (mut takings, now) = (takings(), 1_000);
@@ -322,7 +320,7 @@ mod tests {
             takings.receive_piece(elsewhere, from(port), piece.clone(), now);
             takings.end(elsewhere, from(port), Some(Ok(())), now);
         }
-        // The oldest has made way, and all of it goes with time.
+        // The oldest outcome was evicted; the others expire.
         assert_eq!(takings.done.by_connection.len(), MEMORIES_MAX);
         assert_eq!(takings.done.find(&(NODE, from(1)), piece.state()), None);
         assert_eq!(takings.done.find(&(NODE, from(2)), piece.state()), Some(Ok(())));

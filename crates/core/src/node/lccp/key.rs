@@ -1,24 +1,24 @@
-//! The keys of the messages' tags, which change with the hour.
+//! Keys of the messages' tags, which change every hour.
 
 use alloc::format;
 
 use crate::node::secret::{Key, Secret};
 
-/// Time for which one key is written with, in seconds.
+/// Time for which a key is used to send, in seconds.
 pub const EPOCH_S: u64 = 3_600;
 
-/// The two valid keys, of this hour and of the previous one. The key for sending changes half an
-/// hour after these do, so that hosts whose clocks differ by up to half an hour accept it.
+/// The two valid keys: of this hour and of the previous one. The sending key changes half an hour
+/// later, so hosts whose clocks differ by up to half an hour accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HourlyKeys {
     secret: Secret,
-    /// The epoch of each key, which is its number in messages.
+    /// Keys with their epochs, which are their numbers in messages.
     live: [(u32, Key); 2],
     write: usize,
 }
 
 impl HourlyKeys {
-    /// The keys at this time of day, in seconds since 1970.
+    /// Returns the keys at this time, in seconds since 1970.
     pub fn at(secret: &Secret, unix_s: u64) -> HourlyKeys {
         let epoch = unix_s / EPOCH_S;
         let early = unix_s % EPOCH_S < EPOCH_S / 2;
@@ -30,15 +30,15 @@ impl HourlyKeys {
         }
     }
 
-    /// The key to write with, and its number.
+    /// Returns the sending key and its number.
     pub fn own(&self) -> (u32, &Key) {
         let [older, newer] = &self.live;
         let (number, key) = if self.write == 0 { older } else { newer };
         (*number, key)
     }
 
-    /// Returns the key with this number, and if it is not valid, the number of hours by which its
-    /// time is ahead.
+    /// Returns the key with this number. If the key is not valid now, also returns the number of
+    /// hours by which its epoch is ahead.
     pub(super) fn of(&self, number: u32) -> (Key, Option<i64>) {
         match self.live.iter().find(|(epoch, _)| *epoch == number) {
             Some((_, key)) => (*key, None),

@@ -1,15 +1,15 @@
-//! The Light-weight Cluster Control Protocol: nodes of a cluster request the server for a
-//! connection, and hand open connections over to each other (section 3.2 of the paper on the LCCP
+//! The Light-weight Cluster Control Protocol. Nodes of a cluster request the server for a
+//! connection, and hand off open connections to each other (section 3.2 of the paper on the LCCP
 //! web cluster).
 //!
-//! The protocol runs directly on IP without retransmission of its own: a client's TCP retransmits,
-//! and the request is repeated. All messages are idempotent, and none needs state at its sender.
-//! The header is the paper's. A tag is added against forged messages, and numbers against replayed
-//! ones (`docs/how-it-works/lccp.md`).
+//! The protocol runs directly on IP and has no retransmission of its own: if a client retransmits,
+//! the request is repeated. All messages are idempotent, and none needs state at its sender. The
+//! header is the paper's. A tag protects against forged messages, and numbers against replayed ones
+//! (`docs/how-it-works/lccp.md`).
 //!
 //! [`wire`] is the format, and [`LccpSession`] the state shared with one other node.
-//! [`TransferImage`] splits a socket's undelivered data into messages, and [`Assembly`] joins them.
-//! [`IncomingHandoffs`] are the connections that a node receives, [`Releases`] those that it
+//! [`TransferImage`] splits a socket's queued data into messages, and [`Assembly`] joins them.
+//! [`IncomingHandoffs`] contains connections that a node receives, [`Releases`] those that it
 //! releases.
 
 mod body;
@@ -35,6 +35,5 @@ pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
 pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
-/// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section
-/// 2.1).
+/// IP protocol number for experiments (RFC 3692, section 2.1). No other protocol has it by default.
 pub const PROTOCOL: u8 = 253;

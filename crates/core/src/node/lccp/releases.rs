@@ -1,5 +1,5 @@
-//! Connections that this node releases to others: each is released once, however often the request
-//! is repeated.
+//! Connections that this node releases to other nodes. Each connection is released once, even if
+//! the request is repeated.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -14,7 +14,7 @@ const BUSY_MAX: u32 = 5;
 /// are kept for ten seconds, so this limits the rate of releases.
 const RELEASES_MAX: usize = 65_536;
 
-/// Position of a connection: start and acknowledgment of the client's next segment.
+/// Position of a connection: sequence and acknowledgment number of the client's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
     /// Sequence number of the segment.
@@ -23,13 +23,13 @@ pub struct ResumePoint {
     pub snd_nxt: u32,
 }
 
-/// Connections released recently or about to be.
+/// Connections that are being released, or were released recently.
 #[derive(Debug, Default)]
 pub struct Releases {
     by_connection: BTreeMap<(IpAddr, SocketId), Released>,
 }
 
-/// A connection released or to be released.
+/// A connection that is being released, or was released.
 #[derive(Debug)]
 struct Released {
     place: ResumePoint,
@@ -78,8 +78,8 @@ impl Releases {
         ReleaseAction::LetGo
     }
 
-    /// Records the outcome, and returns the answer; `None` if the request will be repeated. A
-    /// connection that stays busy is given up.
+    /// Records the outcome, and returns the answer. With outcome `None` the request counts as not
+    /// received, so the node repeats it. A connection that stays busy is refused for good.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -99,7 +99,7 @@ impl Releases {
         Some(answer)
     }
 
-    /// Removes entries that are no longer needed.
+    /// Removes expired entries.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.by_connection.retain(|_, released| now_ms.saturating_sub(released.since_ms) < MEMORY_MS);
     }
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(releases.begin(NODE, socket(), PLACE, 20), ReleaseAction::Wait);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
         assert_eq!(releases.begin(NODE, socket(), PLACE, 60), ReleaseAction::Answer(RESTS));
-        // The next one between the same ends is another.
+        // Another connection between the same endpoints is released separately.
         let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");
@@ -158,7 +158,7 @@ mod tests {
         }
         assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
-        // If the answer can't be sent, the request counts as not received.
+        // Without an outcome, the request counts as not received.
         let place = ResumePoint { rcv_nxt: 7, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), place, None), None);

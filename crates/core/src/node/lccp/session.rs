@@ -16,21 +16,21 @@ pub const SILENCE_MS: u64 = 3_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// The address that it sends from and is sent to.
+    /// Address that the node sends from and receives at.
     pub address: IpAddr,
     /// Random for each start, not 0.
     pub incarnation: u64,
     pub components: Components,
 }
 
-/// The effect of a message.
+/// Effect of a received message.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MessageEffect {
-    /// The message, if it is to be acted on.
+    /// The message, if the caller has to act on it.
     pub message: Option<LccpMessage>,
     /// Bytes to send back to the node, not longer than the received message.
     pub answer: Option<Vec<u8>>,
-    /// Something for the log.
+    /// Event for the log.
     pub notice: Option<LccpEvent>,
 }
 
@@ -40,20 +40,19 @@ pub struct LccpSession {
     own: LocalNode,
     peer: IpAddr,
     association: Association,
-    /// The other node's components; known as soon as it is.
+    /// Components of the other node; `None` until the node is known.
     components: Option<Components>,
 }
 
 impl LccpSession {
-    /// Returns a session with a node without messages. Numbers continue after `after`, which is 0
-    /// unless there was another session with the node since this node's start: then
-    /// [`LccpSession::sequence`] of that one.
+    /// Returns a session with a node that has sent no message. Numbers continue after `after`: 0,
+    /// or [`LccpSession::sequence`] of an earlier session with the node since this node's start.
     pub fn new(own: LocalNode, peer: IpAddr, after: u64) -> LccpSession {
         let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
         LccpSession { own, peer, association, components: None }
     }
 
-    /// True if the other node is known, so that [`LccpSession::send`] can be used.
+    /// True if the other node is known, so that [`LccpSession::send`] returns messages.
     pub fn is_known(&self) -> bool {
         self.association.believed().is_some()
     }
@@ -63,7 +62,7 @@ impl LccpSession {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
-    /// The other node's components, if they are known.
+    /// Components of the other node, if known.
     pub fn components(&self) -> Option<Components> {
         self.components
     }
@@ -72,13 +71,12 @@ impl LccpSession {
         self.association.counters()
     }
 
-    /// The number of the message that was sent last.
+    /// Number of the last message sent.
     pub fn sequence(&self) -> u64 {
         self.association.sequence()
     }
 
-    /// Reason why all messages of the node are refused, as far as known; `None` while one is
-    /// accepted.
+    /// Reason why all messages of the node are refused, if known; `None` while one is accepted.
     pub fn trouble(&self) -> Option<Refusal> {
         self.association.trouble()
     }
@@ -88,13 +86,13 @@ impl LccpSession {
         self.association.expire(now_ms).then_some(LccpEvent::Silent { peer: self.peer })
     }
 
-    /// A greeting: to be sent until the node is known, and again when it has stopped to answer.
+    /// Returns a greeting, to be sent until the node is known, and again while the node is silent.
     pub fn init(&mut self, keys: &HourlyKeys) -> Vec<u8> {
         self.send_init(keys, Numbers::default())
     }
 
-    /// A message that answers none; its bytes and its number, which answers will have. `None` until
-    /// the node is known.
+    /// Returns an unsolicited message with its number, which answers will echo. `None` until the
+    /// node is known.
     pub fn send(
         &mut self,
         keys: &HourlyKeys,
@@ -106,7 +104,7 @@ impl LccpSession {
         Some((self.sequence(), bytes))
     }
 
-    /// An answer to this message. `None` if its sender has started anew since.
+    /// Returns an answer to this message; `None` if the sender has restarted since.
     pub fn answer(
         &mut self,
         keys: &HourlyKeys,
@@ -118,7 +116,7 @@ impl LccpSession {
         same.then(|| self.write(keys, message.numbers, receptor, body))
     }
 
-    /// Applies the payload of an IP packet from the node's address to the own one.
+    /// Applies the payload of an IP packet from the node's address to this node's address.
     pub fn receive(&mut self, now_ms: u64, keys: &HourlyKeys, bytes: &[u8]) -> MessageEffect {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
         let message = match LccpMessage::read(bytes, addresses, keys) {
@@ -135,7 +133,7 @@ impl LccpSession {
                 MessageEffect { answer: Some(self.send_init(keys, numbers)), ..MessageEffect::default() }
             }
             MessageVerdict::Refused(refusal) => {
-                // a node doesn't know that the other one has restarted
+                // One of the two nodes doesn't know that the other one has restarted.
                 let needs_handshake = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
                 let answer = needs_handshake.then(|| self.send_init(keys, numbers));
                 MessageEffect { answer, ..self.refuse(refusal) }
@@ -155,7 +153,7 @@ impl LccpSession {
         }
     }
 
-    /// Returns an accepted message; greetings are answered here.
+    /// Returns an accepted message to the caller, but answers greetings itself.
     fn believe(&mut self, keys: &HourlyKeys, message: LccpMessage) -> MessageEffect {
         let (MessageBody::Init { components } | MessageBody::InitAck { components }) = message.body else {
             return MessageEffect { message: Some(message), ..MessageEffect::default() };

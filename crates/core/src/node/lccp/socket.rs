@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-/// The paper's Socket ID: the two ends of a client's connection. Both of one family, neither
-/// without address or port.
+/// Socket ID of the LCCP paper: the endpoints of a client's connection. Both have the same family,
+/// an address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     client: SocketAddr,
@@ -23,7 +23,7 @@ impl SocketId {
         self.client
     }
 
-    /// The server's end: the service address, whichever server has the connection.
+    /// Service address and port, which are the same for all servers.
     pub fn server(&self) -> SocketAddr {
         self.server
     }

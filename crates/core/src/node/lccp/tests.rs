@@ -1,4 +1,4 @@
-//! The parts that tests share: messages of every kind, and two nodes that talk.
+//! Common parts of the tests: messages of every command, and two nodes.
 
 mod corpus;
 mod dissector;
@@ -15,7 +15,7 @@ use super::*;
 use crate::node::association::Numbers;
 use crate::node::secret::Secret;
 
-/// The second half of hour 500,000.
+/// A time in the second half of hour 500,000.
 const NOW_S: u64 = 500_000 * EPOCH_S + EPOCH_S / 2;
 
 fn secret() -> Secret {
@@ -30,7 +30,7 @@ fn address(last: u8) -> IpAddr {
     [192, 0, 2, last].into()
 }
 
-/// From node 11 to node 12.
+/// Addresses of messages from node 11 to node 12.
 fn there() -> Addresses {
     Addresses { source: address(11), destination: address(12) }
 }
@@ -64,7 +64,7 @@ fn state() -> TcpState {
     }
 }
 
-/// The same with nothing on its way.
+/// Returns the same state with empty queues.
 fn at_rest() -> TcpState {
     TcpState { rcv_nxt: 5_000, receive_len: 0, ..state() }
 }
@@ -78,7 +78,7 @@ fn message(receptor: Receptor, body: MessageBody) -> LccpMessage {
     }
 }
 
-/// A message of every command, for connections of this family.
+/// Returns a message of every command, for connections of this family.
 fn samples(ipv6: bool) -> Vec<LccpMessage> {
     let socket = socket(ipv6);
     let server = if ipv6 { "[2001:db8:2::5]:8443" } else { "192.0.2.21:80" }.parse().unwrap();

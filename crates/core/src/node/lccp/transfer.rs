@@ -1,17 +1,17 @@
 //! A connection in pieces: its state and its queued bytes, split into messages.
 //!
-//! Each piece has the whole state, and is identified by its offset, so pieces may arrive in any
-//! order and repeatedly.
+//! Each piece has the whole state and an offset, so pieces may arrive in any order and more than
+//! once.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::handoff::TcpState;
 
-/// Bytes of the queues in each piece but the last.
+/// Length of each piece except the last, in bytes of the queues.
 pub const CHUNK_LEN: u32 = 1_024;
 
-/// A part of a connection, or all of it.
+/// A piece of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     state: TcpState,
@@ -23,7 +23,7 @@ impl Piece {
     /// Returns `None` if the piece does not fit a connection in this state.
     pub(super) fn new(state: TcpState, offset: u32, bytes: &[u8]) -> Option<Piece> {
         let rest = state.queued_len().checked_sub(offset)?;
-        // an empty piece is the only one of empty queues
+        // Only empty queues have an empty piece.
         let begins = offset.is_multiple_of(CHUNK_LEN) && (rest > 0 || offset == 0);
         let fits = state.is_sound() && begins && bytes.len() == rest.min(CHUNK_LEN) as usize;
         fits.then(|| Piece { state, offset, bytes: bytes.into() })
@@ -44,7 +44,7 @@ impl Piece {
     }
 }
 
-/// A connection to be handed over.
+/// A connection to hand off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferImage {
     state: TcpState,
@@ -52,15 +52,15 @@ pub struct TransferImage {
 }
 
 impl TransferImage {
-    /// The state has the lengths of the queues. `None` if they are others, or no connection is in
-    /// that state.
+    /// Returns `None` if the queues have other lengths than those in the state, or if the state is
+    /// impossible.
     pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<TransferImage> {
         let lengths = (send.len(), receive.len()) == (state.send_len as usize, state.receive_len as usize);
         (lengths && state.is_sound()).then(|| TransferImage { state, queues: [send, receive].concat() })
     }
 
-    /// The pieces from the first byte that is missing on ([`super::MessageBody::HandoffAck`]); from
-    /// 0, all of them.
+    /// Returns the pieces from the first missing byte on ([`super::MessageBody::HandoffAck`]). With
+    /// 0, returns all pieces.
     pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
         let first = missing - missing % CHUNK_LEN;
         // A connection with empty queues has one piece, too.
@@ -68,7 +68,7 @@ impl TransferImage {
         (first..end).step_by(CHUNK_LEN as usize).filter_map(|offset| self.piece(offset))
     }
 
-    /// Number of queued bytes; a receiver that misses this offset first has them all.
+    /// Number of queued bytes. A receiver that acknowledges this number has all of them.
     pub fn queued_len(&self) -> u32 {
         self.state.queued_len()
     }
@@ -79,17 +79,17 @@ impl TransferImage {
     }
 }
 
-/// A connection handed over to this node.
+/// A connection handed off to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedConnection {
     pub state: TcpState,
-    /// The bytes that the client has not acknowledged.
+    /// Bytes that the client has not acknowledged.
     pub send: Vec<u8>,
-    /// The bytes that no program has read.
+    /// Bytes that the process has not read.
     pub receive: Vec<u8>,
 }
 
-/// A connection of which some pieces have arrived. Stores received bytes only.
+/// The received pieces of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     state: TcpState,
@@ -105,7 +105,8 @@ impl Assembly {
         assembly
     }
 
-    /// Adds a piece. False if it has another state, so that the earlier pieces are obsolete.
+    /// Adds a piece. Returns false if the piece has another state, so that the earlier pieces are
+    /// obsolete.
     pub fn add(&mut self, piece: Piece) -> bool {
         let same = piece.state == self.state;
         if same {
@@ -117,13 +118,13 @@ impl Assembly {
         same
     }
 
-    /// The first byte of the queues that has not come, for [`super::MessageBody::HandoffAck`];
-    /// their length if all has.
+    /// Offset of the first missing byte of the queues, for [`super::MessageBody::HandoffAck`]. The
+    /// length of the queues if no byte is missing.
     pub fn missing(&self) -> u32 {
         self.missing
     }
 
-    /// The connection, if all of it has come.
+    /// Returns the connection if no byte is missing.
     pub fn handed(&self) -> Option<ReceivedConnection> {
         if self.missing < self.state.queued_len() {
             return None;

@@ -1,7 +1,7 @@
 //! Messages in wire format, as in `docs/how-it-works/lccp.md`.
 //!
-//! Every version has the same prefix and, at the end, the same tag. Between them are the header of
-//! the LCCP paper, with the fields and lengths of its section 3.2, and the data of the command.
+//! Every version has the same prefix and, at the end, the same tag. In the middle are the header of
+//! the LCCP paper, with the fields and lengths of its section 3.2, and the payload of the command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,8 +62,8 @@ struct LccpHeader {
     information: Information,
 }
 
-/// Handoff Information of the LCCP paper. Also has the addresses of an IPv6 connection, since the
-/// Socket ID has room for IPv4 addresses only.
+/// Handoff Information of the LCCP paper. The fields for addresses are used for IPv6 connections
+/// only, since the Socket ID has room for IPv4 addresses only.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Information {
@@ -83,7 +83,7 @@ pub struct Addresses {
     pub destination: IpAddr,
 }
 
-/// A message with a valid tag, or one to be sent.
+/// A message with a valid tag, or a message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LccpMessage {
     /// Sender's incarnation and sequence number of the message.
@@ -108,7 +108,7 @@ pub enum ReadError {
         /// Hours by which the key's hour is ahead of the current one; negative if behind.
         ahead_h: i64,
     },
-    /// Correct format, but a wrong tag: another secret, or meant for another host.
+    /// Correct format, but a wrong tag: the sender has another secret, or meant another host.
     #[error("the tag is wrong: written with another secret, or between other hosts")]
     Forged,
     /// Authentic, but of another protocol version.

@@ -1,10 +1,10 @@
-//! The meaning of packets' arrival times.
+//! Bandwidth estimates from packets' arrival times.
 //!
-//! Two packets that are sent at once are as far apart behind the narrowest link as that takes for
-//! one of them (Keshav 1991; bprobe of Carter and Crovella). A train that goes a little faster than
-//! the narrowest link keeps its queue filled, so whatever else went over the link meanwhile makes
-//! the train longer by its own time: the link's rate less that of the others is available (as IGI
-//! of Hu and Steenkiste 2003 reckons).
+//! Two packets sent back to back leave the bottleneck link one transmission time apart (Keshav
+//! 1991; bprobe of Carter and Crovella). A train slightly faster than the bottleneck link keeps its
+//! queue filled. Cross traffic then makes the train longer by its own transmission time. So the
+//! available bandwidth is the link's rate less that of the cross traffic (as in IGI, Hu and
+//! Steenkiste 2003).
 
 use alloc::vec::Vec;
 
@@ -21,23 +21,23 @@ const LATE_PERCENT: u64 = 30;
 /// Maximum cross traffic in percent of the link's rate. A higher estimate means a token bucket.
 const BURST_PERCENT: u128 = 110;
 
-/// A packet of a train, as it came.
+/// A received packet of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeArrival {
     /// Index in the train.
     pub index: u8,
-    /// Time of sending by the sender's clock.
+    /// Time of sending by the sender's clock, in nanoseconds.
     pub sent_ns: u64,
-    /// Time of arrival in the kernel, by this host's clock.
+    /// Time of arrival in the kernel by this host's clock, in nanoseconds.
     pub arrived_ns: u64,
 }
 
 /// Returns the rate of the bottleneck link in bits per second, from a train sent back to back.
 /// `None` if too few packets arrived.
 ///
-/// Only the similar gaps that take most of the train's time count. Packets that a shaper's token
-/// bucket passes at once have gaps of almost zero, and cross traffic between two packets makes
-/// single gaps longer.
+/// Only the similar gaps that take most of the train's time count. A token bucket passes some
+/// packets at once, with gaps of almost zero. Cross traffic between two packets makes single gaps
+/// longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
@@ -52,12 +52,12 @@ pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     };
     let clusters = (0..gaps.len()).map(alike).filter(|cluster| cluster.len() >= GAPS_MIN);
     let cluster = clusters.max_by_key(|cluster| cluster.iter().sum::<u64>());
-    // On a link that is faster than our clock no gaps are alike: then all of the train counts.
+    // On a very fast link no gaps are similar, or all are zero: then all gaps count.
     let cluster = cluster.filter(|cluster| cluster.iter().sum::<u64>() > 0).unwrap_or(&gaps);
     rate(cluster.len() as u64, cluster.iter().sum())
 }
 
-/// Packets that came one after the other, with none between them missing.
+/// Returns pairs of successive packets of the train without a missing packet between them.
 fn neighbours(train: &[ProbeArrival]) -> impl Iterator<Item = (&ProbeArrival, &ProbeArrival)> {
     train.iter().zip(train.iter().skip(1)).filter(|(one, next)| next.index == one.index.wrapping_add(1))
 }
@@ -66,9 +66,9 @@ fn rate(packets: u64, time_ns: u64) -> Option<u64> {
     (packets * PACKET_BITS * 1_000_000_000).checked_div(time_ns)
 }
 
-/// The bandwidth that others leave of a link of `bottleneck_bps`, by a train of so many packets
-/// that was sent `gap_ns` apart, a little faster than the link. `None` where too much of the train
-/// is missing, or its sender was late.
+/// Returns the available bandwidth of a link of rate `bottleneck_bps`, in bits per second. The
+/// train had `packets` packets, sent `gap_ns` apart, slightly faster than the link. `None` if too
+/// many packets are missing, or if the sender was late.
 pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
     let (first, last) = (train.first()?, train.last()?);
     let lost = usize::from(packets).saturating_sub(train.len());
@@ -99,9 +99,9 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
-/// Returns the rate of the bottleneck link from a long train and shorter ones right behind it. If
-/// the shorter trains arrived less than half as fast, the first one passed a token bucket, and the
-/// last two trains give the link's rate if they agree.
+/// Returns the rate of the bottleneck link in bits per second, from a long train and shorter ones
+/// right after it. If the shorter trains are less than half as fast, the first one passed a token
+/// bucket. Then the last two trains give the link's rate, if they agree.
 pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival>]) -> Option<u64> {
     let first = bottleneck_bps(first)?;
     let behind: Vec<u64> = behind.iter().filter_map(|train| bottleneck_bps(train)).collect();
@@ -116,10 +116,10 @@ pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival
     }
 }
 
-/// Returns the available bandwidth as cprobe defines it: for each train of echoes the bits divided
-/// by the time from first to last, averaged without the fastest and the slowest train. This is the
-/// dispersion rate of the train (Dovrolis, Ramanathan and Moore 2001), which lies between the
-/// available bandwidth and the link's rate.
+/// Returns the available bandwidth in bits per second, as cprobe defines it. The rate of a train of
+/// echoes is its bits divided by the time from the first to the last echo. The result is the mean
+/// rate without the fastest and the slowest train. This dispersion rate lies between the available
+/// bandwidth and the link's rate (Dovrolis, Ramanathan and Moore 2001).
 pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
     let of = |train: &Vec<ProbeArrival>| {
         let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;
@@ -137,8 +137,7 @@ mod tests {
     use super::super::{AT_ONCE, PACED, paced_gap_ns};
     use super::*;
 
-    /// A link with a queue and a bucket of tokens, and others on it: when packets come out that go
-    /// in at these times.
+    /// Model of a link with a queue, a token bucket and cross traffic.
     struct Link {
         bps: u64,
         burst_bits: u64,
@@ -172,7 +171,7 @@ mod tests {
                 let wait_ns = ((bits as f64 - tokens).max(0.0) * 1e9 / self.bps as f64) as u64;
                 tokens = (tokens + wait_ns as f64 * self.bps as f64 / 1e9 - bits as f64).max(0.0);
                 last_ns = start + wait_ns;
-                // Behind it the wire is fast.
+                // The wire behind the token bucket is fast.
                 free_ns = last_ns + 1_000;
                 if let Some(index) = ours {
                     let sent_ns = sent_ns[usize::from(index)];
@@ -200,7 +199,7 @@ mod tests {
         for bps in [1_000_000, 4_000_000, 40_000_000, 400_000_000] {
             let found = bottleneck_bps(&Link::of(bps).carry(&at_once()));
             assert!(is_near(found, bps, 10), "{bps}: {found:?}");
-            // A third of the train passes by tokens that were saved up.
+            // A third of the train passes with saved tokens.
             let burst = Link { burst_bits: 6 * PACKET_BITS, ..Link::of(bps) }.carry(&at_once());
             assert!(is_near(bottleneck_bps(&burst), bps, 10), "{bps}: {:?}", bottleneck_bps(&burst));
         }
@@ -209,7 +208,8 @@ mod tests {
     #[test]
     fn bursts_of_a_token_bucket_are_no_link() {
         for bps in [4_000_000, 40_000_000] {
-            // The first train passes by tokens alone, and the second has some of them.
+            // The first train passes with saved tokens alone; some tokens are left for the second
+            // one.
             for packets in [17, 24, 30] {
                 let link = Link { burst_bits: packets * PACKET_BITS, ..Link::of(bps) };
                 let found = bottleneck_bps(&link.carry(&at_once())).unwrap();

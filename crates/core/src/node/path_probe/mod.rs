@@ -2,11 +2,11 @@
 //! sends trains of packets, and the director measures their arrival.
 //!
 //! The direction is that of replies. An agent sends trains only to a director that has the farm's
-//! key and has proved its address: the director sends [`ProbeMessage::Request`], the agent answers
+//! key and has proved its address. The director sends [`ProbeMessage::Request`]. The agent answers
 //! with a number that only it can compute for that address ([`ProbeMessage::Challenge`], not longer
-//! than the request), and the train goes to the director that returns this number
-//! ([`ProbeMessage::Go`]). The agent keeps no state until then. A replayed datagram gets a
-//! challenge but no train, since each number is valid for one train of each [`TrainKind`].
+//! than the request). The director returns this number ([`ProbeMessage::Go`]) and gets the train.
+//! The agent keeps no state until then. A replayed datagram gets a challenge but no train, since
+//! each number is valid for one train of each [`TrainKind`].
 
 mod dispersion;
 mod trains;
@@ -22,19 +22,19 @@ use super::secret::{Key, Secret, TAG_LEN, split_tag};
 
 /// Length of the random numbers that identify probes, in bytes.
 pub const NONCE_LEN: usize = 8;
-/// Bytes of a packet's payload.
+/// Length of a packet's payload, in bytes.
 pub const PACKET_LEN: usize = 1_400;
-/// The bytes of IPv4 and UDP before it: IPv6 is 20 more, a difference of 2 % that is ignored.
+/// Length of the IPv4 and UDP headers, in bytes. The 20 bytes more of IPv6 are ignored: 2 %.
 const HEADERS_LEN: usize = 28;
 /// Number of packets of a back-to-back train. Both trains of a probe have 62,832 bytes, headers
 /// included.
 pub const AT_ONCE: u8 = 16;
 /// Number of packets of a paced train.
 pub const PACED: u8 = 28;
-/// A packet's bits on the path.
+/// Number of bits of a packet, headers included.
 pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
-/// A paced train goes faster than the narrowest link by so much, so that packets queue there
-/// whatever the sender's clock does, in percent.
+/// A paced train is this percentage faster than the bottleneck link, so that packets queue there in
+/// spite of the sender's timing errors.
 const FASTER_PERCENT: u64 = 15;
 
 /// Magic number of messages, with the version.
@@ -76,7 +76,7 @@ pub type Nonce = [u8; NONCE_LEN];
 /// A message of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeMessage {
-    /// A director would like one.
+    /// A director requests a challenge.
     Request(Nonce),
     /// The agent's challenge to prove the director's address.
     Challenge {
@@ -92,17 +92,17 @@ pub enum ProbeMessage {
         /// Number of the agent.
         challenge: Nonce,
         step: TrainKind,
-        /// The time between two packets, in nanoseconds.
+        /// Time between two packets, in nanoseconds.
         gap_ns: u32,
     },
-    /// A director looks whether a datagram of this size arrives.
+    /// A director checks if a datagram of this size arrives.
     Size {
         /// Number of the director.
         request: Nonce,
         /// Length of the payload, in bytes.
         len: u16,
     },
-    /// The packet has arrived.
+    /// The datagram of [`ProbeMessage::Size`] has arrived.
     Arrived {
         /// Number of the director.
         request: Nonce,
@@ -111,16 +111,16 @@ pub enum ProbeMessage {
     },
 }
 
-/// The shortest payload of a [`ProbeMessage::Size`].
+/// Minimum payload of a [`ProbeMessage::Size`], in bytes.
 pub const SIZE_MIN: u16 = 64;
 
-/// The key of probes that comes from a farm's secret.
+/// Returns the key of probes, derived from the farm's secret.
 pub fn key(secret: &Secret) -> Key {
     Key(secret.derive("evener path probe 1"))
 }
 
 impl ProbeMessage {
-    /// Writes the message with its tag. A request is as long as its answer.
+    /// Encodes the message with its tag. A request is as long as a challenge.
     pub fn seal(&self, key: &Key) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
@@ -155,7 +155,7 @@ impl ProbeMessage {
         key.seal(CONTEXT, bytes)
     }
 
-    /// Reads a message; `None` unless it is complete, of this version and has a valid tag.
+    /// Decodes a message; `None` unless it is complete, of this version and has a valid tag.
     pub fn open(key: &Key, bytes: &[u8]) -> Option<ProbeMessage> {
         let len = u16::try_from(bytes.len()).ok()?;
         let (bytes, _) = split_tag(bytes).filter(|(bytes, tag)| key.has_sealed(CONTEXT, bytes, tag))?;
@@ -180,7 +180,8 @@ impl ProbeMessage {
     }
 }
 
-/// A packet of a train. It has no tag: the number alone proves that its sender is on the path.
+/// A packet of a train, without a tag. Its number shows that the sender is the agent, or on the
+/// path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainPacket {
     /// Number of the agent for the probe.
@@ -193,7 +194,7 @@ pub struct TrainPacket {
 }
 
 impl TrainPacket {
-    /// Writes the payload, of [`PACKET_LEN`] bytes.
+    /// Encodes the payload, which has [`PACKET_LEN`] bytes.
     pub fn write(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.push(4);
@@ -213,7 +214,7 @@ impl TrainPacket {
     }
 }
 
-/// The longest time to send a train, in nanoseconds.
+/// Maximum time to send a train, in nanoseconds.
 pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
 
 /// True if a train with this gap is within the time limit.
@@ -221,7 +222,7 @@ pub fn is_in_time(step: TrainKind, gap_ns: u32) -> bool {
     u64::from(step.packets()) * u64::from(gap_ns) <= TRAIN_NS_MAX
 }
 
-/// The time between packets of a paced train over a link of this rate, in nanoseconds.
+/// Returns the time between packets of a paced train over a link of this rate, in nanoseconds.
 pub fn paced_gap_ns(bottleneck_bps: u64) -> u32 {
     let gap_ns = PACKET_BITS * 1_000_000_000 * 100 / (bottleneck_bps.max(1) * (100 + FASTER_PERCENT)).max(1);
     u32::try_from(gap_ns).unwrap_or(u32::MAX)

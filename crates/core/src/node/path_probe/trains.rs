@@ -6,22 +6,23 @@ use core::net::{IpAddr, SocketAddr};
 use super::{NONCE_LEN, Nonce, ProbeMessage, TrainKind, is_in_time};
 use crate::node::secret::Key;
 
-/// A challenge is good for one to two of these, in milliseconds.
+/// Length of a slot, in milliseconds. A challenge is valid in the slot of its computation and in
+/// the next one.
 const SLOT_MS: u64 = 2_000;
-/// Between the ends of trains, at least, in milliseconds. Within a probe the second train may
-/// follow at once.
+/// Minimum time between the end of a train and the next train, in milliseconds. The second train of
+/// a probe may follow at once.
 const PAUSE_MS: u64 = 250;
-/// Trains that are remembered, so that none is sent twice: more than can have been sent while their
-/// challenges are good.
+/// Number of stored trains, so that none is sent twice. Fewer trains can be sent while a challenge
+/// is valid.
 const REMEMBERED: usize = 64;
 
 /// A train to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {
-    /// The agent's number of the probe.
+    /// Number of the agent for the probe.
     pub challenge: Nonce,
     pub step: TrainKind,
-    /// The time between two packets, in nanoseconds.
+    /// Time between two packets, in nanoseconds.
     pub gap_ns: u32,
 }
 
@@ -30,7 +31,7 @@ pub struct Train {
 pub enum ProbeRefusal {
     /// Ignored: the sender is not allowed to probe, or the message is malformed.
     Silent,
-    /// A train is on its way, or was a moment ago.
+    /// A train is being sent, or was sent a moment ago.
     Busy,
 }
 
@@ -38,9 +39,9 @@ pub enum ProbeRefusal {
 #[derive(Debug)]
 pub struct ProbeResponder {
     key: Key,
-    /// Own secret key, which makes and checks challenges.
+    /// Own secret key, to compute challenges.
     own: Key,
-    /// Trains that were sent, the last one first.
+    /// Sent trains, the last one first.
     sent: VecDeque<(Nonce, TrainKind)>,
     /// Probe of the last train, and time from which the next train is allowed, in milliseconds.
     last: Option<Nonce>,
@@ -65,7 +66,7 @@ impl ProbeResponder {
         bytes: &[u8],
         is_director: impl Fn(IpAddr) -> bool,
     ) -> Result<ProbeResponse, ProbeRefusal> {
-        // Before anything is reckoned.
+        // Checked before the tag, which costs more.
         if !is_director(from.ip().to_canonical()) {
             return Err(ProbeRefusal::Silent);
         }
@@ -92,7 +93,7 @@ impl ProbeResponder {
                 self.free_ms = now_ms.saturating_add(train_ms).saturating_add(PAUSE_MS);
                 Ok(ProbeResponse::Train(Train { challenge, step, gap_ns }))
             }
-            // The answer is shorter than the question, and nothing is kept.
+            // The answer is shorter than the request, and needs no state.
             ProbeMessage::Size { request, len } => {
                 Ok(ProbeResponse::Answer(ProbeMessage::Arrived { request, len }))
             }
@@ -100,7 +101,7 @@ impl ProbeResponder {
         }
     }
 
-    /// The number that only this agent makes, for this request from there at this time.
+    /// Returns the challenge for this request from this address in this slot.
     fn challenge(&self, request: Nonce, from: SocketAddr, slot: u64) -> Nonce {
         let mut bytes = request.to_vec();
         match from.ip() {
@@ -237,7 +238,7 @@ mod tests {
         let forged = ProbeMessage::Request(REQUEST).seal(&Key([0; 32]));
         let refused = farm.responder.receive(1_100, director(), &forged, |_| true);
         assert_eq!(refused, Err(ProbeRefusal::Silent));
-        // A challenge is not an answer to the agent that sent it.
+        // An agent refuses a challenge, even its own.
         let own = ProbeMessage::Challenge { request: REQUEST, challenge };
         assert_eq!(farm.receive(1_100, director(), own), Err(ProbeRefusal::Silent));
         let long =

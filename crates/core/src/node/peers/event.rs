@@ -23,9 +23,9 @@ pub enum PeerEvent {
         /// Digest of the host's configuration.
         generation: u64,
     },
-    /// The local host was alone, and takes part again after it has received the others' reports.
+    /// The local host was alone, and takes part again after it has received other hosts' reports.
     Rejoins,
-    /// A host has the same configuration as this one again.
+    /// A host has the same configuration as the local host again.
     Agrees { host: String },
     /// A datagram was refused; published once per host and reason until the host's next accepted
     /// datagram.
@@ -48,7 +48,7 @@ pub enum PeerEvent {
     ClaimedTwice { address: IpAddr },
 }
 
-/// The names of the reasons for which a datagram may be refused.
+/// Names of the reasons for which a datagram may be refused.
 pub const REFUSALS: [&str; 10] = [
     Refusal::Malformed.name(),
     Refusal::Forged.name(),

@@ -10,28 +10,28 @@ use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
 
-/// The most services and the most publishable addresses of a farm: a datagram has a bit for each.
+/// Maximum number of services and of publishable addresses of a farm: a datagram has one bit for
+/// each.
 pub const BITS: usize = 64;
 
-/// A host's knowledge of the farm from its configuration.
+/// Configuration of the farm, as known to one host.
 #[derive(Clone, Debug)]
 pub struct PeerSettings {
     /// Name of this host.
     pub name: String,
     /// All hosts, this one included.
     pub hosts: Vec<HostSetting>,
-    /// The names of the services, in the order that bits of `up` and `draining` have; at most
-    /// [`BITS`].
+    /// Names of the services, in the order of the bits of `up` and `draining`; at most [`BITS`].
     pub services: Vec<String>,
     /// Service addresses that hosts own, in the same order on every host; at most [`BITS`].
     pub addresses: Vec<Publishable>,
-    /// Digest of all in the configuration that hosts must agree on.
+    /// Digest of all settings that hosts must have in common.
     pub generation: u64,
     /// Time between two datagrams to a host, in milliseconds.
     pub interval_ms: u64,
     /// Time without datagrams after which a host is down, in milliseconds. Several intervals.
     pub silence_ms: u64,
-    /// Derived from the farm's secret with [`super::LABEL`].
+    /// Key derived from the farm's secret with [`super::LABEL`].
     pub key: Key,
 }
 
@@ -48,7 +48,7 @@ pub struct HostSetting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publishable {
     pub address: IpAddr,
-    /// The host that publishes it; `None` has hosts elect one.
+    /// Host that publishes the address; `None` if the hosts elect an owner.
     pub publisher: Option<String>,
 }
 
@@ -57,15 +57,15 @@ pub struct Publishable {
 pub struct OwnStatus {
     /// Sessions being served here.
     pub load: u32,
-    /// Bit `i`: its server of service `i` is healthy.
+    /// Bit `i`: this host's server of service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: it is drained there.
+    /// Bit `i`: this host is drained for service `i`.
     pub draining: u64,
-    /// Source MAC addresses of its frames; at most [`super::wire::MACS_MAX`] are reported.
+    /// Source MAC addresses of this host's frames; at most [`super::wire::MACS_MAX`] are reported.
     pub macs: Vec<Mac>,
 }
 
-/// A host, as far as it is known.
+/// State of a host, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
     pub name: String,
@@ -75,24 +75,24 @@ pub struct KnownHost {
     pub own: bool,
     /// True if the host is not silent.
     pub alive: bool,
-    /// True if a report of the host was accepted; false for one that always had another
+    /// True if a report of the host was accepted; false if the host always had another
     /// configuration.
     pub believed: bool,
-    /// True if the host takes part. Meaningful only while it is alive.
+    /// True if the host takes part. Valid only while the host is alive.
     pub ready: bool,
-    /// Bit `i`: its server of service `i` is healthy.
+    /// Bit `i`: the host's server of service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: it is drained there.
+    /// Bit `i`: the host is drained for service `i`.
     pub draining: u64,
-    /// Sessions being served there.
+    /// Sessions being served by the host.
     pub load: u32,
-    /// True if the host has another configuration: `ready`, `up`, `draining`, `load` and `owned`
-    /// are from before.
+    /// True if the host has another configuration now. Then `ready`, `up`, `draining`, `load` and
+    /// `owned` come from its last accepted report.
     pub generation_differs: bool,
-    /// Reason why all of its datagrams are refused, as far as known; `None` while one is accepted.
+    /// Reason why all datagrams of the host are refused, if known; `None` while one is accepted.
     pub refused: Option<Refusal>,
-    /// Source MAC addresses of its frames. They are kept during silence, since a host without
-    /// daemon still forwards packets.
+    /// Source MAC addresses of the host's frames. They remain valid during silence, since a host
+    /// without a daemon still forwards packets.
     pub macs: Vec<Mac>,
     /// Addresses that the host owns by its report.
     pub owned: Vec<IpAddr>,
@@ -103,7 +103,7 @@ pub struct KnownHost {
 }
 
 impl KnownHost {
-    /// Another host, seen from one of this generation.
+    /// Returns the state of another host. `generation` is that of this host.
     pub(super) fn of(link: &PeerState, generation: u64) -> KnownHost {
         let believed = link.content.is_some();
         let content = link.content.clone().unwrap_or_default();
@@ -128,29 +128,29 @@ impl KnownHost {
     }
 }
 
-/// The effect of a datagram.
+/// Effect of a datagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatagramEffect {
     /// Events for the log.
     pub notices: Vec<PeerEvent>,
-    /// To be sent to this host now.
+    /// Datagram to send to this address now.
     pub answer: Option<(IpAddr, Vec<u8>)>,
     /// True if [`super::Peers::hosts`], except loads and times, or [`super::Peers::owned`] changed.
     pub changed: bool,
 }
 
-/// The effect of time.
+/// Effect of a tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
-    /// To be sent to these hosts.
+    /// Datagrams to send, with their destinations.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     /// Addresses to probe by ARP or neighbour solicitation; replies go to
     /// [`super::Peers::answered`].
     pub probes: Vec<IpAddr>,
-    /// Addresses that are owned here, to be announced to everyone.
+    /// Owned addresses to announce on all links.
     pub claimed: Vec<IpAddr>,
     /// Events for the log.
     pub notices: Vec<PeerEvent>,
-    /// See [`DatagramEffect::changed`] for its meaning.
+    /// True if the state changed, as in [`DatagramEffect::changed`].
     pub changed: bool,
 }

@@ -25,11 +25,11 @@ pub(super) struct PeerState {
     pub(super) association: Association,
     /// Time of the last change of liveness, in milliseconds.
     pub(super) since_ms: u64,
-    /// Time since when the host is present in milliseconds: see [`PeerState::is_present`].
+    /// Time since when the host is present, in milliseconds: see [`PeerState::is_present`].
     pub(super) present_since_ms: Option<u64>,
     pub(super) content: Option<LastReport>,
     pub(super) macs: Vec<Mac>,
-    /// Configuration digest of its last report; `None` for another version.
+    /// Configuration digest of the last report; `None` for another protocol version.
     pub(super) generation: Option<u64>,
     /// Time since when the digest differs from this host's, in milliseconds.
     pub(super) differs_since_ms: Option<u64>,
@@ -55,8 +55,8 @@ impl PeerState {
         }
     }
 
-    /// True if the host may be the rightful owner of an address. That includes a host with another
-    /// configuration and no accepted report: an address without owner is better than one with two.
+    /// True if the host may be the rightful owner of an address. A host without an accepted report
+    /// counts, too: an address with no owner is better than an address with two.
     pub(super) fn is_present(&self) -> bool {
         self.association.is_alive() && self.content.as_ref().is_none_or(|content| content.ready)
     }
@@ -66,7 +66,7 @@ impl PeerState {
         self.content.as_ref().is_some_and(|content| content.ready)
     }
 
-    /// Keeps [`PeerState::present_since_ms`] true to its name.
+    /// Updates [`PeerState::present_since_ms`].
     pub(super) fn note_presence(&mut self, now_ms: u64) {
         self.present_since_ms = if self.is_present() { self.present_since_ms.or(Some(now_ms)) } else { None };
     }
@@ -77,7 +77,7 @@ impl PeerState {
         self.association.memory().max(self.macs.len())
     }
 
-    /// True if its last report was of this generation.
+    /// True if the host's last report was of this generation.
     pub(super) fn agrees(&self, generation: u64) -> bool {
         self.generation == Some(generation)
     }

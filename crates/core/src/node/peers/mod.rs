@@ -1,16 +1,16 @@
 //! Hosts of an every-host farm: their liveness, load, health and ownership of service addresses.
 //!
-//! Every host sends its report to every other one several times per silence, in separate datagrams
+//! Every host sends its report to every other host several times per silence, in separate datagrams
 //! (`docs/how-it-works/peers.md`). A datagram is accepted if it is authentic, in order and fresh,
-//! as [`super::association`] decides; others only change counters. Clocks are not compared, so they
-//! may be wrong or jump.
+//! as [`super::association`] decides. Refused datagrams only change counters. Clocks are not
+//! compared, so they may be wrong or jump.
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to probe or
-//! announce and [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+//! announce, and [`PeerEvent`]s come out. [`Peers::hosts`] and [`Peers::owned`] are the state.
 //!
 //! Sequence of calls: [`Peers::new`] once, then [`Peers::set_own`]; [`Peers::tick`] at
-//! [`Peers::next_at`]; [`Peers::receive`] for each datagram, which may have an answer. Two hosts
-//! are associated once each has echoed the other's life.
+//! [`Peers::next_at`]; [`Peers::receive`] for each datagram, which may return an answer. Two hosts
+//! are associated once each has received an echo of its own incarnation.
 //!
 //! ```
 //! use evener_core::node::peers::{HostSetting, PeerSettings, Peers};
@@ -79,7 +79,7 @@ use link::{LastReport, PeerState};
 use owner::{AddressOwnership, ConflictOutcome, HostCandidate};
 use wire::{Body, Datagram, HostReport, ReadError, VERSION};
 
-/// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
+/// Label for the derivation of the datagrams' key: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener peers";
 
 /// State of this host and all others.
@@ -87,16 +87,17 @@ pub const LABEL: &str = "evener peers";
 pub struct Peers {
     settings: PeerSettings,
     incarnation: u64,
-    /// The last sequence to any host that is none any more: it may come back, and remember.
+    /// Highest sequence number sent to a removed host. If that host is configured again, numbers
+    /// continue after it, since the host may remember them.
     left_at: u64,
-    /// Time from which this host takes part even without any report of others, in milliseconds.
+    /// Time from which this host takes part even without reports of other hosts, in milliseconds.
     ready_at_ms: u64,
     ready: bool,
     /// True while the engine applies tables.
     waits: bool,
     left: bool,
     own: OwnStatus,
-    /// The other hosts, by digest of their names.
+    /// Other hosts, by digest of their names.
     links: BTreeMap<u64, PeerState>,
     owner: AddressOwnership,
     /// Counters of datagrams without a known sender, and of removed hosts.
@@ -115,7 +116,7 @@ impl Peers {
         let ready_at_ms = now_ms.saturating_add(settings.silence_ms);
         let mut peers = Peers {
             settings,
-            // 0 in a datagram means "nothing received"
+            // 0 in a datagram means that nothing was received.
             incarnation: incarnation.max(1),
             left_at: 0,
             ready_at_ms,
@@ -136,8 +137,8 @@ impl Peers {
         peers
     }
 
-    /// Goes on with other settings after a reload. The last reports of hosts that stay, of services
-    /// and addresses that stay are kept. [`Peers::set_own`] is due afterwards.
+    /// Applies other settings after a reload. Last reports of remaining hosts are kept, with their
+    /// bits of remaining services. The caller must call [`Peers::set_own`] afterwards.
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
@@ -156,9 +157,9 @@ impl Peers {
         lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
 
-    /// Resumes after a restart of the daemon while the data plane ran on: these hosts count as
-    /// alive and taking part, with these bits, until their reports are due. This host takes part at
-    /// once and keeps its addresses.
+    /// Resumes after a restart of the daemon during which the data plane continued. Hosts in
+    /// `hosts_up` count as alive and taking part, with these service bits, until their reports are
+    /// due. This host takes part at once and keeps its addresses.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
@@ -180,7 +181,7 @@ impl Peers {
         self.settle_ready(now_ms);
     }
 
-    /// The status of this host from now on. All but the load is reported soon.
+    /// Sets the status of this host. A change is reported soon, unless only the load changes.
     pub fn set_own(&mut self, own: OwnStatus) {
         self.own.load = own.load;
         if self.own != own {
@@ -189,12 +190,12 @@ impl Peers {
         }
     }
 
-    /// Records if the engine is applying tables.
+    /// Sets whether the engine is applying tables.
     pub fn wait_for_tables(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// Applies a datagram of any sender.
+    /// Applies a datagram from any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DatagramEffect {
         self.wake(now_ms);
         let datagram = match Datagram::read(bytes, &self.settings.key) {
@@ -215,14 +216,15 @@ impl Peers {
         }
         let mut received = DatagramEffect::default();
         let before = KnownHost::of(link, self.settings.generation);
-        // every datagram names its sender
+        // Every datagram names its sender, so any datagram may start an association.
         let Datagram { numbers, echo, .. } = datagram;
         let answers = match link
             .association
             .judge(now_ms, ReceivedMessage { numbers, echo, handshake: Handshake::Hello })
         {
             MessageVerdict::Refused(Refusal::Stale) => {
-                // a host that could not be reached for a while begins so
+                // The first datagrams of a host that was unreachable for a while echo old
+                // datagrams.
                 link.association.refuse(Refusal::Stale);
                 true
             }
@@ -242,12 +244,12 @@ impl Peers {
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
-                // a host that was silent does not count as company
+                // If the sender was silent until now, this host was not together with it.
                 self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
                 self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
-                // so that the sender knows at once that its datagrams arrive
+                // An immediate answer confirms to the sender that its datagrams arrive.
                 first
             }
         };
@@ -257,7 +259,7 @@ impl Peers {
         received
     }
 
-    /// Goes on with time: silence, claims, and datagrams that are due.
+    /// Expires silent hosts, continues claims of addresses, and returns the datagrams that are due.
     pub fn tick(&mut self, now_ms: u64) -> Tick {
         self.wake(now_ms);
         let mut tick = Tick::default();
@@ -278,9 +280,9 @@ impl Peers {
         tick
     }
 
-    /// Extends other hosts' liveness by the time in which this host was not scheduled, for instance
-    /// while the machine was suspended: their reports are still unread. Without this, the host
-    /// would store a ring that no other host had.
+    /// Extends other hosts' liveness by the time during which this host was not scheduled, for
+    /// instance while the machine was suspended. Their reports of that time are still unread.
+    /// Otherwise this host would apply a ring that no other host ever had.
     fn wake(&mut self, now_ms: u64) {
         let due_ms = self.next_at().max(self.looked_ms);
         let late_ms = now_ms.saturating_sub(due_ms);
@@ -298,7 +300,7 @@ impl Peers {
         expiries.chain(ready).chain(self.owner.next_at()).fold(self.sending.due_ms(), u64::min)
     }
 
-    /// Applies a reply of another host for a service address.
+    /// Applies another host's ARP or neighbour discovery reply for a service address.
     pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<PeerEvent> {
         match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
             ConflictOutcome::Nothing => Vec::new(),
@@ -312,8 +314,8 @@ impl Peers {
         }
     }
 
-    /// Leaves the farm: this host no longer takes part and owns nothing. The returned reports let
-    /// others take over at once.
+    /// Leaves the farm: this host no longer takes part and owns no address. Sending the returned
+    /// reports lets other hosts take over at once.
     pub fn leave(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.left = true;
         self.ready = false;
@@ -321,7 +323,7 @@ impl Peers {
         self.datagrams(now_ms)
     }
 
-    /// All hosts in the order of the settings, this one included.
+    /// Returns all hosts in the order of the settings, including this one.
     pub fn hosts(&self) -> Vec<KnownHost> {
         let state = |host: &HostSetting| match self.links.get(&digest(&host.name)) {
             Some(link) => KnownHost::of(link, self.settings.generation),
@@ -330,7 +332,7 @@ impl Peers {
         self.settings.hosts.iter().map(state).collect()
     }
 
-    /// The service addresses that this host owns.
+    /// Service addresses that this host owns.
     pub fn owned(&self) -> &BTreeSet<IpAddr> {
         self.owner.owned()
     }
@@ -340,15 +342,15 @@ impl Peers {
         self.owner.put_off()
     }
 
-    /// The counts of datagrams since the start.
+    /// Counters of datagrams since the start.
     pub fn counters(&self) -> MessageCounters {
         let mut all = self.others.counters;
         self.links.values().for_each(|link| all.add(link.association.counters()));
         all
     }
 
-    /// All that has been counted, by name: of datagrams, and of addresses that this host began to
-    /// own, or that others answered for meanwhile.
+    /// Returns all counters by name: datagrams by result, claims of addresses, and replies of other
+    /// hosts for addresses that this host owns.
     pub fn counted(&self) -> BTreeMap<&'static str, u64> {
         let claims = [("claims", self.claims), ("claimed_twice", self.claimed_twice)];
         self.counters().named(&REFUSALS).chain(claims).collect()
@@ -378,7 +380,7 @@ impl Peers {
         publishable(&self.settings)
     }
 
-    /// Has a link for every other host of the settings, and for no one else.
+    /// Creates a link for every other host of the settings, and removes all other links.
     fn arrange_links(&mut self, now_ms: u64) {
         let mut old = core::mem::take(&mut self.links);
         for host in self.settings.hosts.iter().filter(|host| host.name != self.settings.name) {
@@ -405,10 +407,10 @@ impl Peers {
         self.sending.hurry(self.settings.interval_ms);
     }
 
-    /// Takes part one interval after all other hosts have reported, or once their reports are
-    /// overdue. Until then this host's ring is that of the other hosts, the same as theirs. That
-    /// ring has to be in force before, so tables in progress are awaited. True if this host takes
-    /// part from now on.
+    /// Decides if this host takes part: one interval after all other hosts have reported, or once
+    /// their reports are overdue. Until then this host's ring equals the ring of the other hosts.
+    /// That ring has to be in force first, so tables in progress delay this step. True if this host
+    /// takes part from now on.
     fn settle_ready(&mut self, now_ms: u64) -> bool {
         if self.ready || self.left {
             return false;
@@ -423,7 +425,7 @@ impl Peers {
         self.ready
     }
 
-    /// Counts a refusal, and publishes the first one.
+    /// Counts a refused datagram. The first refusal for each reason becomes an event.
     fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> DatagramEffect {
         let (host, news, changed) = match sender.and_then(|sender| self.links.get_mut(&sender)) {
             Some(PeerState { name, association, .. }) => {
@@ -435,22 +437,23 @@ impl Peers {
         DatagramEffect { notices: notice.into_iter().collect(), answer: None, changed }
     }
 
-    /// Counts a datagram with a wrong tag. The claimed sender may have another secret.
+    /// Counts a datagram with a wrong tag. The host that it claims to come from may have another
+    /// secret.
     fn refuse_forged(&mut self, claimed: u64) -> DatagramEffect {
         let link = self.links.get_mut(&claimed);
         let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
         DatagramEffect { changed, ..self.refuse(None, Refusal::Forged) }
     }
 
-    /// True if other hosts take part, without counting `host`.
+    /// True if a host other than `host` takes part.
     fn is_accompanied_but_for(&self, host: Option<u64>) -> bool {
         let others = self.links.iter().filter(|(digest, _)| Some(**digest) != host);
         others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
-    /// Handles the end of isolation. A host that was alone, cut off or with another file, has a
-    /// ring of its own; once it finds others that are together, it starts with their ring, as after
-    /// a restart.
+    /// Handles the end of isolation. A host that was alone or had another file has a ring of its
+    /// own. After a report of a host that is together with others ([`HostReport::accompanied`]),
+    /// this host starts again with their ring, as after a restart.
     fn rejoin(
         &mut self,
         now_ms: u64,
@@ -493,8 +496,8 @@ impl Peers {
                     link.left |= left;
                     let returned = report.ready && core::mem::take(&mut link.left);
                     if !self.ready && link.content.is_none() {
-                        // The hosts that are waited for: with one that agrees now, others may do so
-                        // soon.
+                        // A host with the same configuration has reported for the first time: wait
+                        // as long for reports of the others.
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));
@@ -503,7 +506,7 @@ impl Peers {
                 } else {
                     link.association.refuse(Refusal::Generation);
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
-                    // reloads of all hosts are never quite at one time
+                    // Hosts never reload at exactly the same time.
                     let long = now_ms >= since_ms + self.settings.silence_ms;
                     if long && !core::mem::replace(&mut link.reported_difference, true) {
                         received.notices.push(PeerEvent::Differs { host, generation: report.generation });
@@ -553,7 +556,7 @@ impl Peers {
         tick.claimed = step.claimed;
     }
 
-    /// Datagrams to all others, and when the next are due.
+    /// Returns datagrams for all other hosts, and schedules the next ones.
     fn datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.sending.sent(now_ms, self.settings.interval_ms);
         let to: Vec<(u64, Numbers)> =
@@ -561,7 +564,7 @@ impl Peers {
         to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
     }
 
-    /// Returns an answer with an echo, rate-limited.
+    /// Returns an answer that echoes the datagram, rate-limited.
     fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let link = self.links.get_mut(&datagram.sender);
@@ -601,7 +604,7 @@ fn publishable(settings: &PeerSettings) -> &[Publishable] {
     settings.addresses.get(..BITS).unwrap_or(&settings.addresses)
 }
 
-/// All hosts as possible owners; this one since when it takes part.
+/// Returns all hosts as candidates. `own_since_ms` is the time since when this host takes part.
 fn candidates<'a>(
     settings: &'a PeerSettings,
     links: &'a BTreeMap<u64, PeerState>,
@@ -639,7 +642,7 @@ fn content(report: &HostReport, addresses: &[Publishable]) -> LastReport {
     }
 }
 
-/// The bits of services that stay, at their new places.
+/// Returns the bits of remaining services at their new positions.
 fn renumber(bits: u64, old: &[String], new: &[String]) -> u64 {
     let was_set = |name: &String| {
         let at = old.iter().take(BITS).position(|other| other == name);

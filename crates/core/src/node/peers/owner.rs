@@ -1,10 +1,11 @@
 //! Owner of a service address, which answers ARP and neighbour discovery for it.
 //!
-//! The rightful owner is the host that publishes the address, while it is present; otherwise the
-//! present host with the highest random weight (Thaler and Ravishankar, "Using name-based mappings
-//! to increase hit rates", 1998). Hosts that see each other agree on it without negotiation, and
-//! only a lost host's addresses move. The rightful owner claims addresses without owner; another
-//! owner first keeps the address and then releases it.
+//! The rightful owner is the host that publishes the address, while that host is present. Otherwise
+//! it is the present host with the highest random weight (Thaler and Ravishankar, "Using name-based
+//! mappings to increase hit rates", 1998). Hosts that see each other agree on the owner without
+//! negotiation, and only a lost host's addresses move. The rightful owner claims addresses without
+//! an owner. If another host owns the address, that host keeps the address for a while and then
+//! releases it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -27,12 +28,12 @@ pub(super) struct HostCandidate<'a> {
     pub(super) name: &'a str,
     /// True for this host.
     pub(super) own: bool,
-    /// True if the host sends datagrams. A host with another configuration may own addresses,
-    /// although it takes no part.
+    /// True if the host sends datagrams. A host with another configuration may own addresses
+    /// without taking part.
     pub(super) is_alive: bool,
-    /// Since when it is there.
+    /// Time since when the host is present, in milliseconds.
     pub(super) present_since_ms: Option<u64>,
-    /// Addresses that the host owns by its report, if it has the same configuration.
+    /// Addresses that the host owns by its report; `None` if its configuration differs.
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -42,23 +43,22 @@ impl HostCandidate<'_> {
     }
 }
 
-/// Progress of this host with an address.
+/// State of this host's claim of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimStage {
-    /// Not its own; not claimed before `until_ms`.
+    /// Not owned by this host, and not claimed before `until_ms`.
     Idle { until_ms: u64 },
-    /// Probed `times` times, last at `at_ms`.
+    /// Probed `times` times, the last time at `at_ms`.
     Probing { at_ms: u64, times: u8 },
     /// Owned by this host.
     Owned(OwnedAddress),
 }
 
-/// The state of an address that is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OwnedAddress {
     /// True if the address has to be announced.
     announce: bool,
-    /// True if another host claims the address, and will have announced it.
+    /// True if another host claims the address, and has probably announced it.
     rival: bool,
     /// True if the conflict was reported to the operator.
     reported: bool,
@@ -66,7 +66,6 @@ struct OwnedAddress {
 
 const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 
-/// The actions that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
     pub(super) probes: Vec<IpAddr>,
@@ -75,7 +74,7 @@ pub(super) struct OwnershipActions {
     pub(super) gained: Vec<IpAddr>,
 }
 
-/// The meaning of another answer for an address.
+/// Effect of another host's reply for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConflictOutcome {
     Nothing,
@@ -89,7 +88,7 @@ pub(super) enum ConflictOutcome {
     },
 }
 
-/// The addresses that hosts publish, from this host's point of view.
+/// State of all service addresses that hosts own, as seen by this host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AddressOwnership {
     stages: BTreeMap<IpAddr, ClaimStage>,
@@ -109,7 +108,7 @@ impl AddressOwnership {
         &self.put_off
     }
 
-    /// Follows other addresses. Returns owned addresses that were removed.
+    /// Replaces the addresses. Returns the owned addresses that were removed.
     pub(super) fn reconfigure(&mut self, addresses: &[Publishable]) -> Vec<IpAddr> {
         let kept: BTreeSet<IpAddr> = addresses.iter().map(|one| one.address).collect();
         let lost = self.owned.difference(&kept).copied().collect();
@@ -118,19 +117,19 @@ impl AddressOwnership {
         lost
     }
 
-    /// Owns this already, from before a restart; it is announced again.
+    /// Resumes ownership after a restart of the daemon. The address is announced again.
     pub(super) fn resume(&mut self, address: IpAddr) {
         self.owned.insert(address);
         self.stages
             .insert(address, ClaimStage::Owned(OwnedAddress { announce: true, ..OwnedAddress::default() }));
     }
 
-    /// Begins claims anew, if at all.
+    /// Cancels all unfinished claims.
     pub(super) fn forget_claims(&mut self) {
         self.stages.retain(|_, stage| matches!(stage, ClaimStage::Owned(_)));
     }
 
-    /// Owns nothing any more.
+    /// Gives up all owned addresses and unfinished claims.
     pub(super) fn leave(&mut self) {
         self.stages.clear();
         self.owned.clear();
@@ -171,14 +170,14 @@ impl AddressOwnership {
         let returned = self.returned(hosts);
         for one in addresses {
             let Some(ClaimStage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
-            // Hosts that claim the same address see each other: all except the best release it, at
-            // once.
+            // Hosts that claim the same address see each other's claims. All of them except the
+            // best one release the address at once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
-            // After the other host has released the address, the link knows the other's
-            // announcements. A host that was away may have owned and released the address before
-            // this host received its report.
+            // After a conflict, neighbours may still have the other host's announcement, so the
+            // address is announced again. A host that was away may have owned and released the
+            // address before this host received its report.
             owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
             let heir = match best.filter(|host| !host.own) {
@@ -197,14 +196,14 @@ impl AddressOwnership {
         released
     }
 
-    /// Records a restart of a host: it may have announced its earlier addresses, and released them
-    /// before this host received its report.
+    /// Records a restart of a host. The host may have announced its earlier addresses, and released
+    /// them before this host received its report.
     pub(super) fn begins_anew(&mut self, host: &str) {
         self.present.remove(host);
     }
 
-    /// True if another host may have announced an owned address without this host's knowledge: it
-    /// was absent before, or its claims were unknown until now.
+    /// True if another host may have announced an owned address without this host's knowledge: the
+    /// other host was absent before, or its claims were unknown until now.
     fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
@@ -266,7 +265,7 @@ fn rightful<'a>(address: &Publishable, hosts: &'a [HostCandidate<'a>]) -> Option
     best(address, hosts.iter())
 }
 
-/// Returns the best owner among these hosts, if present: the publisher, else by weight.
+/// Returns the best owner among the present ones of these hosts: the publisher, else by weight.
 fn best<'a>(
     address: &Publishable,
     hosts: impl Iterator<Item = &'a HostCandidate<'a>>,
@@ -275,7 +274,8 @@ fn best<'a>(
     present.max_by_key(|host| rank(address, host.name))
 }
 
-/// Rank of a host: the publisher first, then a random weight that is the same on every host.
+/// Returns the rank of a host: the publisher first, then a random weight that all hosts compute
+/// alike.
 fn rank(address: &Publishable, host: &str) -> (bool, u64, u64) {
     let bits = match address.address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -302,7 +302,8 @@ mod tests {
         HostCandidate { name, own, is_alive: true, present_since_ms: Some(0), claims: None }
     }
 
-    /// Steps until the address is claimed or nothing more is asked.
+    /// Advances the claim until the address is owned or no probe follows. Returns the number of
+    /// probes.
     fn claim(owner: &mut AddressOwnership, one: &Publishable, hosts: &[HostCandidate<'_>]) -> usize {
         let mut probes = 0;
         for now_ms in (0..2_000).step_by(100) {
@@ -412,10 +413,10 @@ mod tests {
         let believed = HostCandidate { claims: Some(&nothing), ..here };
         let seen = [believed, believed, away, away, believed, believed].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 0, 0, 1, 0]);
-        // The claims of a host with another file are unknown.
+        // The claims of a host with another configuration are unknown.
         let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
-        // Nor of one that has had another file since it began, and never took part here.
+        // So are those of a host that has always had another configuration, and never took part.
         let other = HostCandidate { present_since_ms: None, ..here };
         let seen = [other, other, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 1, 0]);

@@ -1,4 +1,4 @@
-//! Two hosts and what can go wrong between them; many of them in [`farm`].
+//! Two hosts and their failures; [`farm`] has more hosts.
 
 mod farm;
 
@@ -17,7 +17,8 @@ fn address(last: u8) -> IpAddr {
     [192, 0, 2, last].into()
 }
 
-/// The settings of host `name` of these; `web1` publishes .101 and so on, and .100 is anybody's.
+/// Settings of host `name`. `web1` publishes .101, `web2` .102 and so on; hosts elect the owner of
+/// .100.
 fn settings(name: &str, hosts: &[&str]) -> PeerSettings {
     let hosts: Vec<HostSetting> = (1..)
         .zip(hosts)
@@ -50,7 +51,7 @@ fn tick(peers: &mut Peers, now_ms: u64) -> Vec<u8> {
     peers.tick(now_ms).datagrams.remove(0).1
 }
 
-/// All that is due until then is done in time.
+/// Calls [`Peers::tick`] whenever it is due, until this time.
 fn pass(peers: &mut Peers, until_ms: u64) {
     while peers.next_at() < until_ms {
         peers.tick(peers.next_at());
@@ -61,7 +62,7 @@ fn other(peers: &Peers) -> KnownHost {
     peers.hosts().into_iter().find(|host| !host.own).unwrap()
 }
 
-/// Two hosts that have heard each other at 0; their clocks are `b_ahead_ms` apart.
+/// Two hosts that have received each other's datagrams at 0. The second host's clock is ahead.
 fn acquainted(b_ahead_ms: u64) -> (Peers, Peers) {
     let (mut a, mut b) = (host("web1", 11, 0), host("web2", 22, b_ahead_ms));
     let hello = tick(&mut a, 0);
@@ -197,7 +198,7 @@ fn second_host_of_same_name_is_reported_and_ignored() {
     let refusals =
         notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
     assert!(refusals.count() <= 1);
-    // once the first host is gone, its twin is accepted as this host
+    // Once the first host is gone, its twin is accepted as this host.
     for now_ms in (20_000..24_000).step_by(500) {
         twin.receive(now_ms, &tick(&mut a, now_ms));
         if let Some((_, answer)) = a.receive(now_ms, &tick(&mut twin, now_ms)).answer {
@@ -284,7 +285,7 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
     assert!(received.changed && other(&a).refused.is_none(), "it runs this version again");
 }
 
-/// Anybody can say to be some host with another secret: that is believed of none that is heard.
+/// Anyone can forge datagrams with a wrong tag, so the tag is no reason while the host is alive.
 #[test]
 fn silent_host_has_its_refusal_reason() {
     let (mut a, mut b) = acquainted(0);
@@ -337,7 +338,7 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
     assert!(a.tick(SILENCE_MS).changed && !other(&a).alive);
 }
 
-/// As while its programs are loaded: what others have said meanwhile still waits.
+/// The host was busy, for instance loading programs. Reports of that time are still unread.
 #[test]
 fn paused_host_receives_reports_before_timing_out_peers() {
     let (mut a, mut b) = acquainted(0);
@@ -361,7 +362,7 @@ fn paused_host_receives_reports_before_timing_out_peers() {
     assert!(alone.ready, "once others would have been heard");
 }
 
-/// Else the ring that it remembers is none that anybody had.
+/// Otherwise the host would remember a ring that no other host has used.
 #[test]
 fn a_host_takes_part_once_the_ring_of_the_others_is_in_force() {
     let (mut a, mut b) = acquainted(0);

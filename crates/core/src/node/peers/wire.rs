@@ -1,7 +1,7 @@
 //! Report of a host to another one in wire format, as in `docs/how-it-works/peers.md`.
 //!
-//! Every version has the same prefix and the same tag at the end, so that hosts of different
-//! versions see that the other one is alive.
+//! Every version has the same prefix, and the same tag at the end. So hosts of different versions
+//! see that the other host is alive.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::node::envelope::{Envelope, PREFIX_LEN};
 pub use crate::node::envelope::{MAGIC, ReadError};
 use crate::node::secret::{Key, TAG_LEN};
 
-/// The version written here; see [`Body::Foreign`].
+/// Version of datagrams written here: see [`Body::Foreign`].
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
 pub const LEN: usize = PREFIX_LEN + size_of::<ReportFields>() + TAG_LEN;
@@ -42,12 +42,12 @@ struct ReportFields {
     macs: [Mac; MACS_MAX],
 }
 
-/// A datagram with a valid tag, or one to be sent.
+/// A datagram with a valid tag, or a datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Digest of the name of the host that sent it.
+    /// Digest of the sender's name.
     pub sender: u64,
-    /// Digest of the name of the host it is for.
+    /// Digest of the receiver's name.
     pub receiver: u64,
     /// Numbers of the datagram.
     pub numbers: Numbers,
@@ -59,9 +59,9 @@ pub struct Datagram {
 /// The body of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A host report of [`VERSION`].
+    /// A report of version [`VERSION`].
     Report(HostReport),
-    /// Another version: the sender is alive, nothing else is known.
+    /// Another version: the sender is alive, but its report is unknown.
     Foreign { version: u8 },
 }
 
@@ -71,24 +71,24 @@ pub struct HostReport {
     /// Digest of the configuration. The following fields are valid only for hosts with the same
     /// digest.
     pub generation: u64,
-    /// Sessions being served there.
+    /// Sessions being served by the host.
     pub load: u32,
     /// True if the host takes part: in rings, and as an owner of addresses.
     pub ready: bool,
-    /// True if the host knows of others that take part, besides the receiver.
+    /// True if the host knows of hosts other than the receiver that take part.
     pub accompanied: bool,
-    /// Bit `i`: its own server of the configuration's service `i` is healthy.
+    /// Bit `i`: the host's server of the configuration's service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: it is drained there.
+    /// Bit `i`: the host is drained for service `i`.
     pub draining: u64,
-    /// Bit `i`: it owns the configuration's publishable address `i`.
+    /// Bit `i`: the host owns the configuration's publishable address `i`.
     pub owned: u64,
-    /// The MACs that its frames may have as source; at most [`MACS_MAX`].
+    /// Source MAC addresses of the host's frames; at most [`MACS_MAX`].
     pub macs: Vec<Mac>,
 }
 
 impl Datagram {
-    /// Writes the datagram. MAC addresses beyond [`MACS_MAX`] are left out; another version has no
+    /// Encodes the datagram. MAC addresses beyond [`MACS_MAX`] are left out. Another version has no
     /// body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
         let (version, fields) = match &self.body {
@@ -100,11 +100,11 @@ impl Datagram {
         Envelope { version, kind: KIND_REPORT, sender, receiver, numbers, echo, body }.write(key)
     }
 
-    /// Reads a received datagram. The tag is checked before all else, in constant time.
+    /// Decodes a received datagram. The tag is checked before all other fields, in constant time.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for an authentic datagram that violates the rules of its
-    /// version.
+    /// [`ReadError::Forged`] if the tag is wrong. Otherwise [`ReadError::Malformed`], also for an
+    /// authentic datagram that violates the rules of its version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
         let Envelope { version, kind, sender, receiver, numbers, echo, body } = Envelope::read(bytes, key)?;
         let body = match version {
@@ -148,7 +148,7 @@ impl ReportFields {
             up: self.up.get(),
             draining: self.draining.get(),
             owned: self.owned.get(),
-            // a group address as a frame's source identifies no host
+            // A group address as a frame's source identifies no host.
             macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
         })
     }

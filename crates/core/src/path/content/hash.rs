@@ -1,52 +1,52 @@
-//! The keyed hash by which hosts and paths are looked up.
+//! Keyed hash for lookups of hosts and paths.
 
 use crate::path::seed::Seed;
 
 /// 2^31 - 1, a prime.
 pub const PRIME: u32 = 0x7fff_ffff;
 
-/// The key by which a text is looked up. A hash leaves the upper bit of each of its halves free;
-/// this goes there, so that no text can be taken for one of another kind.
+/// Tag of the hash of a whole host or path.
 ///
-/// The whole host or path.
+/// A hash leaves the upper bit of each of its halves free for a tag, so that keys of different
+/// kinds never collide.
 pub const EXACT: u64 = 0;
-/// A host's end from a dot on, or a path's beginning up to a slash.
+/// Tag of the hash of a host's suffix from a dot on, or of a path's prefix up to a slash.
 pub const PART: u64 = 1 << 31;
-/// In place of a hash: whatever the host or path.
+/// Value instead of a hash: any host or path.
 pub const ANY: u64 = 1 << 63;
-/// In place of a path's hash: the best that can be found for that host.
+/// Value instead of a path's hash: the first route of the host pattern.
 pub const PRESENT: u64 = ANY | PART;
 
 /// Two secret multipliers, each in `2..PRIME`.
 ///
-/// A text's hash is a polynomial over its bytes at a secret place, modulo a prime (Carter and
-/// Wegman 1979, "Universal classes of hash functions"), twice. For two texts of at most n bytes
-/// that were chosen without knowing the secret, both agree with a probability of about (n /
-/// 2^31)^2, which is 10^-12 for the longest path that is read. It is made byte by byte, so that the
-/// hashes of all beginnings come by the way.
+/// The hash of a text is a polynomial over its bytes at a secret place, modulo a prime (Carter and
+/// Wegman 1979, "Universal classes of hash functions"). Two such hashes are computed, for the two
+/// multipliers. An attacker without the secret can choose two texts of at most n bytes. Both their
+/// hashes agree with a probability of about (n / 2^31)^2, which is 10^-12 for the longest path. The
+/// hash is computed byte by byte, so the hashes of all prefixes result too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u32; 2]);
 
 impl HashKey {
-    /// From a seed that nobody knows.
+    /// Makes a key from a secret seed.
     pub const fn new(seed: Seed) -> HashKey {
         HashKey([multiplier(seed.0), multiplier(seed.1)])
     }
 
-    /// The hash of a text that is one byte longer: from right to left for hosts, from left to right
-    /// for paths. Each half stays below [`PRIME`]; the first one is the upper. The empty text's is
-    /// 0.
+    /// Returns the hash of a text with one more byte: from right to left for hosts, from left to
+    /// right for paths. The first multiplier's hash is the upper half. Each half stays below
+    /// [`PRIME`]. The hash of the empty text is 0.
     pub const fn step(self, hash: u64, byte: u8) -> u64 {
         let [first, second] = self.0;
         half(hash >> 32, first, byte) << 32 | half(hash as u32 as u64, second, byte)
     }
 
-    /// The hash of a host or a host's end, in lower case.
+    /// Returns the hash of a host or of a host's suffix, in lower case.
     pub(super) fn host(self, host: &[u8]) -> u64 {
         host.iter().rev().fold(0, |hash, byte| self.step(hash, byte.to_ascii_lowercase()))
     }
 
-    /// The hash of a path or a path's beginning.
+    /// Returns the hash of a path or of a path's prefix.
     pub(super) fn path(self, path: &[u8]) -> u64 {
         path.iter().fold(0, |hash, byte| self.step(hash, *byte))
     }
@@ -56,17 +56,17 @@ const fn multiplier(seed: u64) -> u32 {
     (2 + seed % (PRIME as u64 - 2)) as u32
 }
 
-/// The byte counts from 1, so that no text is the beginning of another's number.
+/// Bytes count from 1, so that zero bytes change the hash.
 const fn half(hash: u64, multiplier: u32, byte: u8) -> u64 {
     (hash * multiplier as u64 + byte as u64 + 1) % PRIME as u64
 }
 
-/// The key by which a route is found.
+/// Key of a route in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
-    /// A hash and [`EXACT`] or [`PART`]; or [`ANY`].
+    /// A hash with [`EXACT`] or [`PART`], or [`ANY`].
     pub host: u64,
-    /// A hash and [`EXACT`] or [`PART`]; or [`ANY`], or [`PRESENT`].
+    /// A hash with [`EXACT`] or [`PART`], or [`ANY`], or [`PRESENT`].
     pub path: u64,
 }
 

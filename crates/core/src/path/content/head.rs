@@ -1,15 +1,15 @@
-//! The head of an HTTP/1 request (RFC 9112), byte by byte.
+//! Parses the head of an HTTP/1 request (RFC 9112), byte by byte.
 //!
-//! Stricter than servers are: where two of them could disagree about the path or the host, it is
-//! odd.
+//! The parser is stricter than servers. A head is odd if two servers could disagree about its path
+//! or host.
 
 use super::{HOST_MAX, METHOD_MAX, PuntReason, RequestClass, RequestKey, is_name_byte, is_v6_byte};
 
 const VERSION: &[u8] = b"HTTP/1.";
-/// A header's name as [`HeadParser::name`] has it.
+/// Value of [`HeadParser::name`] for the header "Host".
 const HOST: u64 = u32::from_be_bytes(*b"host") as u64;
 
-/// Reads a head of at most `limit` bytes, its blank line included.
+/// Parses a head of at most `limit` bytes, including its blank line.
 pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut head = HeadParser::new();
     for (at, byte) in payload.iter().copied().take(limit).enumerate() {
@@ -21,16 +21,16 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     Err(if payload.len() < limit { PuntReason::Incomplete } else { PuntReason::Odd })
 }
 
-/// The part that the next byte belongs to.
+/// Part of the head that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HeadState {
     Method,
-    /// The target's first byte.
+    /// First byte of the target.
     Target,
     Path,
     Query,
     Version,
-    /// A line's end, where its CR is due, or its LF.
+    /// CR, then LF at the end of a line.
     Cr,
     Lf,
     LineStart,
@@ -39,18 +39,18 @@ enum HeadState {
     BeforeHost,
     HostName,
     HostV6,
-    /// Behind the bracket of an IPv6 address.
+    /// After the bracket of an IPv6 address.
     AfterV6,
-    /// A port's first digit.
+    /// First digit of a port.
     Colon,
     Port,
     AfterHost,
-    /// The blank line's LF.
+    /// LF of the blank line.
     LastLf,
     Done,
 }
 
-/// The last segment of a path, as far as it has come.
+/// Last segment of a path, as far as it was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathSegment {
     Empty,
@@ -59,21 +59,21 @@ enum PathSegment {
     Named,
 }
 
-/// The parts seen so far. Places are offsets from the first byte.
+/// State of the parser. Positions are offsets from the first byte.
 struct HeadParser {
     state: HeadState,
-    /// End of the method; the path begins behind the space that follows.
+    /// End of the method. The path begins after the space that follows.
     method_end: usize,
     path_end: usize,
     segment: PathSegment,
-    /// Bytes of [`VERSION`] that were met.
+    /// Number of bytes of [`VERSION`] read.
     version: usize,
-    /// HTTP/1.0, which needs no host (RFC 9112, section 3.2).
+    /// True for HTTP/1.0, which needs no host (RFC 9112, section 3.2).
     old: bool,
-    /// A header's name in lower case, its last eight bytes: enough to know [`HOST`].
+    /// Last eight bytes of a header's name in lower case: enough to recognise [`HOST`].
     name: u64,
     host: usize,
-    /// 0: there was no host.
+    /// 0 if there was no host.
     host_end: usize,
     /// True if the last byte of the host is a dot.
     dot: bool,
@@ -106,7 +106,7 @@ impl HeadParser {
         }
     }
 
-    /// The state after this byte, or none if it makes the head odd.
+    /// Returns the state after this byte. `None` if the byte makes the head odd.
     fn step(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match self.state {
             HeadState::Method | HeadState::Target | HeadState::Query | HeadState::Version => {
@@ -132,8 +132,8 @@ impl HeadParser {
                 self.method_end = at;
                 Some(HeadState::Target)
             }
-            // only the origin form (RFC 9112, section 3.2.1): others name a host of their own, or
-            // none
+            // Only the origin form (RFC 9112, section 3.2.1): other forms contain a host of their
+            // own, or none.
             (HeadState::Target, b'/') => Some(HeadState::Path),
             (HeadState::Query, b' ') => Some(HeadState::Version),
             (HeadState::Query, 0x21..=0x7e) => Some(HeadState::Query),
@@ -149,9 +149,9 @@ impl HeadParser {
         }
     }
 
-    /// A path that is normal already, so that whoever normalises it gets the same one (RFC 3986,
-    /// section 6.2.2): nothing encoded, no dot segments, no empty ones. Some servers take `#` for
-    /// the path's end.
+    /// Accepts only normal paths, which every normaliser leaves unchanged (RFC 3986, section
+    /// 6.2.2): without percent-encoding, dot segments and empty segments. Rejects `#`, which some
+    /// servers treat as the end of the path.
     fn path(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         let dotted = matches!(self.segment, PathSegment::Dot | PathSegment::Dots);
         match byte {
@@ -174,7 +174,7 @@ impl HeadParser {
         Some(HeadState::Path)
     }
 
-    /// The blank line, a header's name, or a value that doesn't matter.
+    /// Reads the blank line, a header's name, or the value of a header other than "Host".
     fn header(&mut self, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
             (HeadState::LineStart, b'\r') => (self.old || self.host_end > 0).then_some(HeadState::LastLf),
@@ -183,8 +183,8 @@ impl HeadParser {
                 (self.host_end == 0).then_some(HeadState::BeforeHost)
             }
             (HeadState::Name, b':') => Some(HeadState::Value),
-            // neither a space before the colon nor a folded line (RFC 9112, section 5): servers
-            // differ on them
+            // No space before the colon and no folded line (RFC 9112, section 5): servers differ on
+            // them.
             (HeadState::LineStart | HeadState::Name, 0x21..=0x7e) => {
                 let before = if self.state == HeadState::Name { self.name << 8 } else { 0 };
                 self.name = before | u64::from(byte | 0x20);
@@ -218,12 +218,13 @@ impl HeadParser {
             }
             _ => return None,
         }
-        // "example.com." is another spelling of "example.com"
+        // The name "example.com." is another spelling of "example.com".
         self.dot = byte == b'.';
         (at - self.host < HOST_MAX).then_some(HeadState::HostName)
     }
 
-    /// A port, and white space at the end. At `HostName` it is the byte that ends the name.
+    /// Reads a port, and white space at the end. In the state `HostName`, `byte` is the first one
+    /// after the name.
     fn after_host(&mut self, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
             (HeadState::HostName | HeadState::AfterV6, b':') => Some(HeadState::Colon),

@@ -1,12 +1,11 @@
-//! A client's request, and its route.
+//! Parses a client's request and finds its route.
 //!
-//! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS
-//! ClientHello. Whatever it can't be sure of it doesn't decide: such a connection is *asked* about,
-//! in application space, which has time to read on and to normalise. So a request is never sent to
-//! a wrong server because somebody read it otherwise. [`RouteIndex`] then says where it goes, by a
-//! bounded number of look-ups in a hash table.
+//! [`read`] parses the first bytes that a client sends: the head of an HTTP/1 request, or a TLS
+//! ClientHello. A doubtful request is *punted* to user space, which has time to read more and to
+//! normalise. So a request never reaches a wrong server because two parsers disagree. Then
+//! [`RouteIndex`] finds the route, with a bounded number of lookups in a hash table.
 //!
-//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing.
+//! The parser makes one forward pass over at most [`READ_MAX`] bytes and allocates nothing.
 //! `bpf/director/content.h` is its copy in C.
 
 mod hash;
@@ -22,22 +21,22 @@ pub use hello::{HELLO_MAX, joined};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use routes::{NO_ROUTE, ROUTES_MAX, RouteEntry, RouteIndex, RouteMatch, RoutePattern};
 
-/// Bytes of a request's head or of a hello that are looked at. A longer one is asked about.
+/// Maximum number of bytes read of a request's head or of a hello. Longer ones are punted.
 pub const READ_MAX: usize = 2_048;
-/// Bytes of a host, brackets included.
+/// Maximum length of a host in bytes, including brackets.
 pub const HOST_MAX: usize = 255;
-/// Labels of the longest wildcard that is looked up: so many ends of a host are, from the right.
+/// Maximum number of a host's suffixes that are looked up, and so of labels in a wildcard.
 pub const HOST_LABELS_MAX: usize = 8;
-/// Slashes in the longest prefix that is looked up: so many beginnings of a path are.
+/// Maximum number of a path's prefixes that are looked up, and so of slashes in a prefix.
 pub const PATH_DEPTH_MAX: usize = 16;
-/// Bytes of a method.
+/// Maximum length of a method in bytes.
 pub const METHOD_MAX: usize = 16;
-/// Bytes that are looked at for where a later request begins.
+/// Maximum number of bytes in which a later request is searched for.
 pub const LATER_MAX: usize = 256;
-/// Places in a [`RouteEntry`]: one for each [`RequestClass`], and one to spare.
+/// Number of entries of a [`RouteEntry`]: one for each [`RequestClass`], and one spare.
 pub const CLASSES: usize = 8;
 
-/// The methods that routes tell apart without asking, and hellos.
+/// Classes of requests that routes distinguish without user space: common methods, and hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestClass {
@@ -47,7 +46,7 @@ pub enum RequestClass {
     Put = 3,
     Delete = 4,
     Other = 5,
-    /// No request but a TLS ClientHello.
+    /// TLS ClientHello instead of a request.
     Hello = 6,
 }
 
@@ -75,65 +74,66 @@ impl RequestClass {
     }
 }
 
-/// Request of a client, as far as routes read it.
+/// Fields of a client's request that routes match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestKey<'a> {
     pub class: RequestClass,
-    /// The host as it was sent, in whatever case, without the port. Empty if none was named.
+    /// Host as sent, in any case, without the port. Empty if the request has none.
     pub host: &'a [u8],
-    /// The path, without a query. Empty for a hello.
+    /// Path without the query. Empty for a hello.
     pub path: &'a [u8],
-    /// The method. Empty for a hello.
+    /// Method. Empty for a hello.
     pub method: &'a [u8],
 }
 
-/// The meaning of a connection's first bytes.
+/// Result of parsing a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentParse<'a> {
-    /// A request or hello that leaves no doubt.
+    /// Unambiguous request or hello.
     Request(RequestKey<'a>),
-    /// Not decided in the data plane.
+    /// Request that the data plane doesn't decide.
     Punt(PuntReason),
 }
 
-/// Reason why a request is not decided in the data plane.
+/// Reason why the data plane doesn't decide a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PuntReason {
-    /// Nothing is wrong with it; more bytes may complete it.
+    /// Valid so far. More bytes may complete it.
     Incomplete,
-    /// Malformed, ambiguous, too long or of no known kind. Whatever follows, it stays so.
+    /// Malformed, ambiguous, too long or of unknown kind. More bytes don't change this.
     Odd,
-    /// A hello that comes in several records: [`joined`] makes one of them.
+    /// Hello in several records, which [`joined`] joins.
     Split,
 }
 
-/// The request that bytes in the middle of a connection look like: a method and a target, or the
-/// beginning of these where no more has come yet, behind the empty lines that servers pass over
-/// (RFC 9112, section 2.2). Bytes behind a request may look like another one, and be part of it.
+/// Returns the request in bytes of an open connection, if they look like one: a method and a
+/// target, or the beginning of these at the end of the bytes. Empty lines before it are skipped, as
+/// servers do (RFC 9112, section 2.2). A request's body may look like a request too.
 pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
     let looked = payload.get(..LATER_MAX).unwrap_or(payload);
     let empty = looked.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let line = looked.get(empty..).unwrap_or_default();
     let is_method = |byte: &&u8| matches!(byte, b'A'..=b'Z' | b'-' | b'_');
     let method_len = line.iter().take(METHOD_MAX).take_while(is_method).count();
-    // Servers differ on how many spaces there may be.
+    // Servers differ in the number of spaces that they accept.
     let behind = line.get(method_len..).unwrap_or_default();
     let spaces = behind.iter().take_while(|byte| **byte == b' ').count();
     let is_one = match behind.get(spaces) {
-        // RFC 9112, section 3.2: a path, a whole URL, or an asterisk.
+        // A target is a path, a full URL, or an asterisk (RFC 9112, section 3.2).
         Some(byte) if matches!(byte, b'/' | b'*' | b'h' | b'H') && method_len > 0 && spaces > 0 => {
             may_be_line(line, method_len + spaces)
         }
         Some(_) => false,
-        // As far as it was looked at.
+        // The searched bytes end here.
         None => method_len > 0 || (line.is_empty() && payload.len() > looked.len()),
     };
     if is_one { payload.get(empty..) } else { None }
 }
 
-/// True if bytes with a method, and at `target` the like of a target, may be a request line as far
-/// as they go: text, with a version before its end. HTTP/0.9 has no version and only `GET`. Of body
-/// bytes one segment in 100,000 begins so by chance, and none has such a line.
+/// True if bytes may be a request line as far as they go: text, with an HTTP version before the end
+/// of the line. HTTP/0.9 has no version and only `GET`. The method and the start of the target were
+/// checked before. By chance, one segment in 100,000 of a body begins so, and none has a whole such
+/// line.
 fn may_be_line(line: &[u8], target: usize) -> bool {
     let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     let text = line.get(target..end.unwrap_or(line.len())).unwrap_or_default();
@@ -141,14 +141,14 @@ fn may_be_line(line: &[u8], target: usize) -> bool {
     is_text && (end.is_none() || line.starts_with(b"GET ") || text.windows(5).any(|part| part == b"HTTP/"))
 }
 
-/// Reads the first bytes that a client sends, as the data plane does. Bytes behind the head or the
-/// hello don't count.
+/// Parses the first bytes that a client sends, as the data plane does. Ignores bytes after the head
+/// or hello.
 pub fn read(payload: &[u8]) -> ContentParse<'_> {
     read_within(payload, READ_MAX)
 }
 
-/// The same for heads and hellos of up to `limit` bytes: for application space, where there is room
-/// for them. No hello is longer than [`HELLO_MAX`].
+/// Parses as [`read`], but heads and hellos of up to `limit` bytes, for user space. No hello is
+/// longer than [`HELLO_MAX`].
 pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     let read = match payload.first() {
         None => Err(PuntReason::Incomplete),
@@ -158,14 +158,14 @@ pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     read.map_or_else(ContentParse::Punt, ContentParse::Request)
 }
 
-/// The characters of a host's name: the letters, digits and hyphens of RFC 1123, section 2.1, and
-/// others that occur.
+/// True for a character of a host name: letters, digits and hyphens (RFC 1123, section 2.1), and
+/// other characters in use.
 const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
-/// The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are left
-/// to the kernel.
+/// True for a character between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones
+/// are not supported.
 const fn is_v6_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }

@@ -1,9 +1,10 @@
-//! Routes in the order of the file, and the table that they are found by.
+//! Routes in the order of the file, and the table for their lookup.
 //!
-//! The first route that takes a request wins. Most routes are *simple*: a host, a host's end or
-//! any; a path, a path's beginning or any; methods that have a class. Such a route has one key, so
-//! that whatever takes a request is among a bounded number of look-ups, and the smallest number of
-//! those is the first. Other routes are decided by asking, and so is whatever might be one's.
+//! The first matching route of a request counts. Most routes are *simple*. Their host is exact, a
+//! suffix or any; their path is exact, a prefix or any; and their methods have a class. A simple
+//! route has one key, so a bounded number of lookups finds all simple routes that match a request,
+//! and the lowest number is the first. The other routes are *complex*. User space decides requests
+//! that a complex route might match.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -15,27 +16,27 @@ use super::{
     RequestClass, RequestKey, RouteKey,
 };
 
-/// In place of a route's number: none.
+/// Route number of no route.
 pub const NO_ROUTE: u16 = u16::MAX;
-/// Routes of one service.
+/// Maximum number of routes of a service.
 pub const ROUTES_MAX: usize = NO_ROUTE as usize;
 
-/// A route as it is configured.
+/// Route as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutePattern {
-    /// The hosts that it takes; all if there is none.
+    /// Hosts that the route matches. `None` for any.
     pub host: Option<HostPattern>,
-    /// The paths that it takes; all if there is none.
+    /// Paths that the route matches. `None` for any.
     pub path: Option<PathPattern>,
-    /// The methods that it takes; all if there are none.
+    /// Methods that the route matches. Empty for any.
     pub methods: Vec<String>,
-    /// The ring of its servers.
+    /// Ring of the route's servers.
     pub ring: u16,
 }
 
 impl RoutePattern {
-    /// True if the route takes a request. A TLS hello has neither path nor method, so only routes
-    /// without both take one.
+    /// True if the route matches a request. A TLS hello has no path or method, so it matches only
+    /// routes without them.
     pub fn takes(&self, key: &RequestKey<'_>) -> bool {
         let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
         let hello = key.class == RequestClass::Hello;
@@ -64,7 +65,7 @@ impl RoutePattern {
         Some(RouteKey { host, path })
     }
 
-    /// The classes that it takes, if it is simple.
+    /// Returns the classes that a simple route matches.
     fn classes(&self) -> impl Iterator<Item = RequestClass> {
         RequestClass::ALL.into_iter().filter(|class| match class {
             RequestClass::Hello => self.path.is_none() && self.methods.is_empty(),
@@ -76,20 +77,20 @@ impl RoutePattern {
     }
 }
 
-/// For each [`RequestClass`], the first route of a key that takes it. All that there is to know: of
-/// two routes with one key and one class the second never wins.
+/// First matching route of a key for each [`RequestClass`]. A second route with the same key and
+/// class never matches first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// The route's number, or [`NO_ROUTE`].
+    /// Number of the route, or [`NO_ROUTE`].
     pub route: [u16; CLASSES],
-    /// Ring of each class; meaningless without a route.
+    /// Ring of each class. Undefined without a route.
     pub ring: [u16; CLASSES],
 }
 
 impl RouteEntry {
     const NONE: RouteEntry = RouteEntry { route: [NO_ROUTE; CLASSES], ring: [0; CLASSES] };
 
-    /// Routes come in their order, so that who is there stays.
+    /// Routes are added in order, so the first one stays.
     fn add(&mut self, class: RequestClass, route: u16, ring: u16) {
         let places = (self.route.get_mut(class as usize), self.ring.get_mut(class as usize));
         if let (Some(first @ &mut NO_ROUTE), Some(its_ring)) = places {
@@ -103,46 +104,44 @@ impl RouteEntry {
     }
 }
 
-/// Result of the look-up of a request.
+/// Result of the lookup of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteMatch {
-    /// To a server of this ring.
+    /// The request goes to a server of this ring.
     Ring {
-        /// The route's number, or [`NO_ROUTE`]: none takes it, and the ring is the service's own.
+        /// Number of the route. With [`NO_ROUTE`], `ring` is the service's default ring.
         route: u16,
         ring: u16,
     },
-    /// A complex route might be the first that takes it.
+    /// A complex route before the simple one might match, so user space decides.
     Punt,
 }
 
-/// A route's number and its ring.
 #[derive(Clone, Copy)]
 struct RouteRing {
     route: u16,
     ring: u16,
 }
 
-/// A service's routes, ready to be looked up.
+/// Routes of a service, compiled for lookups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteIndex {
-    /// Secret of the hash.
+    /// Secret key of the hash.
     pub key: HashKey,
-    /// The simple routes, and for each of their hosts, at [`PRESENT`], the first of all that have
-    /// it: so paths are only looked up for hosts where they can change anything.
+    /// Simple routes by key. For each host pattern, [`PRESENT`] has the first of its routes, so
+    /// paths are looked up only if their routes can come first.
     pub entries: BTreeMap<RouteKey, RouteEntry>,
-    /// The first complex route, or [`NO_ROUTE`].
+    /// Number of the first complex route, or [`NO_ROUTE`].
     pub complex_from: u16,
-    /// The ring of what no route takes.
+    /// Ring of requests without a matching route.
     pub default_ring: u16,
     complex: Vec<(u16, RoutePattern)>,
 }
 
 impl RouteIndex {
-    /// Routes in the order in which they are tried.
+    /// Compiles routes, in the order of matching.
     ///
     /// # Panics
-    ///
     /// With more than [`ROUTES_MAX`] routes, which a configuration can't have.
     pub fn compile(routes: &[RoutePattern], default_ring: u16, key: HashKey) -> RouteIndex {
         assert!(routes.len() <= ROUTES_MAX, "{} routes can't be numbered", routes.len());
@@ -172,16 +171,16 @@ impl RouteIndex {
         }
     }
 
-    /// Looks a request up as the kernel does.
+    /// Looks up a request as the kernel does.
     pub fn find(&self, key: &RequestKey<'_>) -> RouteMatch {
         let RouteRing { route, ring } = self.first(key);
-        // a complex route before it may want the request as well; NO_ROUTE is behind all of them
+        // An earlier complex route may match too. NO_ROUTE is greater than any number.
         if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
-    /// Looks a request up, complex routes included. Returns the route, if one takes the request,
-    /// and the ring. For requests normalised in user space: the host without port and final dot,
-    /// the path decoded and without dot segments.
+    /// Looks up a request among all routes. Returns the matching route, if any, and the ring. The
+    /// request must be normalised: the host without port and final dot, the path decoded and
+    /// without dot segments.
     pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
         let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);
@@ -191,7 +190,7 @@ impl RouteIndex {
         }
     }
 
-    /// The first simple route.
+    /// Returns the first matching simple route.
     fn first(&self, key: &RequestKey<'_>) -> RouteRing {
         let paths = PathKeys::new(self.key, key.path);
         let mut first = RouteRing { route: NO_ROUTE, ring: self.default_ring };
@@ -199,7 +198,7 @@ impl RouteIndex {
         let (mut hash, mut labels) = (0, 0);
         for (at, byte) in key.host.iter().enumerate().rev() {
             hash = self.key.step(hash, byte.to_ascii_lowercase());
-            // "*.example.com" wants something before the dot
+            // The pattern "*.example.com" needs a label before the dot.
             if *byte == b'.' && at > 0 && labels < HOST_LABELS_MAX {
                 labels += 1;
                 self.of_host(hash | PART, key.class, &paths, &mut first);
@@ -209,7 +208,7 @@ impl RouteIndex {
         first
     }
 
-    /// The same among the routes with one host pattern, if any of them is before `first`.
+    /// Finds the first matching route of one host pattern before `first`.
     fn of_host(&self, host: u64, class: RequestClass, paths: &PathKeys, first: &mut RouteRing) {
         let at = |path| self.entries.get(&RouteKey { host, path }).map(|entry| entry.first(class));
         if at(PRESENT).is_none_or(|best| best.route >= first.route) {
@@ -224,7 +223,7 @@ impl RouteIndex {
     }
 }
 
-/// All that a path is looked up by.
+/// Hashes of a path and of its prefixes.
 struct PathKeys {
     whole: u64,
     beginnings: [u64; PATH_DEPTH_MAX],

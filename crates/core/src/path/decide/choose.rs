@@ -1,5 +1,5 @@
-//! Choice of a server for a client's packet: by its session, by selection for a new session, or by
-//! the hash (LSMAC, section 3.1).
+//! Selects a server for a client's packet: from its session, by policy for a new session, or by the
+//! hash (LSMAC, section 3.1).
 
 use super::flow::Flow;
 use super::follow::{PacketSide, first_mark, has_ended};
@@ -9,37 +9,37 @@ use crate::path::select::{by_hash, by_previous, select};
 use crate::path::sessions::{FlowHash, FoundSession, SessionKey, State, Value};
 use crate::path::tables::{ALL_FULL, Forwarding, NO_SERVER, Ring, ServerEntry, Vip};
 
-/// The server selected for a packet.
+/// Server selected for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selected {
     /// The server's slot, [`NO_SERVER`] or [`ALL_FULL`].
     pub server: u16,
-    /// The session that the packet begins.
+    /// Session that the packet opens.
     pub opens: Opens,
-    /// The reason that the selection counts beside the verdict's: [`Reason::TableFull`],
+    /// Reason that the selection adds to the verdict's: [`Reason::TableFull`],
     /// [`Reason::NoSession`], [`Reason::SecondChance`], [`Reason::Punted`] or
     /// [`Reason::RouteMismatch`].
     pub also_counted: Option<Reason>,
-    /// The packet's session as it now is; `None` if it has none.
+    /// Value of the packet's session after this packet. `None` without a session.
     pub(super) session: Option<Value>,
 }
 
-/// The session that a packet begins.
+/// Session that a packet opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opens {
-    /// The packet has no session.
+    /// The packet opens no session.
     Nothing,
     /// A session on a server that the service's policy selects.
     Session,
     /// A session on a server that the client's request selects (`handoff`).
     Request {
-        /// The number of the route; `None` if no route matched.
+        /// Number of the route. `None` if no route matched.
         route: Option<u16>,
     },
 }
 
 impl Selected {
-    /// No server was selected.
+    /// No server.
     pub const NONE: Selected = Selected::of(NO_SERVER);
 
     pub(super) const fn of(server: u16) -> Selected {
@@ -47,13 +47,13 @@ impl Selected {
     }
 }
 
-/// True if the session decides the destination of a packet. A packet that another host passed on is
-/// for this host, although a session here may name a third host.
+/// True if the session decides the destination of a packet. A packet that another host forwarded is
+/// for this host, even if a session here names a third host.
 pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
 
-/// A client's packet, and whether its server's replies come by here.
+/// Returns the client's side. Replies pass this host if the server's forwarding is NAT.
 pub(super) fn client_side(server: Option<&ServerEntry>) -> PacketSide {
     PacketSide::Client {
         sees_answers: server.is_some_and(|server| matches!(server.forwarding, Forwarding::Nat { .. })),
@@ -78,12 +78,12 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Selects the server of a packet that has no session and begins none.
+    /// Selects the server of a packet that has no session and opens none.
     ///
-    /// The tables name it. If they name this host itself, which doesn't know the flow either, or if
-    /// another host has passed the packet on to this one, the flow may be older than the last
-    /// change of hosts: it gets a second chance at the host that the hash table named before, which
-    /// serves it.
+    /// The hash table names the server. This may be this host, which doesn't know the flow, or
+    /// another host may have forwarded the packet. Then the flow may be older than the last change
+    /// of hosts, and the packet gets a second chance. It goes to the host that the previous hash
+    /// table names, and that host serves it.
     pub(super) fn select_without_session(&self, vip: &Vip, key: SessionKey, arrival: Arrival) -> Selected {
         let counted = |server, reason| Selected { also_counted: Some(reason), ..Selected::of(server) };
         let Some(ring) = self.tables.rings.get(&vip.service) else {
@@ -106,21 +106,20 @@ impl Decide<'_, '_> {
         counted(vip.own, Reason::NoSession)
     }
 
-    /// Returns the server of a flow without a session. A director takes that of before the last
-    /// drain, so that directors agree about it whatever their operators have drained.
+    /// Returns the server of a flow without a session. A director uses the hash table without
+    /// drains, so that directors agree whatever their operators have drained.
     fn by_tables(&self, vip: &Vip, ring: &Ring, hash: FlowHash) -> u16 {
         let previous = by_previous(ring, hash);
         let goes_by_previous = vip.own == NO_SERVER && self.tables.servers.contains_key(&previous);
         if goes_by_previous { previous } else { by_hash(ring, hash) }
     }
 
-    /// True if a packet gets a new server although its session is known: the server is gone; a
-    /// client's port is used again after the old connection; or a first try meets a server that has
-    /// failed.
+    /// True if a packet selects a new server despite its session: the server is gone, a client
+    /// reuses its port after the old connection, or a first packet's server has failed.
     ///
-    /// Unless the client has plausibly closed, the port stays with the server while that takes new
-    /// sessions: else a stranger's RST and SYN would move an open connection. Packets of a
-    /// stateless service go by the hash.
+    /// Unless the client has plausibly closed, a SYN stays with the server while the server accepts
+    /// new sessions. Otherwise an attacker's RST and SYN would move an open connection. Packets of
+    /// a stateless service follow the hash.
     pub(super) fn chooses_anew(&self, flow: &Flow<'_>, value: Value) -> bool {
         let Some(server) = self.tables.servers.get(&value.server()) else {
             return true;
@@ -136,8 +135,8 @@ impl Decide<'_, '_> {
             }
     }
 
-    /// True if a session holds against a SYN that another host seems to have passed on. Anybody on
-    /// the link can write such a frame; an open connection goes on as before.
+    /// True if an open session must survive a SYN that another host seems to have forwarded. Any
+    /// host on the link can forge such a frame.
     fn stands(&self, flow: &Flow<'_>, value: Value) -> bool {
         let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
         is_open
@@ -145,7 +144,7 @@ impl Decide<'_, '_> {
             && self.tables.servers.contains_key(&value.server())
     }
 
-    /// Begins a session, in the place of `found` if there was one.
+    /// Opens a session, and replaces `found` if there is one.
     fn open_session(&self, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Selected {
         let ring_hash = flow.key.ring_hash(self.memory.ring_seed);
         let server = match flow.arrival {
@@ -163,8 +162,8 @@ impl Decide<'_, '_> {
         let state = if flow.is_udp() { State::UdpNew } else { State::New };
         let value = flow.value(server, state).with_mark(first_mark(flow));
         let selected = Selected { opens: Opens::Session, ..Selected::of(server) };
-        // A packet that goes by the hash needs no session (Distributed Packet Rewriting, section
-        // 3). Only an old session must not stand against that, so it is changed.
+        // A packet that follows the hash needs no session (Distributed Packet Rewriting, section
+        // 3). But an old session that contradicts the hash must be changed.
         if flow.vip.stateless && server != flow.vip.own && found.is_none() {
             return selected;
         }
@@ -172,7 +171,7 @@ impl Decide<'_, '_> {
             return Selected { session: Some(value), ..selected };
         };
         let server = match self.tables.rings.get(&flow.vip.service) {
-            // The entry that the flow's next packets will find as well.
+            // The server that the flow's next packets will find too.
             Some(ring) if flow.arrival == Arrival::Direct => self.by_tables(flow.vip, ring, ring_hash),
             None if flow.arrival == Arrival::Direct => NO_SERVER,
             _ => server,
@@ -180,11 +179,11 @@ impl Decide<'_, '_> {
         Selected { server, also_counted: Some(reason), ..selected }
     }
 
-    /// Writes a flow's new session, in the place of `found` if there was one.
+    /// Writes a flow's new session, and replaces `found` if there is one.
     ///
     /// # Errors
-    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile, whose choice is the
-    /// session's then; [`Reason::TableFull`] if there is no room for a new one.
+    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile: its change stands.
+    /// [`Reason::TableFull`] if there is no room for a new session.
     pub(super) fn put_session(
         &self,
         flow: &Flow<'_>,

@@ -16,21 +16,21 @@ use crate::path::sessions::FlowHash;
 use crate::path::tables::{ALL_FULL, Forwarding, ServerEntry};
 use core::net::IpAddr;
 
-/// No interface has this number.
+/// Number that no interface has.
 pub(super) const NO_INTERFACE: u32 = 0;
 
-/// The part of a packet's session that matters on the way, and how often it was passed on before.
+/// Properties of a packet's session for its delivery, and the packet's origin.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
-    /// Hash of the flow, which spreads tunnels.
+    /// Hash of the flow, which spreads tunnels over paths.
     pub(super) hash: FlowHash,
-    /// The port that stands for the client, or 0.
+    /// Source-NAT port of the client, or 0.
     pub(super) port: u16,
     pub(super) arrival: Arrival,
 }
 
 impl Decide<'_, '_> {
-    /// Sends a client's packet to the server that was selected for it.
+    /// Sends a client's packet to its selected server.
     pub(super) fn send_to_server(&mut self, flow: &Flow<'_>, selected: Selected) -> Decision {
         let at = &flow.segment.at;
         let dropped = |reason| {
@@ -56,16 +56,16 @@ impl Decide<'_, '_> {
         Decision { verdict, reason, selected }
     }
 
-    /// The port that stands for the client towards a server that knows only the director; 0 for
+    /// Returns the source-NAT port of the client for a server that sees only the director. 0 for
     /// other servers.
     ///
     /// # Errors
-    /// Why the packet can't go on: it has no session, or there is no port for one.
+    /// The reason to drop the packet: it has no session, or no port is available.
     fn hidden_port(&self, flow: &Flow<'_>, selected: &Selected, server: &ServerEntry) -> Result<u16, Reason> {
         let Forwarding::Nat { source_nat, .. } = server.forwarding else {
             return Ok(0);
         };
-        // A packet without a known session couldn't be answered either.
+        // The reply to a packet without a session would find no client.
         let session = selected.session.ok_or(selected.also_counted.unwrap_or(Reason::NoSession))?;
         let near = self.near(flow.segment.at.src, &flow.segment.at)?;
         if !source_nat {
@@ -85,8 +85,8 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Sends a packet to a server. A packet goes no further than its arrival allows, whatever
-    /// server was selected: it is served here then, and never goes in circles.
+    /// Sends a packet to a server. If the packet's origin forbids this, the packet is served here,
+    /// so packets never loop.
     pub(super) fn deliver(
         &mut self,
         at: &Layers,
@@ -104,7 +104,7 @@ impl Decide<'_, '_> {
         };
         match self.rewrite_for(at, server, context) {
             Ok(()) => {}
-            // The host that passed the packet on has no use for the error about it.
+            // The host that forwarded the packet can't use the ICMP error.
             Err((Verdict::Forward { .. }, Reason::TooBig)) if context.arrival != Arrival::Direct => {
                 return (self.too_big_by_route(at), Reason::TooBig);
             }
@@ -114,10 +114,10 @@ impl Decide<'_, '_> {
         (Verdict::Forward { ifindex: server.ifindex }, Reason::Forwarded)
     }
 
-    /// Rewrites a packet as its server's forwarding asks for, but for the MAC addresses.
+    /// Rewrites a packet by its server's forwarding, except for the MAC addresses.
     ///
     /// # Errors
-    /// The verdict on a packet that can't go on.
+    /// The verdict on a packet that can't be forwarded.
     fn rewrite_for(
         &mut self,
         at: &Layers,
@@ -134,7 +134,7 @@ impl Decide<'_, '_> {
                     return too_small;
                 }
                 rewrite::decrement_ttl(self.packet.frame_mut(), at);
-                // The new link header is without tags where they don't belong.
+                // If the frame leaves by another link, the new link header has no tags.
                 let mark = mark.map(|passed| (passed, self.memory.marker.get()));
                 let tunnel = Tunnel { encapsulation, from, to, mark };
                 return match encapsulate(self.packet, at, tunnel, context.hash, server.ifindex) {
@@ -158,21 +158,20 @@ impl Decide<'_, '_> {
         Ok(())
     }
 
-    /// Sends the error that a client's packet has become to the client, where the host's routes
-    /// say.
+    /// Routes the ICMP error that was made of a client's packet to the client.
     fn too_big_by_route(&mut self, at: &Layers) -> Verdict {
         let hop = match super::is_link_local(at.src) {
             true => FibResult::HostStack,
             false => self.memory.routes.hop(self.packet.ingress, at.dst, at.src),
         };
-        // The host's own stack doesn't forward packets from its own address.
+        // The host's own stack doesn't forward packets that have its own source address.
         let FibResult::Neighbour { ifindex, src, dst, .. } = hop else { return Verdict::Drop };
         self.untag(at, ifindex);
         self.packet.readdress(src, dst);
         Verdict::Forward { ifindex }
     }
 
-    /// Takes the tags off a frame that leaves the LAN they belong to.
+    /// Removes VLAN tags from a frame that leaves the link they belong to.
     pub(super) fn untag(&mut self, at: &Layers, ifindex: u32) {
         let link_len = link_len(self.packet, at, ifindex);
         if link_len != at.l3 {
@@ -181,13 +180,13 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Checks that a packet may go on over a path that takes `most` bytes. A packet without "don't
-    /// fragment" is answered too: nothing here cuts packets, and a sender that learns how long they
-    /// may be cuts the next ones itself.
+    /// Checks that a packet fits a path with an MTU of `most` bytes. A packet without "don't
+    /// fragment" gets an ICMP error too: the data plane doesn't fragment packets, and a sender that
+    /// learns the MTU sends smaller packets.
     ///
     /// # Errors
-    /// The verdict on a packet that may not. One that is too long has become the ICMP error in the
-    /// name of `from`.
+    /// The verdict on a packet that doesn't fit or whose time to live expires. A packet that is too
+    /// long has been replaced by the ICMP error from `from`.
     pub(super) fn fits(&mut self, at: &Layers, most: usize, from: IpAddr) -> Result<(), (Verdict, Reason)> {
         if rewrite::ttl(self.packet.frame(), at) <= 1 {
             return Err((Verdict::Drop, Reason::TtlExpired));
@@ -203,7 +202,7 @@ impl Decide<'_, '_> {
     }
 }
 
-/// The longest of the packets that the frame is or will be cut into.
+/// Returns the length of the longest packet that the frame is or will be segmented into.
 fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
     let Some(payload_len) = packet.segment_len else {
         return at.len;

@@ -1,5 +1,5 @@
-//! ICMP errors go to the sender of the packet that they are about (RFC 792; RFC 4443; RFC 5508,
-//! section 4.2).
+//! ICMP errors follow the flow of the packet that they quote, back to its sender (RFC 792; RFC
+//! 4443; RFC 5508, section 4.2).
 
 use super::choose::{Selected, session_applies};
 use super::deliver::DeliveryContext;
@@ -33,14 +33,14 @@ impl Decide<'_, '_> {
         let session = self.memory.sessions.find(key, hash, self.now).map(|session| session.value);
         let selected = match session.filter(|session| session_applies(arrival, vip, *session)) {
             Some(session) => Selected::of(session.server()),
-            // Only the host with the session of a connection that was handed over knows its server;
-            // a host that passed the error on does.
+            // After a handoff, only the host with the session knows the server. A host that
+            // forwarded this error knows it.
             None if vip.handoff.is_some() && arrival == Arrival::Direct => {
                 return Decision::drop(Reason::IcmpUnknown);
             }
             None if vip.handoff.is_some() => Selected::of(vip.own),
-            // Another director or host may have the session, as routers hash an error by its own
-            // sender: it goes where the flow's packets go.
+            // Another director or host may have the session, since routers hash an error by its own
+            // source. The error follows the flow's packets.
             None => self.select_without_session(vip, key, arrival),
         };
         let Some(server) = self.tables.servers.get(&selected.server) else {
@@ -58,7 +58,7 @@ impl Decide<'_, '_> {
         Decision { selected, ..Decision::of(verdict, reason) }
     }
 
-    /// Sends an error to a server whose own address is another one than the service's.
+    /// Sends an error to a server with NAT forwarding.
     fn error_by_nat(
         &mut self,
         error: &IcmpError,
@@ -81,8 +81,8 @@ impl Decide<'_, '_> {
             return Some(Decision::of(verdict, reason));
         }
         rewrite::decrement_ttl(self.packet.frame_mut(), &error.at);
-        // A server that knows only the director gets the error from the director: it would drop
-        // what a router says in its own name, were that router on the way to the server too.
+        // A server that sees only the director must get the error from the director. It would drop
+        // an error from a router that is also on its path to the server.
         let outer =
             Translation { src: source_nat.then_some(own), dst: Some(to.ip()), ..Translation::default() };
         let quoted = Translation {
@@ -97,8 +97,8 @@ impl Decide<'_, '_> {
         Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
     }
 
-    /// Sends an error about a client's packet, by the server or by a router on the way to it, to
-    /// the client.
+    /// Sends an error about a client's packet, from the server or from a router before it, to the
+    /// client.
     fn error_to_client(&mut self, error: &IcmpError) -> Decision {
         let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
         let from = SocketAddr::new(error.quoted.src, error.src_port);
@@ -106,8 +106,8 @@ impl Decide<'_, '_> {
             return Decision::pass(Reason::NotService);
         };
         let ReplyPath { service, client, .. } = reply.path;
-        // The servers' network is its operator's own: the client gets the error from the service,
-        // whoever there sent it (RFC 5508, section 4.2).
+        // The addresses of the servers' network are private: the client gets the error from the
+        // service's address, whichever host sent it (RFC 5508, section 4.2).
         let outer = Translation { src: Some(service), dst: Some(client), ..Translation::default() };
         let quoted = Translation {
             src: reply.port.map(|_| client),

@@ -1,12 +1,12 @@
-//! The fast path, which most packets take: whole, untagged IPv4 packets of sessions that are at
-//! work and stay as they are, and those that are for no service.
+//! Fast path for most packets: whole, untagged IPv4 packets that leave their session in steady
+//! state unchanged, and packets for no service.
 //!
-//! It is the slow path with everything left out that such packets don't need, so it may never
-//! decide otherwise, and whatever it is in doubt about takes the slow path from its beginning:
-//! nothing is changed or counted before it is known that this one will do. Addresses that no packet
-//! is rightly from aren't looked at, since nothing with such a one ever began a session. In C an
-//! answer goes this way only while its session stays as it is and where the kernel's routes were
-//! asked a moment ago; here nothing is gained by that.
+//! The fast path is the slow path without the steps that such packets don't need, so it never
+//! decides otherwise. Doubtful packets take the slow path from its beginning. The fast path changes
+//! and counts nothing until the decision is certain. It skips the check for martian source
+//! addresses, since no packet with such a source ever opens a session. In C, a reply takes the fast
+//! path only while its session is not rewritten and the route in the kernel was looked up a moment
+//! ago. Here that would gain nothing.
 
 use core::net::Ipv4Addr;
 
@@ -26,21 +26,21 @@ use crate::path::tables::RehandoffMode;
 
 /// Bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// The bytes wanted of a frame: the headers of TCP, also of UDP, whose frames are seldom shorter.
+/// Bytes required of a frame: the headers of TCP. UDP frames are seldom shorter.
 const HEADERS_LEN: usize = ETHERNET_LEN + IPV4_LEN + TCP_LEN;
-/// "More fragments", and where a fragment belongs.
+/// The flag "more fragments" and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
-/// Control bits of segments that a session may change with.
+/// Control bits of segments that may change their session's state.
 const SELDOM: u8 = TCP_SYN | TCP_FIN | TCP_RST | TCP_URG;
 
 impl Decide<'_, '_> {
-    /// Decides a packet that can take the fast path.
+    /// Decides a packet that can take the fast path. `None` for all others.
     pub(super) fn fast_path(&mut self) -> Option<Decision> {
         let tables = self.tables;
         let (segment, has_data) = self.read_whole()?;
         let Some(vip) = tables.vips.get(&segment.vip_key()) else {
-            // A packet from an address that it can't be from is dropped where its destination is a
-            // service's.
+            // The slow path drops a packet with a martian source if its destination is a service's
+            // address.
             return match is_martian(segment.at.src, segment.at.dst) {
                 true => None,
                 false if tables.endpoints.is_empty() => Some(Decision::pass(Reason::NotService)),
@@ -53,13 +53,13 @@ impl Decide<'_, '_> {
         }
         let value = self.memory.sessions.find(flow.key, flow.hash, flow.now)?.value;
         let server = tables.servers.get(&value.server())?;
-        // A datagram may find another server than one that is down.
+        // A UDP packet may select another server than one that is down.
         if self.chooses_anew(&flow, value) {
             return None;
         }
         let value = unwritten(&flow, client_side(Some(server)), value)?;
         if let Some(handoff) = vip.handoff {
-            // Later requests may be other servers'.
+            // Later requests may belong to another server.
             let is_read = handoff.later != RehandoffMode::Stay && has_data;
             if is_read || value.mark() & DOUBTED != 0 || server.is_down() {
                 return None;
@@ -69,7 +69,7 @@ impl Decide<'_, '_> {
         Some(self.send_to_server(&flow, selected))
     }
 
-    /// Reads a packet without a fault, and whether a TCP segment has payload.
+    /// Reads a well-formed packet. True if it is a TCP segment with payload.
     fn read_whole(&self) -> Option<(Segment, bool)> {
         let frame = self.packet.frame();
         let head: &[u8; HEADERS_LEN] = frame.first_chunk()?;
@@ -87,7 +87,7 @@ impl Decide<'_, '_> {
         let (is_tcp, body_len) = (protocol == Protocol::Tcp, len.checked_sub(IPV4_LEN)?);
         let (least, header_len, all) = match is_tcp {
             true => (TCP_LEN, usize::from(head[46] >> 4) * 4, body_len),
-            // The length field of UDP counts the payload.
+            // The length field of UDP includes the payload.
             false => (UDP_LEN, usize::from(half(38)), body_len),
         };
         if header_len < least || header_len > all {
@@ -111,7 +111,8 @@ impl Decide<'_, '_> {
     }
 }
 
-/// The value of a session at work after this packet, if it needn't be written.
+/// Returns the session's value after this packet if the session is in steady state and the value
+/// needn't be stored.
 fn unwritten(flow: &Flow<'_>, side: PacketSide, old: Value) -> Option<Value> {
     let new = next_value(flow, side, old).unwrap_or(old);
     let stays = old.state() == State::at_work(flow.segment.protocol) && !flow.is_stale(old, new);

@@ -1,4 +1,4 @@
-//! A packet of a session, and whether its session's new value is worth a write.
+//! A packet of a session, and the check whether the session's new value must be stored.
 
 use super::Decide;
 use crate::net::Protocol;
@@ -8,14 +8,14 @@ use crate::path::parse::Segment;
 use crate::path::sessions::{FlowHash, SessionKey, State, Value};
 use crate::path::tables::Vip;
 
-/// Greatest distance of a sequence number from the expected one, in units of `near_mark`: 64 KB. No
-/// more is in flight before the first acknowledgment, or behind the last byte.
+/// Maximum distance of a sequence number from the expected one, in units of `near_mark`: 64 KB. No
+/// more is in flight before the first acknowledgment, or after the last byte.
 pub(super) const NEAR: u16 = 64;
-/// Of the mark of a session that is half-closed: the end is plausible.
+/// Bit in the mark of a half-closed session: its FIN or RST is plausible.
 pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
 pub(super) const NEAR_MASK: u16 = PLAUSIBLE - 1;
 
-/// A packet of a session, on its way to the server or back.
+/// A packet of a session, from the client or from the server.
 pub(super) struct Flow<'a> {
     pub(super) vip: &'a Vip,
     pub(super) segment: &'a Segment,
@@ -26,7 +26,7 @@ pub(super) struct Flow<'a> {
 }
 
 impl Decide<'_, '_> {
-    /// The flow of a client's packet.
+    /// Returns the flow of a client's packet.
     pub(super) fn client_flow<'f>(&self, segment: &'f Segment, vip: &'f Vip) -> Flow<'f> {
         let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
         self.flow(key, segment, vip)
@@ -43,12 +43,12 @@ impl Flow<'_> {
         self.segment.protocol == Protocol::Udp
     }
 
-    /// True if the session's mark is that of the connection's cookie, which packets don't change.
+    /// True if the session's mark is its connection's cookie, which packets don't change.
     pub(super) fn keeps_mark(&self) -> bool {
         self.vip.handoff.is_some()
     }
 
-    /// True if this packet may begin a session: any UDP packet, or a TCP SYN without ACK.
+    /// True if this packet may open a session: any UDP packet, or a TCP SYN without ACK.
     pub(super) fn opens(&self) -> bool {
         self.is_udp() || self.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
     }
@@ -57,7 +57,7 @@ impl Flow<'_> {
         Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
     }
 
-    /// True if a session's new value must replace the old one.
+    /// True if a session's new value must be stored.
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
         let step = new.state().step(&self.vip.idle) as i32;

@@ -1,26 +1,26 @@
-//! State of a session by the packets of its flow, from both sides.
+//! Updates the state of a session by its packets, from both sides.
 //!
-//! A TCP session is *embryonic* until its client has answered. Where the server's SYN-ACK passes
-//! this host, the client must acknowledge the server's initial sequence number, of which the mark
-//! keeps 12 bits: only a host that has seen the number knows it. Elsewhere a second segment has to
-//! follow the client's own initial sequence number closely; a blind sender of both can do that, and
-//! the shares of services bound the gain. A UDP flow is embryonic until its client sends again two
-//! seconds or more after its first packet, and after a reply where replies pass this host: a
-//! question and its answer, or a stranger's two packets in a row, are no more than that.
+//! A TCP session is *embryonic* until its client has answered. If the server's SYN-ACK passes this
+//! host, the client must acknowledge the server's initial sequence number, of which the mark keeps
+//! 12 bits. Only a client that received the SYN-ACK knows the number. If the SYN-ACK doesn't pass
+//! this host, a second segment must follow closely on the client's own initial sequence number. A
+//! blind attacker can send both, and the shares of services bound the damage. A UDP flow is
+//! embryonic until its client sends again two seconds or more after its first packet, and after a
+//! reply if replies pass this host. So a query with its reply, or two forged packets in a row, stay
+//! embryonic.
 //!
-//! Windows aren't tracked, so a FIN or RST may be forged. One in the client's name makes a session
-//! half-closed, which ends nothing: the session lives on (RFC 9293, section 3.6), and a segment
-//! that doesn't belong before that end shows that the client knows nothing of the end, and revives
-//! the session. An end close to the last noted sequence number of the client is *plausible*; a
-//! blind forgery is plausible once in sixteen times. Any other end takes none of the session's time
-//! away, and only behind a plausible end may the port begin a new connection to another server.
-//! Where both sides are seen, FINs of both end a connection. So does an RST of the server, which
-//! answers for itself, and behind the server's FIN a plausible RST of the client.
+//! Windows aren't tracked, so a FIN or RST may be forged. A client's FIN or RST makes a session
+//! half-closed, which doesn't end the session (RFC 9293, section 3.6). A segment whose sequence
+//! number doesn't fit this FIN or RST shows that the client did not send the FIN or RST, and
+//! reopens the session. A FIN or RST close to the client's last stored sequence number is
+//! *plausible*. One in sixteen blind forgeries is plausible. An implausible one doesn't shorten the
+//! session's lifetime. Only after a plausible one may the port open a new connection to another
+//! server. If both directions pass this host, FINs of both sides end a connection. So does an RST
+//! of the server, and a plausible RST of the client after the server's FIN.
 //!
-//! Where both sides are seen, only the client's answer makes an embryonic session more than
-//! embryonic; no end does. Linux resets a half-open connection that gets another SYN within its
-//! window; if that closed a session, strangers' SYNs would hold places and ports for as long as
-//! clients that were served.
+//! If both directions pass this host, only the client's answer ends the embryonic state. FIN and
+//! RST don't. Linux resets a half-open connection when another SYN in its window arrives. If this
+//! closed a session, forged SYNs would hold slots and ports for as long as real clients.
 
 use super::Decide;
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
@@ -28,43 +28,42 @@ use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
 
-/// Least age of a UDP flow when its client sends again, in units of [`time_mark`], the first of
+/// Minimum age of a UDP flow when its client sends again, in units of [`time_mark`], the first of
 /// which may be partial: two seconds, as conntrack's streams.
 const LASTING: u16 = 16;
 const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
 
-/// A sequence number to the kilobyte, in eleven bits.
+/// Returns a sequence number in kilobytes, modulo eleven bits.
 const fn near_mark(sequence: u32) -> u16 {
     (sequence >> 10) as u16 & NEAR_MASK
 }
 
-/// A sequence number's lower bits.
+/// Returns the lower twelve bits of a sequence number.
 const fn exact_mark(sequence: u32) -> u16 {
     sequence as u16 & MARK_MASK
 }
 
-/// A tick in units of 134 ms, of the last nine minutes.
+/// Returns a tick in units of 134 ms, modulo nine minutes.
 const fn time_mark(now: u32) -> u16 {
     (now >> 7) as u16 & MARK_MASK
 }
 
-/// The sender of a packet, and the flow's further state.
+/// Sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketSide {
-    /// The client; whether answers come by here too.
     Client {
-        /// Else they go straight to the client.
+        /// True if replies pass this host. False if they go straight to the client.
         sees_answers: bool,
     },
     Server,
 }
 
-/// The mark of a session that this packet begins.
+/// Returns the mark of a session that this packet opens.
 pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
     if flow.is_udp() { time_mark(flow.now) } else { near_mark(flow.segment.sequence) }
 }
 
-/// True if a session is over, as far as can be told: the client's port may be used again.
+/// True if a session has ended, as far as this host can see: the client may reuse its port.
 pub(super) fn has_ended(value: Value) -> bool {
     match value.state() {
         State::Closing => true,
@@ -74,12 +73,12 @@ pub(super) fn has_ended(value: Value) -> bool {
 }
 
 impl Decide<'_, '_> {
-    /// True if a server's packet belongs to a session with the same endpoints. A SYN-ACK does if
-    /// the session waits for one, or if it acknowledges what the client sent last: the client's ACK
-    /// may be lost behind the director, or delayed by the server (`TCP_DEFER_ACCEPT`). Any other
-    /// SYN-ACK answers a SYN that the client sent to the server itself, and ends a session that was
-    /// about to end: the server has given these endpoints to another connection (RFC 9293, section
-    /// 3.6.1).
+    /// True if a server's packet belongs to a session with the same endpoints. A SYN-ACK belongs to
+    /// a session that waits for one. A SYN-ACK that acknowledges the client's last segment also
+    /// belongs: the client's ACK may be lost behind the director, or ignored by the server
+    /// (`TCP_DEFER_ACCEPT`). Any other SYN-ACK answers a SYN that the client sent to the server
+    /// directly. Such a SYN-ACK closes an ending session: the server has reused these endpoints for
+    /// another connection (RFC 9293, section 3.6.1).
     pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
         const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
         let value = session.value;
@@ -96,7 +95,7 @@ impl Decide<'_, '_> {
         takes
     }
 
-    /// Keeps a session alive and moves its state on. Returns its new value.
+    /// Extends a session's lifetime and updates its state. Returns its new value.
     pub(super) fn follow(&self, flow: &Flow<'_>, side: PacketSide, session: FoundSession<'_>) -> Value {
         let Some(value) = next_value(flow, side, session.value) else { return session.value };
         if flow.is_stale(session.value, value) {
@@ -106,16 +105,16 @@ impl Decide<'_, '_> {
     }
 }
 
-/// The change of a session by a packet.
+/// Change of a session by a packet.
 #[derive(Clone, Copy)]
 struct SessionUpdate {
     state: State,
     mark: u16,
-    /// True if the session lives at least as long as before.
+    /// True if the expiry must not move closer.
     lasts: bool,
 }
 
-/// The session's value after this packet; `None` where the packet changes nothing.
+/// Returns the session's value after this packet. `None` if the packet changes nothing.
 pub(super) fn next_value(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
     let update = match side {
         PacketSide::Client { sees_answers } => update_by_client(flow, was, sees_answers),
@@ -126,7 +125,7 @@ pub(super) fn next_value(flow: &Flow<'_>, side: PacketSide, was: Value) -> Optio
     Some(if update.lasts && gained < 0 { next.moved_to(update.state, was.expires()) } else { next })
 }
 
-/// The change by a client's packet; `None` where it changes nothing.
+/// Returns the change by a client's packet. `None` if there is none.
 fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionUpdate> {
     let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
@@ -146,15 +145,15 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
             false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
         State::Established if has(TCP_FIN | TCP_RST) => ended(is_near),
-        // A stranger's numbers here must not make his end plausible.
+        // An attacker's sequence number must not make the attacker's FIN or RST plausible later.
         State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
         State::HalfClosed if is_near => Some(SessionUpdate { state, mark, lasts: true }),
-        // A segment that was late, or was sent again although it had come.
+        // The segment was late or retransmitted.
         State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.segment.sequence, mark) => {
             Some(SessionUpdate { state, mark, lasts: true })
         }
-        // The plausible one stands.
+        // The earlier, plausible FIN or RST stands.
         State::HalfClosed if has(TCP_FIN | TCP_RST) && mark & PLAUSIBLE != 0 => None,
         State::HalfClosed if has(TCP_FIN | TCP_RST) => ended(false),
         State::HalfClosed => Some(SessionUpdate { state: State::Established, mark: near, lasts: true }),
@@ -170,7 +169,7 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
     }
 }
 
-/// The change by a server's packet; `None` where it changes nothing.
+/// Returns the change by a server's packet. `None` if there is none.
 fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
@@ -178,8 +177,7 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     match state {
         State::UdpNew => to(State::UdpAnswered),
         State::Closing => to(state),
-        // An RST to who has not answered ends nothing that was assured, so its place and port stay
-        // anybody's.
+        // An RST doesn't end an embryonic session, so the slot and port stay first to be evicted.
         State::New | State::Answered => match flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
             true => Some(SessionUpdate {
                 state: State::Answered,
@@ -196,12 +194,12 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     }
 }
 
-/// True if a client's segment is what follows its SYN.
+/// True if a client's segment answers the server's SYN-ACK.
 fn answers_syn_ack(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
     let is_answer = flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
     is_answer
         && match was.state() {
-            // The cookie was checked already.
+            // The cookie was already checked.
             _ if flow.keeps_mark() => true,
             State::Answered => exact_mark(flow.segment.acknowledgment.wrapping_sub(1)) == was.mark(),
             _ => !sees_answers && fits_mark(flow.segment.sequence, was.mark()),
@@ -213,7 +211,7 @@ fn fits_mark(sequence: u32, mark: u16) -> bool {
     near_mark(sequence).wrapping_sub(mark).wrapping_add(NEAR) & NEAR_MASK <= 2 * NEAR
 }
 
-/// True if a sequence number is before the marked one, as far as a mark tells.
+/// True if a sequence number is before the marked one, as far as the mark shows.
 fn is_behind(sequence: u32, mark: u16) -> bool {
     mark.wrapping_sub(near_mark(sequence)) & NEAR_MASK <= NEAR_MASK / 2
 }

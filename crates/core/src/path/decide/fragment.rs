@@ -1,4 +1,4 @@
-//! Fragments go where the first one went (RFC 791, section 3.2; RFC 8200, section 4.5).
+//! Later fragments follow the first one (RFC 791, section 3.2; RFC 8200, section 4.5).
 
 use super::choose::Selected;
 use super::deliver::DeliveryContext;
@@ -33,7 +33,8 @@ impl Decide<'_, '_> {
             return Decision::drop(Reason::NoServer);
         };
         if !track.answer {
-            // The ports are with the first fragment; of a tunnel's paths any will do.
+            // Only the first fragment has ports, so the hash is unknown. Any path of a tunnel will
+            // do.
             let context = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: self.arrival(vip) };
             let (verdict, reason) = self.deliver(at, server, &context);
             return Decision { selected: Selected::of(track.server), ..Decision::of(verdict, reason) };
@@ -54,12 +55,12 @@ impl Decide<'_, '_> {
         self.send_reply(at, &path, |packet| rewrite::translate(packet, at, &ends))
     }
 
-    /// Records where a packet went, if it is a first fragment. `port` is the one that stands for
-    /// the client, or 0; `answer` is true for a server's packet.
+    /// Records the destination of a first fragment. `port` is the source-NAT port of the client, or
+    /// zero. `answer` is true for a server's packet.
     ///
     /// # Errors
-    /// Another first fragment of the same packet went elsewhere or has another length: one would be
-    /// written over the other.
+    /// [`Reason::FragmentOverlap`] if another first fragment of the same packet has another
+    /// destination or length: reassembly would overwrite one with the other.
     pub(super) fn note_track(
         &self,
         flow: &Flow<'_>,
@@ -82,11 +83,11 @@ impl Decide<'_, '_> {
         Ok(())
     }
 
-    /// Returns the record of the first fragment, while it lives.
+    /// Returns the record of the first fragment, unless it has expired.
     fn find_track(&self, key: &FragmentKey) -> Option<Track> {
         let track = self.memory.fragments.find(key)?;
-        // Ticks wrap after 52 days, so an entry that was never cleared seems to live again for five
-        // seconds. It costs one packet, as networks lose them.
+        // Ticks wrap after 52 days, so an old record seems valid again for five seconds. At worst
+        // this costs one packet.
         let left = track.expires.wrapping_sub(self.now).wrapping_sub(1);
         (left < ticks(LIFETIME_MS)).then_some(track)
     }

@@ -1,5 +1,5 @@
-//! Connections that are accepted here, with a cookie and no memory, and given to a server once the
-//! client's request is known: the first segment with data goes on unchanged, and the server makes a
+//! Accepts connections with a SYN cookie and without memory, and hands each to a server once its
+//! request is known. The first segment with data is forwarded unchanged, and the server makes a
 //! socket of it (LCCP, section 3.1; here without a message to the server).
 
 use super::choose::{Opens, Selected};
@@ -18,12 +18,11 @@ use crate::path::select::select;
 use crate::path::sessions::{FoundSession, State};
 use crate::path::tables::{ALL_FULL, Handoff, NO_SERVER, RehandoffMode, ServerEntry, Tables};
 
-/// A client's packet, whose server answers it without this host.
+/// A client's packet, whose replies don't pass this host.
 const UNANSWERED: PacketSide = PacketSide::Client { sees_answers: false };
 
-/// Ends the connection of a client's segment that was held because of [`Reason::Rehandoff`], where
-/// it can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
-/// client's reset.
+/// Ends the connection of a held segment ([`Reason::Rehandoff`]) that can't be moved, as
+/// [`RehandoffMode::Close`] does. The packet becomes the client's reset.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |decide, flow, found| match found {
         Some(session) => decide.close_session(flow, session),
@@ -31,8 +30,7 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
     })
 }
 
-/// Has a client's segment that was held because of [`Reason::Rehandoff`] go on to the server that
-/// its connection has.
+/// Forwards a held segment ([`Reason::Rehandoff`]) to its connection's present server.
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |decide, flow, found| match found {
         Some(session) => decide.keep_server(flow, session),
@@ -40,7 +38,7 @@ pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: 
     })
 }
 
-/// Decides a client's segment that was held once more. The farm may have changed meanwhile.
+/// Decides a held segment again. The tables may have changed meanwhile.
 fn look_again(
     tables: &Tables,
     memory: &Memory<'_>,
@@ -66,18 +64,18 @@ enum HandshakeProof {
     Missing,
     /// First segment after the cookie with this mark.
     First(u16),
-    /// Keep-alive probe in the place of the first segment, of a connection with these options.
+    /// Keep-alive probe of a client that has sent no data. The connection has these options.
     Probe(SynOptions),
-    /// Not checked: too many segments like it were guesses.
+    /// Not checked: the VIP's budget of wrong cookies is used up.
     Unchecked,
 }
 
 impl Decide<'_, '_> {
-    /// Decides a TCP packet for a service whose connections are handed over.
+    /// Decides a TCP packet for a service with handoff.
     pub(super) fn hand_off(&mut self, flow: &Flow<'_>, handoff: &Handoff) -> Decision {
         let segment = flow.segment;
-        // Some readers take urgent data out of the stream, and others don't (RFC 6093, section
-        // 3.4): of one request that makes two.
+        // Some readers take urgent data out of the stream, others don't (RFC 6093, section 3.4):
+        // they would see two different requests.
         if segment.flags & TCP_URG != 0 {
             return Decision::drop(Reason::BadFlags);
         }
@@ -87,16 +85,16 @@ impl Decide<'_, '_> {
         }
         if flow.opens() {
             if let Some(session) = found {
-                // The segment may be forged while the connection is alive: the connection goes on
-                // until another cookie comes back.
+                // The SYN may be forged while the connection is alive. The connection stays until
+                // another cookie is returned.
                 let doubted = session.value.mark() | DOUBTED;
                 self.memory.sessions.change(session, session.value.with_mark(doubted));
             }
             return self.answer_syn(segment, handoff, found.map(|session| session.value.mark()));
         }
         let alive = found.filter(|session| self.tables.servers.contains_key(&session.value.server()));
-        // A first segment that comes again is still the connection's, whose server has it: where no
-        // SYN came meanwhile, or it has that one's cookie.
+        // A retransmitted first segment belongs to the existing connection if no SYN came
+        // meanwhile, or if it returns that connection's cookie.
         let at_work = alive.is_some_and(|session| !session.value.state().is_ending());
         let names = mark_of(segment.acknowledgment.wrapping_sub(1));
         let proof = match alive.map(|session| session.value.mark()) {
@@ -106,7 +104,8 @@ impl Decide<'_, '_> {
         match proof {
             HandshakeProof::First(mark) => return self.begin(flow, found, mark),
             HandshakeProof::Probe(terms) => return self.acknowledge(segment, terms),
-            // A side that has begun to end a connection sends no more on it: this is for another.
+            // A side that has begun to close sends no more data, so the segment belongs to another
+            // connection.
             HandshakeProof::Unchecked if !at_work => {
                 return self.unmatched_segment(flow, Reason::CookieUnchecked);
             }
@@ -115,19 +114,19 @@ impl Decide<'_, '_> {
         let Some(session) = alive else {
             return self.unmatched_segment(flow, Reason::CookieBad);
         };
-        // The segment is for the server that the connection will have: the task that moves it
-        // decides the segment again.
+        // The connection is moving. The task that moves it decides the segment again once it has a
+        // server.
         if self.tables.servers.get(&session.value.server()).is_some_and(ServerEntry::is_down) {
             return self.hold(Reason::RehandoffBuffered, Reason::RehandoffBuffered);
         }
         self.later_segment(flow, handoff, session)
     }
 
-    /// Decides a segment of a connection that has a server. The connection of a client that
-    /// requests something else than its server has moves, or it ends.
+    /// Decides a segment of a connection with a server. If the client requests something that
+    /// another server has, the connection moves or ends.
     fn later_segment(&mut self, flow: &Flow<'_>, handoff: &Handoff, session: FoundSession<'_>) -> Decision {
-        // The segment with the first request is sent once more as such, when the connection moves
-        // or by the client.
+        // The first request's segment may be retransmitted, by the client or when the connection
+        // moves. Its server is decided.
         let is_elsewhere = handoff.later != RehandoffMode::Stay
             && !self.answers(flow, session.value.server())
             && self.answered_mark(flow.segment, REPLAYED).is_none();
@@ -138,16 +137,16 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Sends a segment to the server that the connection has.
+    /// Sends a segment to its connection's server.
     fn keep_server(&mut self, flow: &Flow<'_>, session: FoundSession<'_>) -> Decision {
         let value = self.follow(flow, UNANSWERED, session);
         let selected = Selected { session: Some(value), ..Selected::of(session.value.server()) };
         self.send_to_server(flow, selected)
     }
 
-    /// True if the server serves a request in a segment of its connection. A segment without a
-    /// request line continues a request, or can't be read by anyone; of a request that can't be
-    /// read here nothing is known.
+    /// True if the server answers the request in a segment of its connection. A segment without a
+    /// request line continues a request or is unreadable. A request that can't be parsed here may
+    /// belong to any server.
     fn answers(&self, flow: &Flow<'_>, server: u16) -> bool {
         let answers_all = self.tables.pools.get(&server) == Some(&u64::MAX);
         let at = &flow.segment.at;
@@ -162,7 +161,7 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// The ring whose servers answer a request, by the service's routes.
+    /// Returns the ring whose servers answer a request, by the service's routes.
     fn find_ring(&self, flow: &Flow<'_>, request: &[u8]) -> RouteMatch {
         match (read(request), self.tables.routes.get(&flow.vip.service)) {
             (ContentParse::Request(key), Some(routes)) => routes.find(&key),
@@ -170,14 +169,14 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Gives a later request to the task that moves its connection, and has the segments behind it
-    /// held.
+    /// Hands a later request to the task that moves its connection, and holds the segments behind
+    /// it.
     fn hold_request(&self, flow: &Flow<'_>, session: FoundSession<'_>, held: u16) -> Decision {
         let decision = self.hold(Reason::Rehandoff, Reason::Rehandoff);
         if decision.verdict != Verdict::Hold {
             return decision;
         }
-        // Only one of several CPUs does so.
+        // Only one of several CPUs may do so.
         let value = flow.value(held, State::Established).with_mark(session.value.mark());
         match held == NO_SERVER || self.memory.sessions.change(session, value) {
             true => Decision { selected: Selected::of(session.value.server()), ..decision },
@@ -185,9 +184,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Ends a connection whose client requests something else than its server has. The client tries
-    /// again by another connection, as it must wherever one that was kept open ends (RFC 9112,
-    /// section 9.3.1). The server finds out by itself.
+    /// Ends a connection whose client requests something that its server doesn't have. The client
+    /// retries on a new connection, as after any end of a persistent connection (RFC 9112, section
+    /// 9.3.1). The server learns of the end by its own means.
     fn close_session(&mut self, flow: &Flow<'_>, session: FoundSession<'_>) -> Decision {
         let server = session.value.server();
         let value = flow.value(server, State::Closing).with_mark(session.value.mark());
@@ -196,14 +195,15 @@ impl Decide<'_, '_> {
         Decision { selected, ..self.reset(flow.segment) }
     }
 
-    /// Decides a segment that another host has passed on: the host that accepted the connection has
-    /// selected this one. A first segment begins a session, so that this host knows the connection
-    /// as its own: for its load, and where its packets come straight to it.
+    /// Decides a segment that another host forwarded: the host that accepted the connection has
+    /// selected this one. A first segment opens a session here. So the connection counts as load of
+    /// this host, and its packets may come here directly.
     fn accept_forwarded(&mut self, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Decision {
         let own = flow.vip.own;
         let mut selected = Selected::of(own);
         let known = found.filter(|session| session.value.server() == own);
-        // A closing segment may be of an old connection of the same port: no SYN would tell.
+        // A segment for a closing session may open a new connection of the same port. No SYN would
+        // show that.
         let is_open = known.is_some_and(|session| !session.value.state().is_ending());
         let first = match is_open || TcpHeader::payload(self.packet.frame(), &flow.segment.at).is_empty() {
             true => None,
@@ -228,7 +228,8 @@ impl Decide<'_, '_> {
         let terms = SynOptions::offered(segment.at.dst.is_ipv6(), &header.options);
         let keys = self.memory.cookies.at(self.now);
         let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
-        // A connection is told from the one before between the same ends by its cookie's mark.
+        // The cookie's mark must differ from that of the previous connection with the same
+        // endpoints.
         let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !DOUBTED == mark_of(made.number));
         let made = make(terms);
         let Some(cookie) = (if made.is_some_and(is_alike) { make(terms.shorter()) } else { made }) else {
@@ -239,16 +240,16 @@ impl Decide<'_, '_> {
         self.frame_back(Reason::CookieSent)
     }
 
-    /// Checks whether a segment that belongs to no session, or maybe to another than the one that
-    /// is known, is the first after a cookie. A segment without data would gain nothing by it, so
-    /// it is no guess.
+    /// Checks whether a segment is the first after a cookie. The segment has no session, or may not
+    /// belong to the known one. A segment without data can't open a connection, so it doesn't count
+    /// as a guess.
     fn prove(&self, flow: &Flow<'_>, at_work: bool) -> HandshakeProof {
         let segment = flow.segment;
         let Some(header) = self.header_of_answer(segment) else { return HandshakeProof::Missing };
         let (guesses, vip) = (self.memory.guesses, flow.vip.id);
         let payload_len = TcpHeader::payload(self.packet.frame(), &segment.at).len();
         let has_payload = payload_len > 0;
-        // A keep-alive probe begins no connection, whatever it has guessed.
+        // A keep-alive probe opens no connection, even with a guessed cookie.
         if payload_len == 1
             && let Some(terms) = self.probed(segment, &header)
         {
@@ -276,13 +277,13 @@ impl Decide<'_, '_> {
         HandshakeProof::Missing
     }
 
-    /// The mark of the cookie, if a segment is the first after it. It may come `late` ticks later
-    /// than a first segment does.
+    /// Returns the mark of the cookie if a segment is the first after it. The echoed timestamp must
+    /// be less than `late` behind the cookie's.
     fn answered_mark(&self, segment: &Segment, late: u32) -> Option<u16> {
         self.cookie_mark(segment, &self.header_of_answer(segment)?, late)
     }
 
-    /// The header of a segment that may follow a cookie.
+    /// Returns the header of a segment that may follow a cookie.
     fn header_of_answer(&self, segment: &Segment) -> Option<TcpHeader> {
         let may = segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK && segment.at.fragment.is_none();
         TcpHeader::read(self.packet.frame(), &segment.at).filter(|_| may)
@@ -294,8 +295,8 @@ impl Decide<'_, '_> {
         Some(mark_of(header.acknowledgment.wrapping_sub(1)))
     }
 
-    /// The options of the handshake, if a segment is a keep-alive probe of a client that has sent
-    /// nothing yet: its number is the one before the first's (RFC 9293, section 3.8.4).
+    /// Returns the agreed options if a segment is a keep-alive probe of a client that has sent no
+    /// data. Its sequence number is one less than the first segment's (RFC 9293, section 3.8.4).
     fn probed(&self, segment: &Segment, header: &TcpHeader) -> Option<SynOptions> {
         let keys = self.memory.cookies.at(self.now);
         let numbers = EchoedNumbers::by(header);
@@ -312,18 +313,19 @@ impl Decide<'_, '_> {
         self.frame_back(Reason::KeepaliveAcked)
     }
 
-    /// Gives a connection whose cookie came back to a server, if the client's request is there.
+    /// Hands a connection with a valid cookie to a server, if the segment contains a request.
     fn begin(&mut self, flow: &Flow<'_>, found: Option<FoundSession<'_>>, mark: u16) -> Decision {
         let segment = flow.segment;
         let request = TcpHeader::payload(self.packet.frame(), &segment.at);
         if request.is_empty() {
-            // A client that closes without having sent anything is not waited for.
+            // The client closes without a request: don't wait for one.
             return match segment.flags & TCP_FIN {
                 0 => Decision::drop(Reason::CookieAcked),
                 _ => self.reset(segment),
             };
         }
-        // The server's stack would drop it, and what comes in its place might be for another one.
+        // The server's stack would drop the segment, and its retransmission might have another
+        // request.
         if !self.is_sound(segment) {
             return Decision::drop(Reason::BadChecksum);
         }
@@ -344,13 +346,13 @@ impl Decide<'_, '_> {
                 let selected = Selected { also_counted: Some(Reason::TableFull), ..refused };
                 Decision { selected, ..self.reset(segment) }
             }
-            // Changed by another CPU meanwhile: the client's segment comes again.
+            // Another CPU changed the session meanwhile. The client retransmits the segment.
             Err(reason) => dropped(reason),
         }
     }
 
-    /// Selects the server for a client's request, or this host's own process if the request can't
-    /// be read here or no server answers it.
+    /// Selects the server for a client's request. Selects this host's own process if the request
+    /// can't be parsed here or no server answers it.
     fn choose_by_content(&self, flow: &Flow<'_>, request: &[u8]) -> Selected {
         let (server, route) = match self.find_ring(flow, request) {
             RouteMatch::Ring { route, ring } => {
@@ -370,9 +372,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Drops a segment of a connection that isn't known: it may have overtaken the first, which
-    /// then comes again, and this one too. Only a segment that comes again is answered with a
-    /// reset.
+    /// Handles a segment of an unknown connection. It is dropped at first: it may have overtaken
+    /// the connection's first segment, and the client retransmits both. A segment that is still
+    /// retransmitted later is answered with a reset.
     pub(super) fn unmatched_segment(&mut self, flow: &Flow<'_>, reason: Reason) -> Decision {
         let segment = flow.segment;
         match segment.flags & TCP_RST == 0
@@ -397,7 +399,7 @@ impl Decide<'_, '_> {
         TcpHeader::read(self.packet.frame(), &segment.at).filter(|_| is_plain(segment))
     }
 
-    /// True if a segment's checksum is right, or left to the hardware.
+    /// True if a segment's checksum is right or left to the hardware.
     fn is_sound(&self, segment: &Segment) -> bool {
         let at = &segment.at;
         let Some(transport) = self.packet.frame().get(at.l4..at.l3 + at.len) else { return false };
@@ -406,8 +408,7 @@ impl Decide<'_, '_> {
     }
 }
 
-/// True if a packet is whole, with nothing between the headers: its answer can be written in its
-/// place.
+/// True if a packet is whole and has no options or extension headers: its answer can overwrite it.
 fn is_plain(segment: &Segment) -> bool {
     let at = &segment.at;
     let ip_len = if at.dst.is_ipv6() { 40 } else { 20 };

@@ -1,16 +1,16 @@
-//! Decision about one packet: the specification that every engine carries out.
+//! Decides one packet: the specification that every engine carries out.
 //!
-//! `Decide` is one packet with everything that its decision depends on; the steps are its
-//! methods, under the names that `bpf/director` has:
+//! `Decide` holds one packet and everything that its decision depends on. The steps are its
+//! methods, with the names of the functions in `bpf/director`:
 //!
-//! 1. `Decide::fast_path` decides most packets: whole ones of sessions at work. All others take
-//!    `Decide::slow_path`, which parses the packet.
-//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds its session's
-//!    server or selects one, and `Decide::send_to_server` delivers it. Services with `handoff`
-//!    have `Decide::hand_off` in the place of `choose`.
+//! 1. `Decide::fast_path` decides most packets: whole packets of sessions in steady state. All
+//!    others take `Decide::slow_path`, which parses the packet.
+//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds its session's server
+//!    or selects one, and `Decide::send_to_server` delivers it. Services with `handoff` use
+//!    `Decide::hand_off` instead of `choose`.
 //! 3. A server's packet takes `Decide::decide_reply`, which sends it to the client.
-//! 4. Later fragments (`Decide::later_fragment`) and ICMP errors (`Decide::icmp_error`) follow
-//!    the packets that they belong to.
+//! 4. Later fragments (`Decide::later_fragment`) and ICMP errors (`Decide::icmp_error`) follow the
+//!    packets that they belong to.
 
 mod choose;
 mod deliver;
@@ -45,31 +45,32 @@ use crate::path::tables::{NO_SERVER, Tables, Vip};
 use crate::path::unmatched::Unmatched;
 use core::net::IpAddr;
 
-/// The verdict on a frame, for an engine.
+/// Verdict on a frame, for an engine to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The engine sends the frame out of this interface, as it now stands.
+    /// The engine sends the frame, as rewritten, out of this interface.
     Forward { ifindex: u32 },
-    /// The host's own stack receives the frame, as it now stands.
+    /// The host's own stack receives the frame, as rewritten.
     Pass,
-    /// The host's own stack sends the rewritten packet: it finds the neighbour, or fragments it.
+    /// The host's own stack sends the rewritten packet: resolves the neighbour or fragments the
+    /// packet.
     HostStack {
         /// The interface that leads to a link-local destination; `None` for any other one.
         link: Option<u32>,
     },
     /// The frame is dropped.
     Drop,
-    /// The engine keeps the frame as it is. [`Reason::FragmentHeld`]: it is decided again soon, for
-    /// [`crate::path::fragments::PATIENCE_MS`] at most. [`Reason::Rehandoff`] and
-    /// [`Reason::RehandoffBuffered`]: it goes to the task that moves the connection.
+    /// The engine holds the frame unchanged. With [`Reason::FragmentHeld`] the frame is decided
+    /// again soon, for at most [`crate::path::fragments::PATIENCE_MS`]. With [`Reason::Rehandoff`]
+    /// and [`Reason::RehandoffBuffered`] the task that moves the connection receives the frame.
     Hold,
 }
 
-/// The longest frame that can be held, in bytes: one of an Ethernet of 1500 bytes, with tags, and
-/// room to spare.
+/// Maximum length of a frame that can be held, in bytes: a frame of Ethernet with MTU 1500, with
+/// tags and spare room.
 pub const HELD_FRAME_MAX: usize = 2_048;
 
-/// The state besides the tables: memory that outlives a packet, and the host's routes.
+/// State besides the tables: memory that outlives a packet, and the host's routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     pub sessions: Sessions<'a>,
@@ -83,13 +84,13 @@ pub struct Memory<'a> {
     pub routes: &'a dyn Routes,
     /// Key of the flow hash.
     pub seed: Seed,
-    /// Key of the hash that picks from hash tables: of all hosts that must agree, the same.
+    /// Key of the hash that selects from hash tables. The same on all hosts that must agree.
     pub ring_seed: Seed,
     /// Lease on answering for service addresses.
     pub lease: Lease<'a>,
-    /// The keys of cookies.
+    /// Keys of SYN cookies.
     pub cookies: SharedKeys<'a>,
-    /// The key of marks, where every host decides.
+    /// Key of marks, in placement `every-host`.
     pub marker: SharedMarker<'a>,
     /// Recently seen segments without a session.
     pub unmatched: Unmatched<'a>,
@@ -97,13 +98,12 @@ pub struct Memory<'a> {
     pub guesses: Guesses<'a>,
 }
 
-/// A verdict, and what there is to count.
+/// Verdict, with the reasons and the server to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The verdict on the frame.
     pub verdict: Verdict,
     pub reason: Reason,
-    /// The server that was selected for the packet, and how.
+    /// Server selected for the packet, and how.
     pub selected: Selected,
 }
 
@@ -118,8 +118,8 @@ impl Decision {
         Decision::of(Verdict::Drop, reason)
     }
 
-    /// The server that gets the packet and that it counts to, or whose connection moves; else
-    /// [`NO_SERVER`].
+    /// Returns the server that the packet is counted for, because it receives the packet or its
+    /// connection moves. Else [`NO_SERVER`].
     pub const fn server(&self) -> u16 {
         match (self.verdict, self.reason) {
             (_, Reason::Forwarded | Reason::Local) | (Verdict::Hold, _) => self.selected.server,
@@ -127,25 +127,25 @@ impl Decision {
         }
     }
 
-    /// True if the packet begins a session on its server.
+    /// True if the packet opens a session on its server.
     pub fn is_new_session(&self) -> bool {
         self.server() != NO_SERVER && self.selected.opens != Opens::Nothing
     }
 
-    /// The reasons that count: the verdict's, and what the selection of the server met.
+    /// Returns the reasons to count: the verdict's, and the one that the selection adds.
     pub fn reasons(&self) -> impl Iterator<Item = Reason> {
         [Some(self.reason), self.selected.also_counted].into_iter().flatten()
     }
 }
 
-/// The decision on one packet: the packet and everything that its verdict depends on.
+/// A packet and everything that its verdict depends on.
 struct Decide<'a, 'p> {
     tables: &'a Tables,
     memory: &'a Memory<'a>,
     packet: &'a mut Packet<'p>,
-    /// The frame's source as it came, of which [`Arrival::of`] depends.
+    /// Source MAC of the frame as received, for [`Arrival::of`].
     source: Mac,
-    /// The tick of the decision.
+    /// Tick of the decision.
     now: u32,
 }
 
@@ -221,7 +221,7 @@ impl<'a, 'p> Decide<'a, 'p> {
         parse(self.packet.frame(), self.tables.interfaces.get(&self.packet.ingress).copied())
     }
 
-    /// Sends the frame back by the interface that it came by.
+    /// Sends the frame back out of its ingress interface.
     fn frame_back(&self, reason: Reason) -> Decision {
         Decision::of(Verdict::Forward { ifindex: self.packet.ingress }, reason)
     }
@@ -234,19 +234,20 @@ impl<'a, 'p> Decide<'a, 'p> {
         }
     }
 
-    /// The MAC to answer ARP or neighbour discovery with, if this host answers for `target` now. A
-    /// sender that claims the address itself announces a conflict (RFC 5227) and gets no answer.
+    /// Returns the MAC for an ARP or neighbour discovery reply, if this host answers for `target`
+    /// now. A sender that claims the address itself announces a conflict (RFC 5227) and gets no
+    /// reply.
     fn own_mac_for(&self, target: IpAddr, sender: IpAddr) -> Option<Mac> {
         let own = *self.tables.interfaces.get(&self.packet.ingress)?;
         let answers = self.tables.announces(target) && self.memory.lease.holds(self.now) && sender != target;
         answers.then_some(own)
     }
 
-    /// The link and MAC of the packet's sender, if `client` is a link-local address.
+    /// Returns the interface and MAC of the packet's sender if `client` is a link-local address.
     ///
     /// # Errors
-    /// [`Reason::LinkLocal`] if no reply could reach it: frames go out as the interface has them,
-    /// without tags.
+    /// [`Reason::LinkLocal`] if no reply could reach the sender: replies to such clients have no
+    /// VLAN tags.
     fn near(&self, client: IpAddr, at: &Layers) -> Result<Option<LinkLocalPeer>, Reason> {
         if !is_link_local(client) {
             return Ok(None);
@@ -267,7 +268,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// SYN together with FIN or RST: no stack sends that.
+/// True if SYN comes with FIN or RST, which no stack sends.
 fn has_bad_flags(segment: &Segment) -> bool {
     segment.flags & TCP_SYN != 0 && segment.flags & (TCP_FIN | TCP_RST) != 0
 }

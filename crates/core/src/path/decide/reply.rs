@@ -1,5 +1,5 @@
-//! Servers' replies through the director (RFC 2391; LSNAT, section 3.2): their source becomes the
-//! service again, and they go where the host's routes say.
+//! Replies of servers through the director (RFC 2391; LSNAT, section 3.2): the source becomes the
+//! service again, and the host's routes decide the next hop.
 
 use super::deliver::NO_INTERFACE;
 use super::follow::PacketSide;
@@ -13,42 +13,42 @@ use crate::path::sessions::{FoundSession, SessionKey};
 use crate::path::tables::{Forwarding, ReplyOrigin, Vip, VipKey};
 use core::net::{IpAddr, SocketAddr};
 
-/// The session that a reply belongs to.
+/// Session that a reply belongs to.
 pub(super) struct ReplySession<'a> {
     server: u16,
     session: FoundSession<'a>,
     pub(super) key: SessionKey,
-    /// The port that stands for the client, and its slot.
+    /// Source-NAT port of the client, with its slot.
     pub(super) port: Option<(u16, FoundSession<'a>)>,
     pub(super) service: VipKey,
     vip: &'a Vip,
     pub(super) path: ReplyPath,
 }
 
-/// The path of a packet back to a client.
+/// Path of a packet back to a client.
 pub(super) struct ReplyPath {
-    /// The service's address, from which the client gets the packet.
+    /// Service address: the source that the client sees.
     pub(super) service: IpAddr,
     pub(super) client: IpAddr,
     pub(super) toward: ClientPath,
-    /// The director's own address towards the server, from which ICMP errors are sent.
+    /// Address of the director towards the server, from which ICMP errors are sent.
     pub(super) own: IpAddr,
 }
 
-/// The next hop towards a client.
+/// Next hop towards a client.
 #[derive(Clone, Copy)]
 pub(super) enum ClientPath {
-    /// The next hop of the host's routes.
+    /// Next hop by the host's routes.
     Routes,
-    /// The neighbour that the client's own packets came from.
+    /// Neighbour that sent the client's packets.
     Near(LinkLocalPeer),
-    /// A link-local address on the link that the reply came by.
+    /// Link-local address on the link that the reply came from.
     Link(u32),
 }
 
 impl ClientPath {
-    /// The path to the client that a port's holder stands for, or to an address that the server
-    /// itself knows.
+    /// Returns the path to the client that holds a port, or to an address that the server itself
+    /// sees.
     pub(super) fn of(decide: &Decide<'_, '_>, client: IpAddr, holder: Option<Holder>) -> ClientPath {
         match holder.and_then(|holder| holder.near) {
             Some(near) => ClientPath::Near(near),
@@ -59,7 +59,7 @@ impl ClientPath {
 }
 
 impl ReplySession<'_> {
-    /// The ends of a packet on its way back to the client.
+    /// Returns the endpoints of a packet on its way back to the client.
     fn ends(&self) -> Translation {
         Translation {
             src: Some(self.service.address),
@@ -71,7 +71,7 @@ impl ReplySession<'_> {
 }
 
 impl<'a> Decide<'a, '_> {
-    /// Decides a packet that is for no service: it may be a server's reply.
+    /// Decides a packet to no service: it may be a server's reply.
     pub(super) fn decide_reply(&mut self, segment: &Segment) -> Decision {
         let Segment { at, protocol, .. } = *segment;
         let endpoint = VipKey { address: at.src, port: segment.src_port, protocol };
@@ -96,7 +96,7 @@ impl<'a> Decide<'a, '_> {
     }
 
     /// Finds the session of a packet from a server's endpoint to `to`: a client, or the director's
-    /// own address that stands for one. `takes` selects among the sessions with these ends.
+    /// own address and a client's port. `takes` filters the sessions with these endpoints.
     pub(super) fn find_reply_session(
         &self,
         endpoint: &VipKey,
@@ -139,9 +139,9 @@ impl<'a> Decide<'a, '_> {
         })
     }
 
-    /// Sends a packet to a client, rewritten. A packet too long for the path is answered with an
-    /// ICMP error. The kernel's look-up of routes (`bpf_ipv6_fib_lookup`) knows no link-local
-    /// addresses.
+    /// Rewrites a packet and sends it to a client. If the packet is too long for the path, its
+    /// sender gets an ICMP error. The kernel's route lookup (`bpf_ipv6_fib_lookup`) doesn't support
+    /// link-local addresses.
     pub(super) fn send_reply(
         &mut self,
         at: &Layers,
@@ -167,7 +167,8 @@ impl<'a> Decide<'a, '_> {
             return Decision::of(Verdict::HostStack { link }, Reason::HostStack);
         };
         rewrite::decrement_ttl(self.packet.frame_mut(), at);
-        // Packets of such a client came without a tag, whatever the server's have.
+        // Packets of a link-local client came without a tag, whatever tags the server's packets
+        // have.
         self.untag(at, if matches!(path.toward, ClientPath::Near(_)) { NO_INTERFACE } else { ifindex });
         self.packet.readdress(src, dst);
         Decision::of(Verdict::Forward { ifindex }, Reason::Answered)

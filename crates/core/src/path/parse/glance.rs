@@ -1,4 +1,4 @@
-//! The facts of any packet for people, whatever its verdict.
+//! Summary of any packet for views, whatever its verdict.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,25 +10,24 @@ use crate::net::wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IPV4_FRAGMENT_OFFSET, Ipv4, Ipv6, Tcp, Udp,
 };
 
-/// The two ends of an IP packet and the little more that tells one from another. It need not be
-/// well-formed.
+/// Endpoints, protocol, flags and length of an IP packet. The packet may be malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEndpoints {
-    /// Source; port 0 if the packet has none or hides it: later fragments, and behind IPv6
-    /// extension headers.
+    /// Source. Port 0 if the packet has no ports or they aren't read: later fragments, and packets
+    /// with IPv6 extension headers.
     pub src: SocketAddr,
-    /// Destination; the port as for the source.
+    /// Destination. The port as for the source.
     pub dst: SocketAddr,
-    /// The protocol that the IP header names.
+    /// Protocol number in the IP header.
     pub protocol: u8,
-    /// TCP control bits; 0 where there are none.
+    /// TCP control bits. 0 for other packets.
     pub tcp_flags: u8,
-    /// Bytes of the IP packet, as it says itself; 65535 is the most.
+    /// Length of the IP packet in bytes by its header, at most 65535.
     pub len: u16,
 }
 
 impl PacketEndpoints {
-    /// Returns `None` if the frame is not IP, or ends within the IP header.
+    /// Reads a frame. `None` if it is not IP or ends within the IP header.
     pub fn of(frame: &[u8]) -> Option<PacketEndpoints> {
         let (ethernet, _) = Ethernet::ref_from_prefix(frame).ok()?;
         let (l3, ethertype) = behind_tags(frame, ethernet.ethertype.get())?;
@@ -64,7 +63,7 @@ impl PacketEndpoints {
     }
 }
 
-/// Ports, and TCP's flags, where the frame has the whole header.
+/// Returns ports and TCP flags if the frame has the whole header.
 fn transport(protocol: u8, bytes: &[u8]) -> Option<([u16; 2], u8)> {
     if protocol == Protocol::Tcp.number() {
         let (tcp, _) = Tcp::ref_from_prefix(bytes).ok()?;

@@ -1,4 +1,4 @@
-//! ICMP of both versions, as far as it concerns services.
+//! Parses ICMP of both versions, as far as services need it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,14 +10,13 @@ use crate::net::ip::{IPV4_LEN, IPV6_LEN, walk};
 use crate::net::wire::{IPV4_FRAGMENT_OFFSET, Icmp, Ipv4, Ipv6, Neighbour, icmp, icmpv6};
 use crate::path::reason::Reason;
 
-/// Bytes of an ICMP header.
 pub(crate) const ICMP_LEN: usize = size_of::<Icmp>();
-/// The least that every IPv4 link takes in one piece (RFC 791, section 3.2).
+/// Minimum MTU of IPv4 (RFC 791, section 3.2).
 const IPV4_MTU_MIN: u32 = 68;
-/// The same for IPv6 (RFC 8200, section 5).
+/// Minimum MTU of IPv6 (RFC 8200, section 5).
 const IPV6_MTU_MIN: u32 = 1280;
 
-/// A message's header and what follows it.
+/// Returns a message's header and the rest of the message.
 fn message<'f>(frame: &'f [u8], at: &Layers) -> Result<(&'f Icmp, &'f [u8]), Reason> {
     if at.fragment.is_some() {
         return Err(Reason::Fragment);
@@ -38,7 +37,7 @@ pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
         _ => return Parsed::Pass(Reason::NotService),
     }
     if header.kind == icmp::UNREACHABLE && header.code == icmp::FRAGMENTATION_NEEDED {
-        // Old routers say 0 (RFC 1191, section 5).
+        // Old routers report 0 (RFC 1191, section 5).
         let mtu = header.rest.get() & 0xffff;
         if mtu != 0 && mtu < IPV4_MTU_MIN {
             return odd(Reason::ForgedMtu);
@@ -76,7 +75,7 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     let Ok((ip, rest)) = Ipv6::ref_from_prefix(quoted) else {
         return odd(Reason::Truncated);
     };
-    // The quoted packet is cut off somewhere; its headers must be there.
+    // The quoted packet is truncated, but its headers must be complete.
     let Ok(upper) = walk(rest, ip.next_header) else {
         return odd(Reason::IcmpUnknown);
     };
@@ -91,8 +90,7 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     about(frame, at, (src.into(), dst.into()), protocol, IPV6_LEN + upper.offset)
 }
 
-/// The error, once its quoted packet's IP headers, `header_len` bytes long, are known to make
-/// sense.
+/// Returns the error once the quoted IP headers, of `header_len` bytes, are checked.
 fn about(
     frame: &[u8],
     at: Layers,
@@ -116,8 +114,8 @@ fn about(
     })
 }
 
-/// A neighbour solicitation as it must be (RFC 4861, section 7.1.1), but for its checksum:
-/// answering one that was damaged harms nobody.
+/// Parses a neighbour solicitation and validates it (RFC 4861, section 7.1.1). The checksum isn't
+/// checked: an answer to a damaged one is harmless.
 pub(super) fn solicitation(frame: &[u8], l3: usize, l4: usize, ip: &Ipv6) -> Option<Parsed> {
     let message = frame.get(l4..l3 + IPV6_LEN + usize::from(ip.payload_len.get()))?;
     let (question, _) = Neighbour::ref_from_prefix(message).ok()?;

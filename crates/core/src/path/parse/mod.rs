@@ -1,7 +1,9 @@
-//! From bytes to the little that a decision needs, or the reason why there is nothing to decide.
+//! Parses a frame into the fields that a decision needs, or the reason why there is nothing to
+//! decide.
 //!
-//! Order matters and the C keeps the same one: what can't be for a service address is left to the
-//! host's own stack, whatever its faults; what is for one and is malformed is dropped and counted.
+//! The order of the checks matters, and the C has the same order. A packet that can't be for a
+//! service address goes to the host's own stack, however malformed. A malformed packet for a
+//! service address is dropped and counted.
 
 mod glance;
 mod icmp;
@@ -25,11 +27,9 @@ use crate::net::wire::{
 use crate::path::reason::Reason;
 use crate::path::tables::{Tables, VipKey};
 
-/// Bytes of a UDP header.
 pub(crate) const UDP_LEN: usize = 8;
-/// Bytes of a VLAN tag.
 const TAG_LEN: usize = 4;
-/// The most tags that are looked behind: a customer's and a provider's (IEEE 802.1ad).
+/// Maximum number of tags parsed: a customer's and a provider's (IEEE 802.1ad).
 const TAGS_MAX: usize = 2;
 
 /// Position of an IP packet in its frame, and the fields that every packet has.
@@ -39,11 +39,11 @@ pub struct Layers {
     pub l3: usize,
     /// Offset of the transport header.
     pub l4: usize,
-    /// Bytes of the IP packet, header included.
+    /// Length of the IP packet in bytes, including its header.
     pub len: usize,
     pub src: IpAddr,
     pub dst: IpAddr,
-    /// Of the transport, as IANA numbers it.
+    /// IANA number of the transport protocol.
     pub protocol: u8,
     /// Fragment offset, if the packet is a fragment.
     pub fragment: Option<Fragment>,
@@ -66,18 +66,18 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The key of the service that the packet is for, if it is for one.
+    /// Returns the key of the VIP that this packet would match.
     pub fn vip_key(&self) -> VipKey {
         VipKey { address: self.at.dst, port: self.dst_port, protocol: self.protocol }
     }
 }
 
-/// An ICMP error: about which packet.
+/// ICMP error and the packet that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
-    /// Position of the error.
+    /// Position of the error in the frame.
     pub at: Layers,
-    /// Position of the quoted packet within it.
+    /// Position of the quoted packet in the frame.
     pub quoted: Layers,
     /// Transport of the quoted packet.
     pub protocol: Protocol,
@@ -87,44 +87,42 @@ pub struct IcmpError {
     pub dst_port: u16,
 }
 
-/// The kind of a frame.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A well-formed TCP or UDP packet. Whether it is for a service shows when its VIP is looked
-    /// up.
+    /// Well-formed TCP or UDP packet, to a service or not.
     Segment(Segment),
-    /// A fragment other than the first: it has no ports.
+    /// Fragment other than the first, without ports.
     LaterFragment(Layers),
-    /// An ICMP error about a TCP or UDP packet.
+    /// ICMP error about a TCP or UDP packet.
     IcmpError(IcmpError),
-    /// An ICMP echo request.
+    /// ICMP echo request.
     Echo(Layers),
-    /// Someone asks by ARP who has this address.
+    /// ARP request for this address.
     ArpRequest {
         /// Offset of the ARP body.
         l3: usize,
-        /// The address asked for.
+        /// Address requested.
         target: Ipv4Addr,
-        /// The address of who asks; 0.0.0.0 in a probe (RFC 5227).
+        /// Address of the sender. 0.0.0.0 in a probe (RFC 5227).
         sender: Ipv4Addr,
     },
-    /// Someone asks by neighbour discovery who has this address.
+    /// Neighbour solicitation for this address.
     Solicitation {
         /// Offset of the IP header.
         l3: usize,
-        /// The address asked for.
+        /// Address requested.
         target: Ipv6Addr,
-        /// The address of who asks; `::` in a probe (RFC 4862, section 5.4.2).
+        /// Address of the sender. `::` in a probe (RFC 4862, section 5.4.2).
         sender: Ipv6Addr,
     },
-    /// Nothing to decide: the host's own stack may have it.
+    /// Nothing to decide: the host's own stack receives the frame.
     Pass(Reason),
-    /// Malformed, and if it is for a service address it must not go on. The host's stack has it
-    /// otherwise.
+    /// Malformed. Dropped if it is for a service address, else the host's stack receives it.
     Odd(Reason, IpAddr),
 }
 
-/// Reads a frame that came in on an interface whose own address is `own`.
+/// Parses a frame received on an interface with the MAC `own`.
 pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
     let Ok((ethernet, _)) = Ethernet::ref_from_prefix(frame) else {
         return Parsed::Pass(Reason::Runt);
@@ -138,8 +136,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
         ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Parsed::Pass(Reason::Vlan),
         _ => return Parsed::Pass(Reason::NotIp),
     }
-    // A frame for another station (a flooding switch, a broadcast) was not sent to the director.
-    // Taking it would rewrite what was already rewritten.
+    // A frame for another station (flooded or broadcast) is not for the director, which might
+    // rewrite a packet a second time.
     if own == Some(ethernet.dst) {
         return if ethertype == ETHERTYPE_IPV4 {
             ip::parse_v4(frame, l3, ethernet.src)
@@ -147,8 +145,7 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
             ip::parse_v6(frame, l3, ethernet.src)
         };
     }
-    // Solicitations are sent to a group that all those may be in who could have the address (RFC
-    // 4291, section 2.7.1).
+    // Solicitations go to the solicited-node multicast group (RFC 4291, section 2.7.1).
     if own.is_some() && ethertype == ETHERTYPE_IPV6 && ethernet.dst.0.starts_with(&[0x33, 0x33, 0xff]) {
         return match ip::parse_v6(frame, l3, ethernet.src) {
             solicitation @ Parsed::Solicitation { .. } => solicitation,
@@ -158,8 +155,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
     Parsed::Pass(Reason::OtherHost)
 }
 
-/// Returns the offset of the layer-three header behind at most two tags, and its type; `None` if
-/// the frame ends before.
+/// Returns the offset of the layer-three header after at most two tags, and its ethertype. `None`
+/// if the frame ends before.
 fn behind_tags(frame: &[u8], mut ethertype: u16) -> Option<(usize, u16)> {
     let mut l3 = ETHERNET_LEN;
     for _ in 0..TAGS_MAX {
@@ -190,11 +187,11 @@ fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> 
     }
 }
 
-/// The part behind the IP headers of a packet that is well-formed up to there.
+/// Parses the transport header of a packet with valid IP headers.
 fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
     if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
-        // A second fragment would overwrite the ports, or the control bits behind them (RFC 1858,
+        // This fragment would overwrite the ports or the TCP flags of the first one (RFC 1858,
         // section 4).
         let least = match protocol {
             Protocol::Tcp => TCP_LEN,
@@ -243,7 +240,7 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
         return Err(cut);
     };
     let len = usize::from(udp.len.get());
-    // A first fragment says how long the whole is.
+    // A first fragment holds the length of the whole packet.
     if len < UDP_LEN || (len > transport.len() && at.fragment.is_none()) {
         return Err(Reason::BadLength);
     }
@@ -258,8 +255,8 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
     })
 }
 
-/// The verdict on an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of
-/// ours.
+/// Returns the reason for an [`Parsed::Odd`] frame. The frame is dropped if `dst` is a service
+/// address. Otherwise it is [`Reason::NotService`].
 pub fn odd_reason(tables: &Tables, reason: Reason, dst: IpAddr) -> Reason {
     if tables.has_address(dst) { reason } else { Reason::NotService }
 }

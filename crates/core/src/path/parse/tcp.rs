@@ -1,5 +1,5 @@
-//! The fields of a TCP header beyond ports and control bits; only handshakes and connections that
-//! move need them.
+//! Fields of a TCP header beyond ports and control bits. Only handshakes and connections that move
+//! need them.
 
 use zerocopy::FromBytes;
 
@@ -7,12 +7,12 @@ use super::Layers;
 use crate::net::tcp::{TCP_LEN, TcpOptions};
 use crate::net::wire::Tcp;
 
-/// A TCP header's numbers and options.
+/// Sequence numbers, flags, window and options of a TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
-    /// Of the first byte, or of SYN.
+    /// Sequence number of the first byte or of SYN.
     pub sequence: u32,
-    /// The next byte expected.
+    /// Next sequence number expected.
     pub acknowledgment: u32,
     pub flags: u8,
     /// Receive window, not scaled.
@@ -21,7 +21,7 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Reads the header of a TCP packet that is well-formed.
+    /// Reads the header of a well-formed TCP packet.
     pub fn read(frame: &[u8], at: &Layers) -> Option<TcpHeader> {
         let transport = frame.get(at.l4..at.l3 + at.len)?;
         let (tcp, _) = Tcp::ref_from_prefix(transport).ok()?;
@@ -35,7 +35,7 @@ impl TcpHeader {
         })
     }
 
-    /// The payload of a TCP packet.
+    /// Returns the payload of a TCP packet.
     pub fn payload<'a>(frame: &'a [u8], at: &Layers) -> &'a [u8] {
         let transport = frame.get(at.l4..at.l3 + at.len).unwrap_or_default();
         let header_len = Tcp::ref_from_prefix(transport).map_or(transport.len(), |(tcp, _)| tcp.header_len());

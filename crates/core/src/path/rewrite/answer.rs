@@ -1,4 +1,4 @@
-//! Answers that the director gives itself, made of the questions.
+//! Replies of the director itself, written over the request.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ use crate::net::wire::{
 };
 use crate::path::parse::Layers;
 
-/// Bytes of a packet that an ICMP error quotes: what fits 576 bytes with IPv4 options to spare (RFC
-/// 1812, section 4.3.2.3). Every packet that is too long is longer.
+/// Number of bytes of a packet that an ICMP error quotes: fits in 576 bytes with room for IPv4
+/// options (RFC 1812, section 4.3.2.3). Every packet that is too long is longer.
 pub const QUOTE_LEN: usize = 512;
-/// A neighbour advertisement with its one option, behind the link header.
+/// Length of a neighbour advertisement with its one option, without the link header.
 const ADVERTISEMENT_LEN: usize = 40 + 24 + 8;
 
-/// Turns an ARP request into its answer: `own` has the target's address (RFC 826).
+/// Turns an ARP request into its reply: `own` has the target's address (RFC 826).
 pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     let Some((head, body)) = packet.frame_mut().split_at_mut_checked(l3) else { return };
     let (Ok((ethernet, _)), Some(Ok(arp))) =
@@ -37,8 +37,8 @@ pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     arp.sender_ip = target_ip;
 }
 
-/// Turns a neighbour solicitation into the advertisement that answers it: `own` has the target (RFC
-/// 4861, section 7.2.4). False, and nothing changed, where the frame has no room.
+/// Turns a neighbour solicitation into its advertisement: `own` has the target (RFC 4861, section
+/// 7.2.4). False, with the packet unchanged, if the frame has no room.
 #[must_use]
 pub fn neighbour_answer(
     packet: &mut Packet<'_>,
@@ -50,12 +50,12 @@ pub fn neighbour_answer(
     let Ok((&Ethernet { src: source, .. }, _)) = Ethernet::ref_from_prefix(packet.frame()) else {
         return false;
     };
-    // A question without the option that names the asker's MAC is shorter than the answer.
+    // A solicitation without the option for the sender's MAC is shorter than the advertisement.
     let missing = (l3 + ADVERTISEMENT_LEN).saturating_sub(packet.frame().len());
     if !packet.relink(l3, missing, l3, ethertype(true)) || !packet.truncate(l3 + ADVERTISEMENT_LEN) {
         return false;
     }
-    // A host that probes for an address has none yet: the answer is broadcast.
+    // A host that probes for an address has none yet: the advertisement goes to all nodes.
     let probe = sender.is_unspecified();
     let to = if probe { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { sender };
     let ip = Ipv6 {
@@ -66,7 +66,7 @@ pub fn neighbour_answer(
         src: target.octets(),
         dst: to.octets(),
     };
-    // Override, and solicited unless nobody can be answered.
+    // Flags: override, and solicited unless the sender has no address.
     let flags: u32 = if probe { 1 << 29 } else { 3 << 29 };
     let icmp =
         Icmp { kind: icmpv6::NEIGHBOUR_ADVERTISEMENT, code: 0, checksum: U16::new(0), rest: U32::new(flags) };
@@ -86,13 +86,13 @@ pub fn neighbour_answer(
     true
 }
 
-/// Turns an echo request into its answer, to whence it came.
+/// Turns an echo request into its reply.
 pub fn echo_answer(packet: &mut Packet<'_>, at: &Layers) {
     send_back(packet);
     let v6 = at.dst.is_ipv6();
     let places = fields(v6);
     let frame = packet.frame_mut();
-    // Addresses change places, which no sum sees.
+    // Swapping the addresses doesn't change the checksum.
     put(frame, at.l3 + places.src, Octets::of(at.dst).bytes());
     put(frame, at.l3 + places.dst, Octets::of(at.src).bytes());
     if v6 {
@@ -108,9 +108,8 @@ pub fn echo_answer(packet: &mut Packet<'_>, at: &Layers) {
     fix(frame, at.l4 + 2, change);
 }
 
-/// Turns a packet into the ICMP error that tells its sender, in the name of `from`, how long a
-/// packet may be (RFC 1191, section 4; RFC 4443, section 3.2). False, and nothing changed, where
-/// the frame has no room.
+/// Turns a packet into the ICMP error from `from` that reports the MTU to its sender (RFC 1191,
+/// section 4; RFC 4443, section 3.2). False, with the packet unchanged, if the frame has no room.
 #[must_use]
 pub fn too_big(packet: &mut Packet<'_>, at: &Layers, mtu: u16, from: IpAddr) -> bool {
     let v6 = at.dst.is_ipv6();
@@ -178,7 +177,7 @@ pub(super) fn send_back(packet: &mut Packet<'_>) {
     }
 }
 
-/// With the pseudo-header of RFC 8200, section 8.1.
+/// Computes the checksum with the pseudo-header (RFC 8200, section 8.1).
 fn icmpv6_checksum(ip: &Ipv6, message: &[u8]) -> u16 {
     let sum = checksum::add(checksum::add(0, &ip.src), &ip.dst);
     let sum = checksum::add(sum, &(message.len() as u32).to_be_bytes());

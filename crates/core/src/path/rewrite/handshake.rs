@@ -1,4 +1,4 @@
-//! Answers that a TCP would give, made of the client's own packet and no longer than it.
+//! TCP segments of the director itself, written over the client's segment and no longer than it.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -11,22 +11,22 @@ use crate::net::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, T
 use crate::path::cookie::{Cookie, RCV_WSCALE, SynOptions};
 use crate::path::parse::{Layers, TcpHeader};
 
-/// The window that is offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
+/// Window offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
 const WINDOW: u16 = 65_535;
-/// The longest options of an answer: what Linux sends.
+/// Maximum length of the options of an answer: as Linux sends.
 const OPTIONS_MAX: usize = 20;
 
 /// Fields of the answer to a SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct SynAck {
-    /// The initial sequence number, and the clock for timestamps.
+    /// Initial sequence number and timestamp.
     pub cookie: Cookie,
-    /// The largest segment to offer.
+    /// Maximum segment size to offer, in bytes.
     pub mss: u16,
 }
 
-/// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It
-/// offers a subset of what the SYN does, so it is no longer.
+/// Turns a whole SYN without IP options into its SYN-ACK. The SYN-ACK offers a subset of the SYN's
+/// options, so it is no longer.
 pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
     let mut options = AnswerOptions::default();
     let offered = syn.options;
@@ -58,8 +58,8 @@ pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_
     answer(packet, at, &fields, options.bytes());
 }
 
-/// Turns a keep-alive probe without anything between its headers into the acknowledgment that
-/// answers it, where a SYN offered these terms. It has the probe's own options, so it is no longer.
+/// Turns a keep-alive probe without IP options into its acknowledgment. `terms` are the options of
+/// the handshake. The acknowledgment has the probe's options, so it is no longer.
 pub fn acknowledge(packet: &mut Packet<'_>, at: &Layers, probe: &TcpHeader, terms: SynOptions) {
     let mut options = AnswerOptions::default();
     if let Some((theirs, ours)) = probe.options.timestamp.zip(probe.options.timestamp_echo) {
@@ -82,7 +82,7 @@ pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
     let fields = if to.flags & TCP_ACK != 0 {
         TcpFields { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
     } else {
-        // FIN takes a number of its own; a SYN is never answered so.
+        // FIN takes a sequence number. A SYN is never answered with a reset.
         let payload_len =
             TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
         let acknowledgment = to.sequence.wrapping_add(payload_len);
@@ -110,7 +110,6 @@ impl AnswerOptions {
     }
 }
 
-/// A header's own words.
 struct TcpFields {
     sequence: u32,
     acknowledgment: u32,
@@ -118,7 +117,7 @@ struct TcpFields {
     window: u16,
 }
 
-/// Writes an answer in the place of a packet, to whence it came.
+/// Overwrites a packet with an answer to its sender.
 fn answer(packet: &mut Packet<'_>, at: &Layers, tcp: &TcpFields, options: &[u8]) {
     let v6 = at.dst.is_ipv6();
     let tcp_len = TCP_LEN + options.len();
@@ -163,7 +162,7 @@ fn answer(packet: &mut Packet<'_>, at: &Layers, tcp: &TcpFields, options: &[u8])
     transport[..TCP_LEN].copy_from_slice(header.as_bytes());
     transport[TCP_LEN..].copy_from_slice(options);
     let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, tcp_len);
-    // Hardware that was to finish the client's finishes this one.
+    // If the hardware was to complete the client's checksum, it completes this one.
     let sum =
         if partial { !checksum::finish(pseudo) } else { checksum::finish(checksum::add(pseudo, transport)) };
     transport[16..18].copy_from_slice(&sum.to_be_bytes());

@@ -1,7 +1,7 @@
-//! The effect of a decision on the bytes.
+//! Rewrites packets as decided.
 //!
-//! Functions here trust the layers that [`crate::path::parse`] found: bytes that aren't there are
-//! left alone.
+//! These functions trust the layers that [`crate::path::parse`] found. They leave packets unchanged
+//! that end before a field.
 
 mod answer;
 mod handshake;
@@ -19,10 +19,10 @@ use crate::net::packet::Packet;
 use crate::net::wire::{ETHERNET_LEN, Octets};
 use crate::path::parse::Layers;
 
-/// Time to live and hop limit of packets that begin here.
+/// Time to live and hop limit of the director's own packets.
 const TTL: u8 = 64;
 
-/// Overwrites bytes and says how the sum over them changed.
+/// Overwrites bytes and returns the change of the checksum over them.
 fn put(frame: &mut [u8], at: usize, new: &[u8]) -> ChecksumDelta {
     match frame.get_mut(at..at + new.len()) {
         Some(place) => {
@@ -42,7 +42,7 @@ fn fix(frame: &mut [u8], at: usize, change: ChecksumDelta) {
     }
 }
 
-/// Offsets of the addresses and the time to live in a version's header.
+/// Offsets of addresses and time to live in an IP header.
 struct HeaderOffsets {
     src: usize,
     dst: usize,
@@ -53,7 +53,7 @@ const fn fields(v6: bool) -> HeaderOffsets {
     if v6 { HeaderOffsets { src: 8, dst: 24, ttl: 7 } } else { HeaderOffsets { src: 12, dst: 16, ttl: 8 } }
 }
 
-/// The time to live, or hop limit.
+/// Returns the time to live or hop limit.
 pub fn ttl(frame: &[u8], at: &Layers) -> u8 {
     frame.get(at.l3 + fields(at.dst.is_ipv6()).ttl).copied().unwrap_or_default()
 }
@@ -69,19 +69,19 @@ pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
         }
         return;
     }
-    // The protocol stands beside it in the same word of the sum.
+    // The protocol is in the same 16-bit word of the checksum.
     let protocol = at.protocol;
     let change = put(frame, place, &[ttl.saturating_sub(1), protocol]);
     fix(frame, at.l3 + 10, change);
 }
 
-/// A link header of the frame's own, or a plain one where it goes out of another interface than it
-/// came in by: tags belong to the LAN that they came from.
+/// Returns the length of the frame's link header, or of an untagged one if the frame leaves by
+/// another interface: tags belong to their own LAN.
 pub(crate) fn link_len(packet: &Packet<'_>, at: &Layers, ifindex: u32) -> usize {
     if ifindex == packet.ingress { at.l3 } else { ETHERNET_LEN }
 }
 
-/// An ethertype by IP version.
+/// Returns the ethertype of an IP version.
 pub(crate) const fn ethertype(v6: bool) -> u16 {
     if v6 { crate::net::wire::ETHERTYPE_IPV6 } else { crate::net::wire::ETHERTYPE_IPV4 }
 }

@@ -1,4 +1,4 @@
-//! Addresses and ports, and the checksums over them (RFC 3022, section 4; RFC 1624).
+//! Rewrites addresses and ports, and the checksums over them (RFC 3022, section 4; RFC 1624).
 
 use core::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::protocol;
 use crate::path::parse::{IcmpError, Layers};
 
-/// The new ends of a packet; `None` stays as it is.
+/// New endpoints of a packet. `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     pub src: Option<IpAddr>,
@@ -17,12 +17,12 @@ pub struct Translation {
     pub dst_port: Option<u16>,
 }
 
-/// Gives a TCP or UDP packet, or a fragment of one, other ends of the same IP version.
+/// Rewrites the endpoints of a TCP or UDP packet, or of a fragment. The IP version stays.
 pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     let checksum = packet.checksum;
     let frame = packet.frame_mut();
     let addresses = put_addresses(frame, at, ends);
-    // Only the first fragment has ports, and the checksum over all of them.
+    // Only the first fragment has the ports, and the checksum of the whole packet.
     if at.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return;
     }
@@ -32,7 +32,7 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     let Some(field) = frame.get_mut(place..place + 2) else { return };
     let old = u16::from_be_bytes([field[0], field[1]]);
     let new = match checksum {
-        // The hardware will add the ports, so the sum so far is of the pseudo-header alone.
+        // The hardware will add the ports, so the field sums only the pseudo-header.
         Checksum::Partial => addresses.applied_to_sum(old),
         // No checksum (RFC 768).
         Checksum::Whole if udp && old == 0 => return,
@@ -44,8 +44,9 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     field.copy_from_slice(&new.to_be_bytes());
 }
 
-/// Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). The
-/// quoted transport checksum stays: nobody checks it, and mostly it is cut off.
+/// Rewrites the endpoints of an ICMP error and of the packet that it quotes (RFC 5508, section
+/// 4.2). The quoted transport checksum stays: receivers don't check it, and the quote rarely covers
+/// it.
 pub fn translate_error(
     packet: &mut Packet<'_>,
     error: &IcmpError,
@@ -68,13 +69,13 @@ pub fn translate_error(
     fix(frame, error.at.l4 + 2, change);
 }
 
-/// The header checksum of a quoted IPv4 packet.
+/// Returns the header checksum of a quoted IPv4 packet.
 fn quoted_checksum(frame: &[u8], quoted: &Layers) -> Option<[u8; 2]> {
     let field = frame.get(quoted.l3 + 10..quoted.l3 + 12).filter(|_| quoted.dst.is_ipv4())?;
     field.first_chunk().copied()
 }
 
-/// Writes the addresses; the change is what a pseudo-header sees of it.
+/// Writes the addresses and returns the change of the pseudo-header's checksum.
 fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> ChecksumDelta {
     let v6 = at.dst.is_ipv6();
     let places = fields(v6);

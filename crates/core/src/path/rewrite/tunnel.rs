@@ -1,4 +1,4 @@
-//! A packet inside another one (RFC 2003; RFC 2473; draft-ietf-intarea-gue, section 3).
+//! Encapsulates a packet (RFC 2003; RFC 2473; draft-ietf-intarea-gue, section 3).
 
 use core::net::IpAddr;
 
@@ -14,22 +14,22 @@ use crate::path::mark::{self, ForwardCount, MARK_LEN, Marker};
 use crate::path::parse::Layers;
 use crate::path::sessions::FlowHash;
 
-/// UDP and the four bytes of GUE without options.
+/// Length of UDP header and the four bytes of GUE without options.
 const GUE_LEN: usize = 12;
 
-/// The packet around a packet.
+/// Outer header of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunnel {
     pub encapsulation: Encapsulation,
-    /// Source address of the outer header.
+    /// Outer source.
     pub from: IpAddr,
-    /// The outer destination, of the same family.
+    /// Outer destination, of the same family.
     pub to: IpAddr,
-    /// As in [`crate::path::tables::Forwarding::Tunnel`], and what marks are written with.
+    /// Forward count as in [`crate::path::tables::Forwarding::Tunnel`], and the key that signs it.
     pub mark: Option<(ForwardCount, Marker)>,
 }
 
-/// Bytes that go before a packet on its way to `to`.
+/// Returns the length of the outer headers of a packet to `to`, in bytes.
 pub const fn outer_len(encapsulation: Encapsulation, to: IpAddr, is_marked: bool) -> usize {
     match encapsulation {
         Encapsulation::Ipip => ip_len(to),
@@ -42,8 +42,8 @@ const fn ip_len(address: IpAddr) -> usize {
     if address.is_ipv6() { 40 } else { 20 }
 }
 
-/// Puts the packet into another one, in front of which stands a link header without addresses yet.
-/// False, and nothing changed, where the frame has no room.
+/// Encapsulates a packet, with a link header whose addresses are not yet set. False, with the
+/// packet unchanged, if the frame has no room.
 #[must_use]
 pub fn encapsulate(
     packet: &mut Packet<'_>,
@@ -81,12 +81,13 @@ pub fn encapsulate(
     }
     if encapsulation == Encapsulation::Gue {
         let udp = Udp {
-            // From the range that is for such (RFC 6335, section 6), so that paths and queues
-            // spread.
+            // A dynamic port (RFC 6335, section 6) by the flow's hash, so that flows spread over
+            // paths and queues.
             src_port: U16::new(0xc000 | (hash.0 >> 48) as u16 & 0x3fff),
             dst_port: U16::new(GUE_PORT),
             len: U16::new(rest_len as u16),
-            // None: the inner packet has its own, and tunnels may leave it out (RFC 6935; RFC 768).
+            // No checksum: the inner packet has its own, and tunnels may omit it (RFC 6935; RFC
+            // 768).
             checksum: U16::new(0),
         };
         header[ip_len..ip_len + 8].copy_from_slice(udp.as_bytes());
@@ -104,7 +105,7 @@ pub fn encapsulate(
     true
 }
 
-/// The fields that the outer header takes from the inner one.
+/// Fields that the outer header copies from the inner one.
 struct Inherited {
     /// Traffic class with ECN (RFC 6040, section 4.1).
     class: u8,
@@ -120,7 +121,7 @@ impl Inherited {
             return Inherited { class: byte(0) << 4 | byte(1) >> 4, id: 0, fragment: IPV4_DONT_FRAGMENT };
         }
         let fragment = u16::from_be_bytes([byte(6), byte(7)]) & IPV4_DONT_FRAGMENT;
-        // Needed only where it may be fragmented (RFC 6864, section 4).
+        // Only needed if the packet may be fragmented (RFC 6864, section 4).
         let id = if fragment == 0 { u16::from_be_bytes([byte(4), byte(5)]) } else { 0 };
         Inherited { class: byte(1), id, fragment }
     }
@@ -143,7 +144,8 @@ fn outer4(from: [u8; 4], to: [u8; 4], inherited: &Inherited, rest_len: usize, ne
     ip
 }
 
-/// Without addresses. The flow label spreads flows over equal-cost paths (RFC 6438).
+/// Makes an IPv6 header without addresses. The flow label spreads flows over equal-cost paths (RFC
+/// 6438).
 fn outer6(inherited: &Inherited, hash: FlowHash, rest_len: usize, next: u8) -> Ipv6 {
     let label = (hash.0 >> 44) as u32 & 0xf_ffff;
     Ipv6 {

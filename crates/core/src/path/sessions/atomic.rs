@@ -1,5 +1,5 @@
-//! The atomics that tables are made of: those of a model checker where it tries all orders in which
-//! threads may meet (`make model`).
+//! Atomics of the tables. Under loom they are the model checker's, which tries all interleavings of
+//! threads (`make model`).
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU64, Ordering, fence};

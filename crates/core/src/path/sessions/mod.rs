@@ -1,30 +1,37 @@
-//! The session table: which server has which connection.
+//! Session table: maps each client's flow to its server.
 //!
-//! A flat array of buckets, each of eight sessions of 16 bytes: two neighbouring cache lines, which
-//! processors fetch together, in one page. A session's keyed hash names two buckets, of which the
-//! first nearly always has it, at the place of the eight that three more bits name or soon behind
-//! it; so a look-up reads one or two cache lines. A table is sized for five sessions a bucket and
-//! spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32
-//! (LSMAC, section 4.2.1). The table is plain memory: the kernel's array map, a mapped file or a
-//! vector hold the same bits, and this code lists, sweeps and serves all of them.
-//! `bpf/director/sessions.h` is its copy in C.
+//! The table is a flat array of buckets. A bucket has eight sessions of 16 bytes: two neighbouring
+//! cache lines, which processors fetch together, in one page. The keyed hash of a session selects
+//! two buckets. Nearly always the first of them holds the session, at the slot that three more bits
+//! of the hash select, or soon after this slot. So a lookup reads one or two cache lines.
+//!
+//! A table is sized for five sessions per bucket, which makes 25.6 bytes per IPv4 session. An IPv6
+//! session has a slot of 32 bytes, and takes 51.2. The papers count up to 32 (LSMAC, section
+//! 4.2.1). The table is plain memory with the same layout in the kernel's array map, a mapped file
+//! or a vector. This code lists and sweeps all of them. `bpf/director/sessions.h` is its copy in C.
 //!
 //! # Concurrency
-//! Any number of threads and CPUs may use one table, in the kernel and outside at once. A slot is
-//! claimed by compare-and-exchange of its value to [`State::Claimed`]; then the key is written,
-//! then the value. A reader reads the key, the value and the key again. Every change of a live
-//! session is a compare-and-exchange too, so its server's count of active sessions and its VIP's
-//! count of assured ones change exactly once with it.
+//! Any number of threads and CPUs may use a table, in the kernel and in user space at once. A
+//! writer claims a slot: it changes the value to [`State::Claimed`] by compare-and-exchange. Then
+//! it writes the key, then the value. A reader reads the key, the value and the key again. Every
+//! change of a live session is a compare-and-exchange too. So each change adjusts the server's
+//! count of active sessions and the VIP's count of assured sessions exactly once.
 //!
 //! # Extent
-//! A table is made for the most that it may hold, and used in part: as many buckets as serve what
-//! is in it ([`Extent`], [`Fitting`]).
+//! A table is allocated for the maximum number of sessions. It uses only as many buckets as its
+//! present sessions need ([`Extent`], [`Fitting`]).
 //!
-//! # Room
-//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of
-//! an embryonic one of the source (IPv4 /24, IPv6 /56) that has most of them there, the soonest to
-//! expire; else of one that is over, or half; else of an assured one whose VIP has more than its
-//! share, if its own has less. An assured session within its VIP's share is never put out.
+//! # Eviction
+//! If both buckets of a new session are full of live sessions, the new session evicts one of them,
+//! in this order ([`Class`]):
+//!
+//! - an embryonic session, of the source (IPv4 /24, IPv6 /56) with most embryonic sessions in these
+//!   buckets, the earliest expiry first;
+//! - a session that is closed or half-closed;
+//! - an assured session whose VIP exceeds its share, if the VIP of the new session has less than
+//!   its share.
+//!
+//! An assured session within its VIP's share is never evicted.
 
 mod atomic;
 mod extent;
@@ -45,15 +52,15 @@ use crate::path::seed::Seed;
 use crate::path::tables::{HASH_SLOTS, Tables};
 use atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Sessions in a bucket. A model checker has its hands full with two.
+/// Number of sessions in a bucket. The model checker can't explore more than two.
 pub const BUCKET_SESSIONS: usize = if cfg!(loom) { 2 } else { 8 };
-/// Sessions in a bucket of a table that holds what it is sized for.
+/// Number of sessions per bucket in a table that holds as many as it is sized for.
 const BUCKET_FILL: usize = 5;
-/// Bytes of a session in its bucket.
+/// Bytes of an IPv4 session in its bucket.
 pub const SESSION_BYTES: usize = 16;
 
-/// Milliseconds as ticks of 2^20 ns, about 1.05 ms: a shift makes them from the kernel's
-/// nanoseconds. Ticks wrap after 52 days; they are only ever compared by difference.
+/// Converts milliseconds to ticks of 2^20 ns, about 1.05 ms. The kernel's nanoseconds become ticks
+/// by a shift. Ticks wrap after 52 days, so code compares them only by difference.
 pub const fn ticks(ms: u64) -> u32 {
     let ticks = ms.saturating_mul(1_000_000) >> 20;
     // Differences are signed: an idle time above half the range would look like the past.
@@ -65,7 +72,7 @@ pub const fn ms(ticks: u32) -> u64 {
     ((ticks as u64) << 20) / 1_000_000
 }
 
-/// The key of a session: the client's endpoint and the VIP (which stands for the other one).
+/// Key of a session: the client's endpoint and the number of the VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
     pub client: IpAddr,
@@ -74,7 +81,7 @@ pub struct SessionKey {
 }
 
 impl SessionKey {
-    /// As an IPv4 session's slot holds it.
+    /// Returns the key as stored in the slot of an IPv4 session.
     fn word(client: Ipv4Addr, port: u16, vip: u16) -> Words<1> {
         [u64::from(client.to_bits()) << 32 | u64::from(port) << 16 | u64::from(vip)]
     }
@@ -84,8 +91,8 @@ impl SessionKey {
         SessionKey { client, port: (word >> 16) as u16, vip: word as u16 }
     }
 
-    /// As an IPv6 session's slot holds it, and that of a port; an IPv4 client is mapped (RFC 4291,
-    /// section 2.5.5.2).
+    /// Returns the key as stored in the slot of an IPv6 session or of a port. An IPv4 client's
+    /// address is mapped (RFC 4291, section 2.5.5.2).
     pub(crate) fn words(&self) -> Words<3> {
         let client = match self.client {
             IpAddr::V4(client) => client.to_ipv6_mapped(),
@@ -108,44 +115,44 @@ impl SessionKey {
         }
     }
 
-    /// The hash that picks from hash tables, which hosts that share the seed agree on: by the
-    /// client's address and port alone (Distributed Packet Rewriting, section 3), since each host
-    /// numbers its VIPs itself.
+    /// Returns the hash that selects from the hash tables. Hosts that share the seed compute the
+    /// same hash. It covers only the client's address and port (Distributed Packet Rewriting,
+    /// section 3), since each host numbers its VIPs itself.
     pub fn ring_hash(&self, seed: Seed) -> FlowHash {
         SessionKey { vip: 0, ..*self }.hash(seed)
     }
 }
 
-/// A session key's keyed hash: two rounds of multiply and fold, whose odd multipliers are the
+/// Keyed hash of a session key: two rounds of multiply and fold. The odd multipliers are the
 /// secret.
 ///
-/// One such round is universal: two keys chosen without knowing the multiplier share a bucket about
-/// as seldom as under a random function (Dietzfelbinger et al. 1997, "A reliable randomized
-/// algorithm for the closest-pair problem"). The second mixes what is regular in addresses and
-/// ports. It costs a tenth of SipHash, which counts where a whole packet costs a few dozen
-/// instructions.
+/// One such round is universal: an attacker without the multiplier finds keys that share a bucket
+/// hardly more often than under a random function (Dietzfelbinger et al. 1997, "A reliable
+/// randomized algorithm for the closest-pair problem"). The second round mixes the regular bits of
+/// addresses and ports. The hash costs a tenth of SipHash. This matters since a whole packet costs
+/// a few dozen instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// Hashes a key: each word is mixed into the last one's hash, and a round at the end mixes what
-    /// the last one left regular.
+    /// Hashes a key: mixes each word into the hash of the words before, then mixes the result once
+    /// more.
     pub(crate) fn of<const N: usize>(words: &Words<N>, seed: Seed) -> Self {
         let seeds = [seed.0 | 1, seed.1 | 1];
         let mix = |hash: u64, (at, word): (usize, &u64)| fold((hash ^ word).wrapping_mul(seeds[at % 2]));
         let hash = words.iter().enumerate().fold(0, mix);
         FlowHash(fold(hash.wrapping_mul(seeds[N % 2])))
     }
-    /// The slot of the service's hash table that this flow falls in.
+    /// Returns the slot of the service's hash table for this flow.
     pub const fn hash_slot(self) -> usize {
         (((self.0 >> 16) as u32 as u64 * HASH_SLOTS as u64) >> 32) as usize
     }
-    /// Returns the place in its bucket where a session is looked for first: the lowest bits, which
-    /// name no bucket.
+    /// Returns the slot of a bucket at which lookups start. It is made of the lowest bits, which
+    /// have no part in selecting the bucket.
     pub const fn home(self) -> usize {
         self.0 as usize % BUCKET_SESSIONS
     }
-    /// The two buckets of a table of `buckets` that may hold the session.
+    /// Returns the two buckets that may hold the session, in a table of `buckets`.
     pub const fn buckets(self, buckets: u32) -> (u32, u32) {
         let first = scale(self.0 as u32, buckets);
         let second = scale((self.0 >> 32) as u32, buckets);
@@ -153,22 +160,22 @@ impl FlowHash {
     }
 }
 
-/// The upper half over the lower, which a product leaves poorer.
+/// Folds the upper half into the lower one, whose bits a product mixes less.
 const fn fold(x: u64) -> u64 {
     x ^ x >> 32
 }
 
-/// A 32-bit number to the range below `n`, without dividing.
+/// Maps a 32-bit number to the range below `n` without a division.
 const fn scale(x: u32, n: u32) -> u32 {
     ((x as u64 * n as u64) >> 32) as u32
 }
 
 /// Bucket of eight IPv4 sessions.
 pub type Bucket4 = Bucket<1>;
-/// Eight IPv6 sessions, or ports.
+/// Bucket of eight IPv6 sessions or ports.
 pub type Bucket6 = Bucket<3>;
 
-/// A session as found.
+/// Copy of a session in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     pub key: SessionKey,
@@ -176,12 +183,12 @@ pub struct Session {
     pub value: Value,
 }
 
-/// No slot in either bucket that a new session may have.
+/// Error: neither bucket has a slot for a new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("both buckets are full of sessions that stay")]
 pub struct Full;
 
-/// A view of the tables of both IP versions, and of what is counted of them.
+/// View of the session tables of both IP versions and of their counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Sessions<'a> {
     four: Table<'a, 1>,
@@ -189,7 +196,7 @@ pub struct Sessions<'a> {
     counted: Counted<'a>,
 }
 
-/// The counts of sessions.
+/// Counts of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     /// Active sessions, by server slot.
@@ -199,7 +206,7 @@ pub struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// Of tables whose sessions are counted elsewhere.
+    /// For tables whose sessions are not counted here.
     pub const NOTHING: Counted<'static> = Counted { active: &[], shares: Shares(&[]) };
 
     fn active(&self, value: Value, by: i64) {
@@ -216,13 +223,13 @@ impl Counted<'_> {
         }
     }
 
-    /// A session that comes or goes.
+    /// Counts a session that was added (`by` 1) or removed (`by` -1).
     fn count(&self, vip: u16, value: Value, by: i64) {
         self.active(value, by);
         self.assured(vip, value, by);
     }
 
-    /// A session that changes.
+    /// Adjusts the counts for a session whose value changed.
     fn change(&self, vip: u16, from: Value, to: Value) {
         let (was, is) = (from.state(), to.state());
         if (was.is_active(), from.server()) != (is.is_active(), to.server()) {
@@ -236,47 +243,46 @@ impl Counted<'_> {
     }
 }
 
-/// Buckets of a table that is sized for `sessions_max`.
+/// Returns the number of buckets of a table that is sized for `sessions_max`.
 pub const fn buckets_for(sessions_max: usize) -> usize {
     let buckets = sessions_max.div_ceil(BUCKET_FILL);
     if buckets < 2 { 2 } else { buckets }
 }
 
-/// Sessions that a table of so many buckets is sized for.
+/// Returns the number of sessions that a table of so many buckets is sized for.
 pub const fn sessions_for(buckets: usize) -> usize {
     buckets * BUCKET_FILL
 }
 
 impl<'a> Sessions<'a> {
-    /// A view over buckets for each IP version.
+    /// Makes a view of the buckets for each IP version.
     pub const fn new(four: &'a [Bucket4], six: &'a [Bucket6], counted: Counted<'a>) -> Self {
         Sessions { four: Table::new(four, counted), six: Table::new(six, counted), counted }
     }
 
-    /// The same of tables that are in use as far as a word for each says ([`Extent`]), IPv4's
-    /// first.
+    /// Returns the view with the extent words of both tables, IPv4's first ([`Extent`]).
     pub fn within(self, extents: &'a [AtomicU64]) -> Self {
         let (four, six) = (Extent(extents.first()), Extent(extents.get(1)));
         Sessions { four: self.four.within(four), six: self.six.within(six), ..self }
     }
 
-    /// From now on sessions are to stand in so many buckets of each table, or somewhat more; what
-    /// stands elsewhere is found there, until it was moved. To be called where no other such change
-    /// is on its way. [`Fitting`] takes these steps.
+    /// Starts to resize each table to at least so many buckets. New sessions enter the new extent.
+    /// Lookups also search the previous extent until [`Sessions::end_move`]. No other resize may be
+    /// under way. [`Fitting`] drives these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
         self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
         self.six.begin_move(extent::mask_for(six, self.six.buckets.len()));
     }
 
-    /// Moves the sessions of these buckets; returns how many found no room. To be called once no
-    /// packet goes by what was before alone.
+    /// Moves the sessions of these buckets to the new extent. Returns the number of sessions
+    /// without room there. Call this only once no packet uses the previous extent alone.
     pub fn move_some(&self, range: core::ops::Range<usize>, seed: Seed, now: u32) -> usize {
         let four = self.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
         self.four.move_all(range.start..range.end.min(four), seed, now) + self.six.move_all(in_six, seed, now)
     }
 
-    /// Sessions stand where they are to. To be called once all were moved.
+    /// Ends the resize. Call this once all sessions have moved.
     pub fn end_move(&self) {
         self.four.end_move();
         self.six.end_move();
@@ -287,27 +293,27 @@ impl<'a> Sessions<'a> {
         self.four.extent.masks().is_moving() || self.six.extent.masks().is_moving()
     }
 
-    /// Gives each service of `tables` its share.
+    /// Computes the share of each VIP of `tables`.
     pub fn share(&self, tables: &Tables) {
         self.counted.shares.share(tables, self.four.sized_for(), self.six.sized_for());
     }
 
-    /// Shares, and what is taken of them.
+    /// Returns the shares and assured counts of the VIPs.
     pub const fn shares(&self) -> Shares<'a> {
         self.counted.shares
     }
 
-    /// Sessions that can stand in the buckets in use, when every slot is taken.
+    /// Returns the number of session slots in the buckets in use.
     pub fn capacity(&self) -> usize {
         self.buckets() * BUCKET_SESSIONS
     }
 
-    /// Sessions that the tables are sized for.
+    /// Returns the number of sessions that both tables are sized for.
     pub const fn sized_for(&self) -> usize {
         self.four.sized_for() + self.six.sized_for()
     }
 
-    /// The same of all buckets, in use or not.
+    /// Returns the number of session slots in all buckets, in use or not.
     pub const fn capacity_max(&self) -> usize {
         (self.four.buckets.len() + self.six.buckets.len()) * BUCKET_SESSIONS
     }
@@ -326,10 +332,10 @@ impl<'a> Sessions<'a> {
         found.map(|(_, found)| found)
     }
 
-    /// Notes a new session, in the place of one that must go if there is no other.
+    /// Inserts a new session, and evicts another one if both buckets are full.
     ///
     /// # Errors
-    /// [`Full`] where all must stay.
+    /// [`Full`] if no session in the two buckets may be evicted.
     pub fn insert(&self, key: SessionKey, hash: FlowHash, value: Value, now: u32) -> Result<(), Full> {
         let inserted = match key.client {
             IpAddr::V4(client) => {
@@ -340,12 +346,13 @@ impl<'a> Sessions<'a> {
         inserted.map(drop)
     }
 
-    /// Changes a session found, unless another CPU was faster; then its change stands.
+    /// Changes the value of a session. Returns false if another CPU changed it first: that change
+    /// stands.
     pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
         self.four.change(found, to)
     }
 
-    /// All live sessions, while others come and go.
+    /// Lists live sessions. Other threads may add and remove sessions meanwhile.
     pub fn list(&self, now: u32) -> impl Iterator<Item = Session> + use<'a> {
         let four =
             self.four.list(now).map(|(words, value)| Session { key: SessionKey::of_word(words), value });
@@ -354,8 +361,8 @@ impl<'a> Sessions<'a> {
         four.chain(six)
     }
 
-    /// Frees what has expired and what `keep` doesn't want, in the buckets of `range`, so that the
-    /// counts stay true. Returns how many slots it freed.
+    /// Frees the expired sessions of the buckets in `range`, and the live ones for which `keep`
+    /// returns false. Adjusts the counts. Returns the number of slots freed.
     pub fn sweep(
         &self,
         range: core::ops::Range<usize>,
@@ -368,13 +375,13 @@ impl<'a> Sessions<'a> {
             + self.six.part(in_six).sweep(now, |words, value| keep(SessionKey::of_words(words), value))
     }
 
-    /// Frees all sessions. Returns how many slots it freed.
+    /// Frees all sessions. Returns the number of slots freed.
     pub fn clear(&self, now: u32) -> usize {
         self.sweep(0..self.buckets(), now, |_, _| false)
     }
 
-    /// Frees slots that a writer claimed and never finished (it was killed in between). Only for
-    /// tables that nobody else uses yet. Makes all counts anew.
+    /// Frees slots that a killed writer claimed and never filled, and counts all sessions anew. No
+    /// other thread or program may use the tables meanwhile.
     pub fn recover(&self, now: u32) {
         for count in self.counted.active {
             count.store(0, Relaxed);

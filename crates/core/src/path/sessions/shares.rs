@@ -1,18 +1,18 @@
-//! Each VIP's own part of a session table, and how much of it is taken.
+//! Guaranteed share of each VIP in a session table, and its count of assured sessions.
 //!
-//! Any service may fill what is vacant. Where room is short, one that has less than its share takes
-//! it from one that has more, and nobody takes from one that has no more than its share. Only
-//! assured sessions count: the others are anybody's.
+//! Any service may use vacant slots. If a bucket is full, a VIP below its share evicts assured
+//! sessions of a VIP above its share. A VIP within its share loses no assured session. Sessions of
+//! other classes don't count.
 
 use super::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::path::tables::{Tables, VIP_IDS};
 use core::net::IpAddr;
 
-/// Words of all shares: two for each VIP, by its number.
+/// Number of words of all shares: two for each VIP id.
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;
 
-/// Words that the engine's threads and the control plane share: for each VIP how many assured
-/// sessions are its own, and how many it has.
+/// Two words per VIP, shared by the engine's threads and the control plane: the guaranteed number
+/// of assured sessions, and the current one.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares<'a>(pub &'a [AtomicU64]);
 
@@ -60,8 +60,8 @@ impl Shares<'_> {
         self.0.iter().skip(1).step_by(2).for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Shares tables that are sized for `four` IPv4 and `six` IPv6 sessions among the services of
-    /// `tables`, evenly, and each service's part among its addresses.
+    /// Divides the session tables, sized for `four` IPv4 and `six` IPv6 sessions, evenly among the
+    /// services of `tables`. Divides each service's part evenly among its VIPs.
     pub(super) fn share(&self, tables: &Tables, four: usize, six: usize) {
         let of = |vip: u16| {
             let (key, of) = tables.vip_by_id(vip)?;

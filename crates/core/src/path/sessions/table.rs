@@ -1,4 +1,4 @@
-//! Session table: buckets of eight, keys of any length.
+//! Session table of buckets of eight slots, with keys of any number of words.
 
 use super::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -7,10 +7,10 @@ use super::atomic::{
 use super::extent::{self, Extent};
 use super::{BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State, Value};
 
-/// A key's words; what they mean is for who made them.
+/// Words of a key. The caller defines their meaning.
 pub type Words<const N: usize> = [u64; N];
 
-/// Place of a session in memory.
+/// Slot of a session.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slot<const N: usize> {
@@ -18,7 +18,7 @@ pub(crate) struct Slot<const N: usize> {
     pub(super) value: AtomicU64,
 }
 
-/// Eight sessions in neighbouring cache lines: two for keys of one word, four for keys of three.
+/// Eight slots in neighbouring cache lines: two lines for keys of one word, four for keys of three.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Bucket<const N: usize>(pub(super) [Slot<N>; BUCKET_SESSIONS]);
@@ -26,7 +26,7 @@ pub struct Bucket<const N: usize>(pub(super) [Slot<N>; BUCKET_SESSIONS]);
 impl<const N: usize> Default for Bucket<N> {
     #[cfg(not(loom))]
     fn default() -> Self {
-        // Constants, since tables of many are made of it.
+        // A constant, since tables of millions are made of it.
         Bucket(
             [const { Slot { key: [const { AtomicU64::new(0) }; N], value: AtomicU64::new(0) } };
                 BUCKET_SESSIONS],
@@ -40,7 +40,7 @@ impl<const N: usize> Default for Bucket<N> {
     }
 }
 
-/// A session found, with its place, so that it can be changed.
+/// A session found, with its place in memory for [`Table::change`].
 #[derive(Clone, Copy, Debug)]
 pub struct FoundSession<'a> {
     place: &'a AtomicU64,
@@ -48,16 +48,16 @@ pub struct FoundSession<'a> {
     pub value: Value,
 }
 
-/// Number of attempts of a new session to take another one's place.
+/// Number of attempts to evict another session for a new one.
 const ATTEMPTS: usize = 2;
 
-/// The VIP that a key names in its last word.
+/// Returns the VIP in the last word of a key.
 pub(super) fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
     key.last().map_or(0, |word| *word as u16)
 }
 
-/// The network that a key's client is in, who may have all of its addresses: an IPv4 /24, an IPv6
-/// /56.
+/// Returns the network of a key's client: an IPv4 /24 or an IPv6 /56. An attacker may own all of
+/// its addresses.
 fn source_of<const N: usize>(key: &Words<N>) -> u64 {
     match key.as_slice() {
         [] => 0,
@@ -68,7 +68,7 @@ fn source_of<const N: usize>(key: &Words<N>) -> u64 {
     }
 }
 
-/// A view of buckets, and of what is counted of sessions.
+/// View of the buckets of one IP version and of the counts of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
     pub(super) buckets: &'a [Bucket<N>],
@@ -77,48 +77,48 @@ pub struct Table<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// A view over `buckets`, of which all are in use.
+    /// Makes a view of `buckets`, all of them in use.
     pub const fn new(buckets: &'a [Bucket<N>], counted: Counted<'a>) -> Self {
         Table { buckets, extent: Extent(None), counted }
     }
 
-    /// The same of a table that is in use as far as this says.
+    /// Returns the view with an extent word.
     pub const fn within(self, extent: Extent<'a>) -> Self {
         Table { extent, ..self }
     }
 
-    /// Number of buckets in use: beyond them there is no session.
+    /// Returns the number of buckets in use. The buckets after them are empty.
     pub fn buckets(&self) -> usize {
         let masks = self.extent.masks();
         extent::used(masks.now.max(masks.before), self.buckets.len())
     }
 
-    /// The part of the table that is these buckets.
+    /// Returns a view of these buckets alone.
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Table<'a, N> {
         let end = range.end.min(self.buckets.len());
         Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), ..*self }
     }
 
-    /// Sessions that the table is sized for.
+    /// Returns the number of sessions that the table is sized for.
     pub const fn sized_for(&self) -> usize {
         self.buckets.len() * BUCKET_FILL
     }
 
-    /// The two buckets of an extent that may hold a session.
+    /// Returns the two buckets that may hold a session under a mask. `None` if the table has no
+    /// buckets.
     pub(super) fn pair(&self, hash: FlowHash, mask: u32) -> Option<[usize; 2]> {
         let (first, second) = hash.buckets(self.buckets.len() as u32);
         (!self.buckets.is_empty()).then_some([(first & mask) as usize, (second & mask) as usize])
     }
 
-    /// Finds a live session, and the number of its slot.
+    /// Finds a live session. Returns the number of its slot too.
     pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, FoundSession<'a>)> {
         let mut masks = self.extent.masks();
-        // Again only if the extent has changed meanwhile, which it does some times a second at the
-        // most.
+        // Repeats only if the extent changed meanwhile, at most a few times per second.
         loop {
             let found = match masks.is_moving() {
                 false => self.find_in(masks.now, key, hash, now),
-                // The session may have moved between the first look and the second.
+                // The session may have moved between the lookups under the first and second mask.
                 true => [masks.now, masks.before, masks.now]
                     .into_iter()
                     .find_map(|mask| self.find_in(mask, key, hash, now)),
@@ -137,8 +137,9 @@ impl<'a, const N: usize> Table<'a, N> {
         hash: FlowHash,
         now: u32,
     ) -> Option<(usize, FoundSession<'a>)> {
-        // A key is noted again only where it has expired, and there in the same place or before it,
-        // as one goes round from its home: in each bucket the first is the one.
+        // A bucket may also hold an expired entry with this key. An insert takes the first vacant
+        // slot after the home slot, and an expired slot is vacant. So the live entry precedes the
+        // expired one, and the first match is the right one.
         self.pair(hash, mask)?.into_iter().find_map(|number| {
             let (at, slot) = self.buckets[number].round(hash.home()).find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
@@ -148,32 +149,33 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// The session in a slot, if it is live.
+    /// Returns the session in a slot if it is live.
     pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, FoundSession<'a>)> {
         let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
         let (key, value) = slot.read();
         value.is_live(now).then_some((key, FoundSession { place: &slot.value, vip: vip_of(&key), value }))
     }
 
-    /// Notes a new session: in its first bucket, which look-ups read first, until that is half
-    /// full; then in the emptier one, since two choices keep buckets level (Mitzenmacher 2001).
-    /// Where both are full, another one goes. Gives its slot's number.
+    /// Inserts a new session into its first bucket, which lookups read first, until this bucket is
+    /// half full. Then inserts into the emptier of both buckets, since two choices keep buckets
+    /// level (Mitzenmacher 2001). If both are full, evicts another session. Returns the number of
+    /// the slot.
     ///
     /// # Errors
-    /// [`Full`] when both buckets hold only sessions that stay.
+    /// [`Full`] if no session in the two buckets may be evicted.
     pub fn insert(&self, key: &Words<N>, hash: FlowHash, mut value: Value, now: u32) -> Result<usize, Full> {
         let mut masks = self.extent.masks();
         loop {
             let number = self.insert_in(masks.now, key, hash, value, now)?;
-            // Either this sees that the extent is another one, or whoever moves sessions there sees
-            // this one (which it looks for behind such a fence too).
+            // Either this thread sees that the extent changed, or the thread that moves sessions
+            // sees the new session. That thread has such a fence too.
             fence(SeqCst);
             let before = core::mem::replace(&mut masks, self.extent.masks());
             if masks == before || !self.take_back(number, key, value) {
                 return Ok(number);
             }
-            // A concurrent resize may have copied the value and be about to free the copy, in whose
-            // place this session may come to stand.
+            // A concurrent resize may have copied this session, and frees the copy if its value
+            // matches. If the new insert reuses the slot of the copy, the value must not match.
             value = value.moved_to(value.state(), value.expires().wrapping_add(1));
         }
     }
@@ -191,22 +193,21 @@ impl<'a, const N: usize> Table<'a, N> {
             self.fill(slot, key, value);
             return Ok(number);
         }
-        // Another CPU may be about to have the same place.
+        // Another CPU may win the same slot.
         let displaced = (0..ATTEMPTS).find_map(|_| self.displace(pair, key, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
     }
 
-    /// A session's two buckets in the order in which it is to take a place there.
+    /// Returns the two buckets of a session in the order in which an insert tries them.
     pub(super) fn order(&self, [first, second]: [usize; 2], now: u32) -> [usize; 2] {
         let (vacant1, vacant2) = (self.buckets[first].vacant(now), self.buckets[second].vacant(now));
         let crowded = vacant1 < BUCKET_SESSIONS / 2 && vacant2 > vacant1;
         if crowded { [second, first] } else { [first, second] }
     }
 
-    /// Claims a vacant slot in the first of these buckets that has one, and gives it with its
-    /// number.
+    /// Claims a vacant slot in the first of these buckets that has one. Returns it with its number.
     pub(super) fn claim_in(
         &self,
         numbers: [usize; 2],
@@ -221,7 +222,7 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Frees a session that was just noted, unless it has changed or moved meanwhile.
+    /// Frees a session that was just inserted. False if it has changed or moved meanwhile.
     fn take_back(&self, number: usize, key: &Words<N>, value: Value) -> bool {
         let slot = &self.buckets[number / BUCKET_SESSIONS].0[number % BUCKET_SESSIONS];
         let is_back = slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok();
@@ -231,17 +232,18 @@ impl<'a, const N: usize> Table<'a, N> {
         is_back
     }
 
-    /// Writes a session to a slot that was claimed for it.
+    /// Writes a session to a claimed slot and counts it.
     fn fill(&self, slot: &Slot<N>, key: &Words<N>, value: Value) {
         slot.write(key, value);
         self.counted.count(vip_of(key), value, 1);
     }
 
-    /// Claims the slot of the session that goes first, of those in two full buckets, for
-    /// `newcomer`. Where another CPU is faster, nobody goes.
+    /// Evicts a session from two full buckets for `newcomer` and claims its slot. Fails if another
+    /// CPU changed the victim first.
     ///
-    /// Of embryonic ones it is one of the source that has most of them here, the newcomer included:
-    /// a client with a network to send from takes its own places before others'.
+    /// Among embryonic sessions, the victim belongs to the source with most embryonic sessions
+    /// here, the newcomer included. So a client that sends from a whole network evicts its own
+    /// sessions first.
     fn displace(&self, numbers: [usize; 2], newcomer: &Words<N>, now: u32) -> Option<(usize, &'a Slot<N>)> {
         let (shares, vip) = (self.counted.shares, vip_of(newcomer));
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
@@ -278,7 +280,8 @@ impl<'a, const N: usize> Table<'a, N> {
         won.then_some((at, slot))
     }
 
-    /// Changes a session found, unless another CPU was faster; then its change stands.
+    /// Changes the value of a session. Returns false if another CPU changed it first: that change
+    /// stands.
     pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
         let changed = found.place.compare_exchange(found.value.0, to.0, Release, Relaxed).is_ok();
         if changed {
@@ -291,7 +294,8 @@ impl<'a, const N: usize> Table<'a, N> {
         self.buckets.get(..self.buckets()).unwrap_or_default()
     }
 
-    /// All live sessions, while others come and go. One that moves meanwhile may be there twice.
+    /// Lists live sessions. Other threads may add and remove sessions meanwhile. A session that
+    /// moves meanwhile may be listed twice.
     pub fn list(&self, now: u32) -> impl Iterator<Item = (Words<N>, Value)> + use<'a, N> {
         self.in_use().iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
             let (key, value) = slot.read();
@@ -299,7 +303,7 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Gives what is live other keys, where nobody else uses the table.
+    /// Replaces the keys of live entries. No other thread or program may use the table meanwhile.
     pub(crate) fn rekey(&self, now: u32, key: impl Fn(Words<N>) -> Words<N>) {
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let (old, value) = slot.read();
@@ -309,8 +313,8 @@ impl<'a, const N: usize> Table<'a, N> {
         }
     }
 
-    /// Frees what has expired and what `keep` doesn't want, so that the counts stay
-    /// true. Returns how many slots it freed.
+    /// Frees expired sessions, and live ones for which `keep` returns false. Adjusts the counts.
+    /// Returns the number of slots freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {
         let mut freed = 0;
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
@@ -328,8 +332,8 @@ impl<'a, const N: usize> Table<'a, N> {
         freed
     }
 
-    /// Frees slots that a writer claimed and never finished (it was killed in between), and counts
-    /// the others. Only for a table that nobody else uses yet.
+    /// Frees slots that a killed writer claimed and never filled, and counts the live sessions. No
+    /// other thread or program may use the table meanwhile.
     pub fn recover(&self, now: u32) {
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let value = Value(slot.value.load(Acquire));
@@ -343,7 +347,7 @@ impl<'a, const N: usize> Table<'a, N> {
 }
 
 impl<const N: usize> Bucket<N> {
-    /// All slots with their places, from the `home` on and round.
+    /// Returns all slots with their positions, from `home` on and around.
     fn round(&self, home: usize) -> impl Iterator<Item = (usize, &Slot<N>)> {
         self.0.iter().enumerate().cycle().skip(home).take(BUCKET_SESSIONS)
     }
@@ -354,7 +358,7 @@ impl<const N: usize> Bucket<N> {
 }
 
 impl<const N: usize> Slot<N> {
-    /// Writes to a slot that was claimed.
+    /// Writes a session to a claimed slot.
     pub(super) fn write(&self, key: &Words<N>, value: Value) {
         for (place, word) in self.key.iter().zip(key) {
             place.store(*word, Release);
@@ -362,9 +366,9 @@ impl<const N: usize> Slot<N> {
         self.value.store(value.0, Release);
     }
 
-    /// Frees a slot that holds this value, and takes its key away: where the session comes again to
-    /// the same bucket, it may stand behind this slot, and whoever has just claimed that hasn't
-    /// written its own key yet.
+    /// Frees the slot if it holds `value`, and clears its key. Otherwise a lookup could stop at the
+    /// old key. The session may have been inserted again further on in the bucket, and the next
+    /// claimant of this slot may not have written its own key yet.
     pub(super) fn vacate(&self, value: Value) -> bool {
         let is_ours = self.value.compare_exchange(value.0, Value::CLAIMED.0, AcqRel, Relaxed).is_ok();
         if is_ours {
@@ -381,14 +385,15 @@ impl<const N: usize> Slot<N> {
         core::array::from_fn(|at| self.key[at].load(Acquire))
     }
 
-    /// Key and value as of one moment; a slot that changes hands meanwhile reads as claimed.
+    /// Returns key and value of one moment. A slot that changes its session meanwhile reads as
+    /// claimed.
     pub(super) fn read(&self) -> (Words<N>, Value) {
         let key = self.key();
         let value = self.value.load(Acquire);
         if self.has(&key) { (key, Value(value)) } else { (key, Value::CLAIMED) }
     }
 
-    /// Takes a vacant slot; an expired session in it ends here and leaves the counts.
+    /// Claims a vacant slot. An expired session in the slot leaves the counts.
     fn claim(&self, now: u32, counted: Counted<'_>) -> bool {
         let key = self.key();
         let value = Value(self.value.load(Acquire));

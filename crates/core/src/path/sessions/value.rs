@@ -1,49 +1,49 @@
-//! A session's second word: server, state, mark and the tick at which it expires.
+//! Second word of a session: server, state, mark and expiry.
 
 use crate::net::Protocol;
 use crate::path::tables::IdleTicks;
 
-/// State of a session. The lower three bits name its idle time.
+/// State of a session. The lower three bits select its idle timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
     Free = 0,
-    /// Being written; no reader may use it.
+    /// A writer is filling the slot. Readers ignore it.
     Claimed = 1,
-    /// A SYN was seen, and nothing else that counts.
+    /// TCP connection of which only the client's SYN counted so far.
     New = 2,
-    /// A TCP connection whose client has answered.
+    /// TCP connection whose client has answered the server's SYN-ACK.
     Established = 3,
-    /// Both sides have sent FIN, or the server RST.
+    /// Both sides have sent FIN, or the server has sent RST.
     Closing = 4,
-    /// A UDP flow that has lasted, in both directions where both are seen.
+    /// UDP flow past its first packets, in both directions if both pass the director.
     Udp = 5,
-    /// A UDP flow that has only begun.
+    /// UDP flow of which only first packets were seen.
     UdpNew = 6,
-    /// The client has sent FIN or RST, or somebody in its name: half a close (RFC 9293, section
-    /// 3.6).
+    /// The client has sent FIN or RST, or an attacker with the client's address: half a close (RFC
+    /// 9293, section 3.6).
     HalfClosed = 7,
-    /// [`State::New`], and the server's SYN and ACK were seen.
+    /// [`State::New`], and the server's SYN-ACK was seen.
     Answered = 10,
-    /// [`State::UdpNew`], and an answer was seen.
+    /// [`State::UdpNew`], and the server's answer was seen.
     UdpAnswered = 14,
     /// The server has sent FIN.
     ServerClosed = 15,
 }
 
-/// The worth of a session where room is short, the least first.
+/// Classes of sessions in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// First packets only, which anybody can send in anybody's name.
+    /// Only first packets, which an attacker can send with a forged source address.
     Embryonic,
-    /// Over, or half of it.
+    /// Closed or half-closed.
     Ending,
-    /// The client has answered something that only the client could see.
+    /// The client has answered a packet that only the client could see, as far as this host knows.
     Assured,
 }
 
 impl State {
-    /// States that sessions have.
+    /// All states of sessions.
     pub const ALL: [State; 9] = [
         State::New,
         State::Answered,
@@ -56,7 +56,7 @@ impl State {
         State::Closing,
     ];
 
-    /// The worth of a session in this state; `None` where there is none.
+    /// Returns the eviction class of a state. `None` for slots without a session.
     pub const fn class(self) -> Option<Class> {
         match self {
             State::Free | State::Claimed => None,
@@ -76,12 +76,12 @@ impl State {
         matches!(self.class(), Some(Class::Assured))
     }
 
-    /// True if a session in this state is over, or half closed.
+    /// True if a session in this state is closed or half-closed.
     pub const fn is_ending(self) -> bool {
         matches!(self.class(), Some(Class::Ending))
     }
 
-    /// Lifetime of a session in this state without a packet, in ticks.
+    /// Returns the idle timeout of a session in this state, in ticks.
     pub const fn idle(self, idle: &IdleTicks) -> u32 {
         match self {
             State::Free | State::Claimed => 0,
@@ -94,15 +94,15 @@ impl State {
         }
     }
 
-    /// Least extension of a session's expiry that is stored, in ticks. A cache line written for
-    /// every packet would travel between CPUs: every few seconds is enough, a 64th of the idle time
-    /// at most.
+    /// Returns the least extension of a session's expiry that is stored, in ticks: a 64th of the
+    /// idle timeout, at most some seconds. If every packet stored a new expiry, the cache line
+    /// would travel between CPUs.
     pub const fn step(self, idle: &IdleTicks) -> u32 {
         let part = self.idle(idle) >> 6;
         if part > 1 << 12 { 1 << 12 } else { part }
     }
 
-    /// The state of sessions whose packets change nothing.
+    /// Returns the steady state, in which further packets change nothing.
     pub const fn at_work(protocol: Protocol) -> State {
         match protocol {
             Protocol::Tcp => State::Established,
@@ -110,7 +110,7 @@ impl State {
         }
     }
 
-    /// The name shown to people.
+    /// Returns the name for views and logs.
     pub const fn name(self) -> &'static str {
         match self {
             State::Free => "free",
@@ -144,18 +144,17 @@ impl State {
     }
 }
 
-/// The furthest that a session's expiry is ahead, in ticks: 13 days, as [`super::ticks`] gives at
-/// most.
+/// Maximum distance of a session's expiry from now, in ticks: 13 days, the maximum of
+/// [`super::ticks`].
 ///
-/// An end that seems to be further ahead is long past: ticks wrap. So an entry that is never swept,
-/// while there is no daemon, counts as expired for 39 days, and for much longer where anything new
-/// wants its place.
+/// Ticks wrap, so an expiry that seems further ahead is long past. If no daemon sweeps the table,
+/// an expired entry counts as expired for 39 days. An insert that needs its slot reuses it earlier.
 pub const LIFE_MAX: u32 = 1 << 30;
 
-/// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its
-/// state (4) and its server (16).
+/// Second word of a session. From the top: the tick of expiry (32 bits), a mark (12), the state (4)
+/// and the server slot (16).
 ///
-/// The meaning of the mark belongs to the state: see `decide/follow.rs`.
+/// The meaning of the mark depends on the state: see `decide/follow.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value(pub u64);
 
@@ -163,18 +162,18 @@ impl Value {
     pub(super) const CLAIMED: Value = Value((State::Claimed as u64) << 16);
     pub(super) const FREE: Value = Value(0);
     const MARK: u64 = (1 << Self::MARK_BITS) - 1;
-    /// Bits of a mark.
+    /// Number of bits of a mark.
     pub const MARK_BITS: u32 = 12;
 
-    /// Packs server slot, state and expiry.
+    /// Packs server slot, state and expiry. The mark is 0.
     pub const fn new(server: u16, state: State, expires: u32) -> Self {
         Value((expires as u64) << 32 | (state as u64) << 16 | server as u64)
     }
-    /// The same with a mark, of which the lower [`Value::MARK_BITS`] are kept.
+    /// Returns the value with the lower [`Value::MARK_BITS`] of `mark`.
     pub const fn with_mark(self, mark: u16) -> Self {
         Value(self.0 & !(Self::MARK << 20) | (mark as u64 & Self::MARK) << 20)
     }
-    /// The same in another state, until another time.
+    /// Returns the value with another state and expiry.
     pub const fn moved_to(self, state: State, expires: u32) -> Self {
         Value::new(self.server(), state, expires).with_mark(self.mark())
     }
@@ -184,19 +183,19 @@ impl Value {
     pub const fn state(self) -> State {
         State::from_bits((self.0 >> 16) as u8 & 0xf)
     }
-    /// The mark beside the state; 0 where there is none.
+    /// Returns the mark. 0 if there is none.
     pub const fn mark(self) -> u16 {
         (self.0 >> 20 & Self::MARK) as u16
     }
-    /// The tick at which it is gone unless a packet comes.
+    /// Returns the tick of expiry, unless another packet extends it.
     pub const fn expires(self) -> u32 {
         (self.0 >> 32) as u32
     }
-    /// True for a session that has not expired.
+    /// True if the value belongs to a session that has not expired.
     pub const fn is_live(self, now: u32) -> bool {
         self.state() as u8 >= State::New as u8 && self.expires().wrapping_sub(now).wrapping_sub(1) < LIFE_MAX
     }
-    /// True if a new session may take the slot.
+    /// True if a new session may claim the slot: it is free or its session has expired.
     pub(super) const fn is_vacant(self, now: u32) -> bool {
         self.state() as u8 != State::Claimed as u8 && !self.is_live(now)
     }
@@ -232,7 +231,7 @@ mod tests {
         assert!((0..16u64).filter(|bits| Value(bits << 16).is_live(u32::MAX)).all(|bits| bits >= 2));
     }
 
-    /// Half the range would be 26 days, after which what nobody swept came back to life.
+    /// With half the range of ticks, unswept entries would be live again after 26 days.
     #[test]
     fn long_expired_session_stays_expired_after_wrap() {
         let value = Value::new(1, State::Established, 1_000);

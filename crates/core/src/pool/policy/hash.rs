@@ -157,7 +157,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
     use std::println;
 
-    /// Members with these weights, whose slots count from 1.
+    /// Returns members with these weights, and slots from 1.
     pub(in super::super) fn members(weights: &[u16], seed: u64) -> Vec<Weighted> {
         (1u16..)
             .zip(weights)
@@ -188,8 +188,7 @@ pub(super) mod tests {
         assert!(table.contains(&256));
     }
 
-    /// The figure promised: changing one of N servers of equal weight moves at most 2/N of the
-    /// slots.
+    /// The claimed bound: changing one of N servers of equal weight moves at most 2/N of the slots.
     #[test]
     fn a_change_of_one_server_moves_at_most_twice_its_share() {
         let mut worst = 0.0f64;
@@ -199,8 +198,8 @@ pub(super) mod tests {
             for out in [0, n / 2, n - 1] {
                 let mut fewer = all.clone();
                 fewer.remove(out);
-                // Removing from N, and read backwards, adding to N - 1: the larger farm sets the
-                // bound.
+                // Removes one of N servers. In reverse, this adds one to N - 1. The larger number
+                // of servers sets the bound.
                 let share = moved(&full, &maglev(&fewer, HASH_SLOTS)) as f64 / HASH_SLOTS as f64;
                 worst = worst.max(share * n as f64);
                 assert!(share <= 2.0 / n as f64, "{n} servers: {share} moved");
@@ -215,7 +214,7 @@ pub(super) mod tests {
         assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
     }
 
-    /// Directors of a farm are upgraded one by one, and send each client to the same server
+    /// Directors of a farm are upgraded one by one, and select the same server for a client
     /// meanwhile.
     #[test]
     fn a_table_of_the_same_servers_is_the_same_in_every_version() {
@@ -243,7 +242,7 @@ pub(super) mod tests {
             let second = second_candidates(&table);
             prop_assert_eq!(second.len(), table.len());
             prop_assert!(table.iter().zip(second.iter()).all(|(first, second)| first != second));
-            // drawn from what is left when the first one is out
+            // Chance that another server is first, times the chance of this member among the rest.
             let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
             for member in &members {
                 let others = weights.iter().zip(&members).filter(|(_, other)| other.slot != member.slot);

@@ -1,11 +1,11 @@
-//! Policies select servers: each has one file, and one line in [`POLICIES`].
+//! Policies select servers. Each has one file, and one line in [`POLICIES`].
 //!
-//! A [`Policy`] is a row with a column for each consumer. For packets the column is the layout of
-//! the tables, from which the data plane selects by one of the few ways of
-//! [`crate::path::tables::Pick`]; for groups and names it is the way to draw a server. A policy
-//! that depends on load lists the [`Signal`](super::signals::Signal)s that it needs, and one that
-//! weighs servers by load makes shares of their signals ([`Sharing`]). [`Consumer`] lists the
-//! signals that each consumer knows.
+//! A [`Policy`] is a row with a column for each consumer. For packets, the column has the layout of
+//! the tables, and how the data plane selects from them ([`crate::path::tables::Pick`]). For groups
+//! and names, the column says how a server is drawn. A policy that depends on load lists the
+//! [`Signal`](super::signals::Signal)s that it needs. A policy that weighs servers by load computes
+//! shares from their signals ([`Sharing`]). [`Consumer`] lists the signals that each consumer
+//! knows.
 
 mod consumers;
 mod expected_delay;
@@ -37,7 +37,8 @@ pub use row::{
     Weighted,
 };
 
-/// All policies, in the order of the documentation. [`Consumer`] decides which one supports which.
+/// All policies, in the order of the documentation. [`Consumer`] decides which consumer supports
+/// which policy.
 pub static POLICIES: &[&Policy] = &[
     &power_of_two::POWER_OF_TWO,
     &random::RANDOM,
@@ -91,7 +92,7 @@ mod tests {
         assert!(by_name("fastest").is_none() && for_packets("failover").is_none());
     }
 
-    /// The load of a server by a policy, and the same in words.
+    /// Returns the load of a server by a policy, and its description.
     fn weighed(policy: &str, signals: Signals) -> (Option<u64>, Option<String>) {
         let weighing = for_packets(policy).unwrap().weighing.unwrap();
         ((weighing.load)(&signals), (weighing.describe)(&signals))

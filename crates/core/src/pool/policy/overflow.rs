@@ -18,11 +18,11 @@ const ABOVE_FROM_PERCENT: u128 = 125;
 /// An overloaded host stays overloaded until its load is below this percentage. The gap to the
 /// average prevents flapping.
 const ABOVE_UNTIL_PERCENT: u128 = 105;
-/// Minimum number of sessions above the average: of three sessions, one is a third of the load and
-/// means nothing.
+/// Minimum number of sessions above the average: of three sessions, one is a third of the load but
+/// only chance.
 const ABOVE_FROM_SESSIONS: u128 = 2;
 
-/// A host keeps its sessions, unless it is loaded above the average.
+/// A host keeps its sessions, unless its load is above the average.
 pub(super) static OVERFLOW: Policy = Policy {
     name: "overflow",
     about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
@@ -151,7 +151,7 @@ mod tests {
         assert!(!is_above(false, 3, &[0]) && is_above(false, 4, &[0]), "two sessions above the average");
         assert!(is_above(true, 105, &[95, 100]) && !is_above(true, 104, &[96, 100]));
         assert!(!is_above(true, 0, &[0, 0]), "nobody has anything to do");
-        // A host of twice the weight has twice the load to keep.
+        // A host of twice the weight keeps twice the load.
         let mut balance = OverflowState::default();
         assert_eq!(shares(&mut balance, host(2, 200), &[host(1, 100)]), [1000, 0]);
         assert_eq!(shares(&mut balance, host(2, 300), &[host(1, 30)]), [0, 1000]);
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
         let mut balance = OverflowState::default();
-        // 600 sessions on a weight of 6: 100 each
+        // 600 sessions on a total weight of 6: 100 for each.
         let others = [host(2, 100), host(1, 50), host(2, 250)];
         assert_eq!(shares(&mut balance, host(1, 200), &others), [0, 1000, 500, 0]);
     }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(shares(&mut balance, host(3, 700), &[host(0, 0)]), [1000, 0]);
     }
 
-    /// All sessions, 30 a round, arrive at the first of three hosts; one in 40 ends in a round;
+    /// 30 sessions per round arrive at the first of three hosts, one in 40 ends per round, and
     /// loads are known a round late.
     #[test]
     fn host_with_all_arrivals_shares_them_out() {
@@ -190,7 +190,7 @@ mod tests {
             }
             if round >= 200 {
                 let average = loads.iter().sum::<u32>() / 3;
-                // two rounds' arrivals come on top before anybody knows
+                // The arrivals of two rounds come before their load is known.
                 let near = |&load: &u32| load * 100 >= average * 75 && load <= average * 125 / 100 + 60;
                 assert!(loads.iter().all(near), "round {round}: {loads:?}");
                 loads.iter().zip(&mut sums).for_each(|(load, sum)| *sum += u64::from(*load));

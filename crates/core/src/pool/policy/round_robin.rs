@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(order(&[5, 1, 1]), [1, 1, 2, 1, 3, 1, 1]);
         assert_eq!(order(&[1, 1, 1]), [1, 2, 3]);
         assert_eq!(order(&[2, 1]), [1, 2, 1]);
-        // Of 31 turns 15 are one server's: with these it meets itself.
+        // One server has 15 of 31 turns, so two of its turns adjoin.
         let order = order(&[4, 4, 15, 4, 4]);
         assert!(
             order.windows(3).any(|three| three == [3; 3]) && !order.windows(4).any(|four| four == [3; 4])
@@ -118,7 +118,8 @@ mod tests {
             let total: usize = weights.iter().map(|&w| usize::from(w)).sum();
             for (slot, &weight) in (1..).zip(&weights) {
                 prop_assert_eq!(count(&order, slot) * total, usize::from(weight) * lap);
-                // After any number of steps a server is less than its fellows away from its due.
+                // After any number of steps, a server's turns differ from its due by less than the
+                // number of servers.
                 let mut had = 0usize;
                 for (step, &at) in order.iter().enumerate() {
                     had += usize::from(at == slot);

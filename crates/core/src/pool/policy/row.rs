@@ -10,8 +10,8 @@ use crate::pool::signals::{Candidate, Signal, Signals};
 
 pub const SHARE_MAX: u16 = 1_000;
 
-/// A policy, with the way in which each consumer applies it. [`Consumer`](super::Consumer) lists
-/// the supported ones.
+/// A policy, with a column for each consumer. [`Consumer`](super::Consumer) lists the supported
+/// ones.
 pub struct Policy {
     /// Name in configuration, views and metrics.
     pub name: &'static str,
@@ -43,7 +43,7 @@ impl fmt::Debug for Policy {
 /// Layout of the data plane's tables, computed when the farm changes, not per packet.
 #[derive(Clone, Copy)]
 pub struct PacketPolicy {
-    /// Way in which the data plane selects from the tables.
+    /// How the data plane selects from the tables.
     pub pick: Pick,
     /// Returns the ring as slots, at most [`crate::path::tables::ORDER_MAX`], without members of
     /// weight 0.
@@ -56,7 +56,7 @@ pub struct PacketPolicy {
     pub sharing: Option<fn() -> Box<dyn Sharing>>,
 }
 
-/// Way in which a group selects the member for a client.
+/// How a group selects the member for a client.
 #[derive(Clone, Copy)]
 pub struct RedirectPolicy {
     pub choice: Choice,
@@ -80,7 +80,7 @@ pub enum Choice {
     Random,
 }
 
-/// Way in which a name selects the address for a client.
+/// How a name selects the address for a client.
 #[derive(Clone, Copy)]
 pub struct NamePolicy {
     /// Selection of the first address of an answer.

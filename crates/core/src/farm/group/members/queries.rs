@@ -18,7 +18,7 @@ pub enum QueryResult {
 
 impl QueryResult {
     /// Returns the result for the status of an answer. A server without support answers 405, 501 or
-    /// 404 at its own URL, which says nothing about the member.
+    /// 404 at its own URL, which doesn't mean that the member refuses.
     pub fn of_status(status: u16, is_named: bool) -> QueryResult {
         if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }

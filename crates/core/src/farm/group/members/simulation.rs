@@ -10,7 +10,7 @@ use super::*;
 use crate::farm::group::{DispatchRequest, LoadReading, MemberCandidate, MessageOrigin, example};
 use crate::pool::Fact;
 
-/// Numbers that are the same in each run (SplitMix64).
+/// Pseudo-random numbers, the same in each run (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -27,14 +27,14 @@ impl Numbers {
     }
 }
 
-/// A member that answers so many requests in a second, one after the other.
+/// A member that answers `rate` requests per second, one after the other.
 struct Server {
     rate: f64,
     /// End times of the current requests, in seconds.
     ends: VecDeque<f64>,
     answered: u64,
     answered_then: u64,
-    /// The load of each look since the last report, and how often that was.
+    /// Sum of the loads sampled since the last report, and number of samples.
     seen: (u64, u64),
 }
 
@@ -52,18 +52,18 @@ struct Play {
     rates: Vec<f64>,
     requests_per_second: f64,
     report_s: f64,
-    /// For each request that is sent here, how many a client makes of the member.
+    /// Number of requests that clients make of the member for each request sent by the group.
     each: f64,
-    /// Members that report 0 whatever they do.
+    /// Number of members that always report 0.
     liars: usize,
-    /// Of reports, so many of ten get lost.
+    /// Number of lost reports in ten.
     lost: u64,
-    /// True if the first member serves at a fifth of its rate from the middle on.
+    /// True if the first member drops to a fifth of its rate at half time.
     slows_down: bool,
 }
 
-/// The result: members' shares of the requests, in percent, and how long the slowest of a hundred
-/// took, in seconds.
+/// Result: members' shares of the requests in percent, and the 99th percentile of response times in
+/// seconds.
 struct Outcome {
     shares: Vec<f64>,
     p99_s: f64,
@@ -86,7 +86,8 @@ impl Play {
         }
     }
 
-    /// Sends each request where `choose` says, which knows how many requests are in each member.
+    /// Sends each request to the member that `choose` returns for the time and the current requests
+    /// of each member.
     fn run(
         &self,
         seed: u64,
@@ -108,7 +109,7 @@ impl Play {
         while now < SECONDS {
             now += numbers.exponential(self.requests_per_second);
             for (place, (server, (due, count))) in servers.iter_mut().zip(&mut looks).enumerate() {
-                // Ten looks for each report.
+                // Ten samples for each report.
                 while *due <= now {
                     server.seen = (server.seen.0 + server.at(*due), server.seen.1 + 1);
                     *count += 1;
@@ -144,7 +145,7 @@ impl Play {
         }
     }
 
-    /// By a group that knows nothing but what members report.
+    /// Runs with a group, which knows only the members' reports.
     fn by_group(&self, seed: u64, load: LoadReading) -> Outcome {
         let report_ms = (self.report_s * 1_000.0) as u64;
         let mut group = Group { load, ..example::group() };
@@ -178,7 +179,8 @@ impl Play {
         self.run(seed, choose, report)
     }
 
-    /// By one who sees each request begin and end, and chooses whoever has the fewest.
+    /// Runs with a selection that sees the end of each request, and selects the member with the
+    /// fewest.
     fn by_fewest(&self, seed: u64) -> Outcome {
         let fewest = |_: f64, inside: &[u64]| {
             let places = 0..inside.len();
@@ -195,8 +197,8 @@ fn at(seconds: f64) -> ClockReading {
 
 #[test]
 fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewest_requests() {
-    // In a quarter of a second there is much chance, and a queue grows in much less than a quarter
-    // of a minute.
+    // In a quarter of a second the samples are few, and within a quarter of a minute a queue grows
+    // long.
     for (report_s, times) in [(0.25, 2.5), (1.0, 2.0), (15.0, 3.0)] {
         for seed in 1..=3 {
             let play = Play::new(&[50.0, 50.0, 20.0], 80.0, report_s);
@@ -232,8 +234,8 @@ fn direct_requests_of_clients_reduce_turns() {
 
 #[test]
 fn lost_reports_cost_little() {
-    // As many as can be lost in a row before a member counts as silent, and one more: it is asked
-    // then, and reports.
+    // As many reports as may be lost in a row before a member counts as silent, and one more: then
+    // the member is queried and reports.
     for lost in [3, 5] {
         let play = Play { lost, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
         let group = play.by_group(1, LoadReading::Aged);

@@ -1,4 +1,4 @@
-//! Every host a director: this one is called `a`, the others are on its link, or behind a router.
+//! Placement `every-host`. This host is `a`. The others are on its link or behind a router.
 
 use super::*;
 use crate::path::mark::ForwardCount;
@@ -38,7 +38,7 @@ fn link(names: &str) -> Vec<MemberState> {
     names.chars().map(|name| host(&name.to_string(), true)).collect()
 }
 
-/// Goes through these states of the farm, with the same numbers all along.
+/// Makes the plans of these successive states of the farm, with shared numbers.
 fn plans(service: &farm::Service, states: &[Vec<MemberState>]) -> Vec<Plan> {
     let mut slots = Slots::default();
     let mut plans: Vec<Plan> = Vec::new();
@@ -49,7 +49,8 @@ fn plans(service: &farm::Service, states: &[Vec<MemberState>]) -> Vec<Plan> {
     plans
 }
 
-/// The owner of this slot, `.` for none; capital letters are last ways.
+/// Returns the name of the slot's server: `.` for none, a capital letter for an entry of a last
+/// hop.
 fn name_of(plan: &Plan, slot: u16) -> char {
     let Some(server) = plan.tables.servers.get(&slot) else { return '.' };
     let letters = "abcdef".chars().map(|name| name.to_string());
@@ -117,8 +118,8 @@ fn only_owned_addresses_are_announced_and_own_slot_exists() {
     assert_eq!(plan.tables.peers.len(), 2, "what a host says of itself counts too");
 }
 
-/// Returns the second chances, by the host that the ring names: those for other hosts, and those
-/// for this one.
+/// Returns the second chances of slots of other hosts, with these hosts, and those of this host's
+/// slots.
 fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
     let ring = &plan.tables.rings[&0];
     let named = |slot: usize| {

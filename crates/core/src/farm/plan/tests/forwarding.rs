@@ -1,4 +1,4 @@
-//! Servers that are reached by routes: methods `nat` and `tunnel`.
+//! Servers found by routes: methods `nat` and `tunnel`.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn hop() -> ServerRoute {
     }
 }
 
-/// A listed server behind a router, at the address that ends like its name.
+/// A listed server behind a router. The last byte of its address is the last letter of its name.
 fn far(name: &str) -> MemberState {
     change(up(name), |m| {
         m.member.address = Some(address(*name.as_bytes().last().unwrap()));

@@ -1,4 +1,4 @@
-//! Services that hand connections over: routes, the rings of their servers, and who is asked.
+//! Services with handoff: routes, the rings of their servers, and punted requests.
 
 use super::*;
 use crate::path::content::{HostPattern, PathPattern, RequestClass, RequestKey, RouteMatch};
@@ -44,7 +44,7 @@ fn planned(
     .unwrap()
 }
 
-/// The slots that serve a path.
+/// Returns the slots that serve a path.
 fn serve(plan: &Plan, path: &str) -> Vec<u16> {
     let punted =
         RequestKey { class: RequestClass::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
@@ -134,14 +134,13 @@ fn every_host_serves_punts_and_forwards_once() {
     };
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
-    // shares count among a route's hosts too, unless none of them has one
+    // Shares also apply among a route's hosts, unless none of them has a share.
     let other = *plan.servers.iter().find(|(_, name)| name.server == "b").unwrap().0;
     assert!(serve(&plan, "/").iter().all(|slot| *slot == other));
     assert_eq!(serve(&plan, "/img/a"), [vip.own]);
 }
 
-/// The ring of a route's servers gets a number once there is room for it; the route leads there
-/// from then on.
+/// A route's ring gets a number once one is free. From then on the route leads to the ring.
 #[test]
 fn a_route_follows_its_ring() {
     let routed = web(vec![route(None, None, &["b"])]);

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing has found interesting are tried again.
+//! Replays inputs that fuzzing has found.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::super::wire::seal;
 use super::*;
 
-/// A file is messages without their tags, each behind its length in two bytes.
+/// A file contains messages without tags, each after its length in two bytes.
 #[test]
 fn the_corpus_is_taken_in_without_harm() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/lccp");

@@ -1,5 +1,4 @@
-//! The dissector for Wireshark reads what is written here: messages of every command, as tshark
-//! shows them.
+//! Compares the fields that tshark shows with the Wireshark dissector to the encoded messages.
 
 use core::fmt::Write as _;
 use core::net::SocketAddr;
@@ -13,10 +12,11 @@ use super::super::wire::{Addresses, LEN_MIN};
 use super::*;
 use crate::net::checksum;
 
-/// A capture begins so (draft-ietf-opsawg-pcap): version 2.4, IP packets without a link header.
+/// Header of a capture file (draft-ietf-opsawg-pcap): version 2.4, IP packets without a link
+/// header.
 const CAPTURE: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 101];
 
-/// Fields by their names in the dissector.
+/// Values by their field names in the dissector.
 type Fields = BTreeMap<&'static str, String>;
 
 fn captured(packets: &[Vec<u8>]) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn flag(is_set: bool) -> String {
     u8::from(is_set).to_string()
 }
 
-/// As the dissector has a server that was chosen.
+/// Returns the dissector's fields for a selected server.
 fn chosen(server: SocketAddr) -> Fields {
     let address = match server.ip() {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -95,7 +95,7 @@ fn state_fields(state: &TcpState) -> Fields {
     numbers.into_iter().chain(flags.map(|(name, is_set)| (name, flag(is_set)))).collect()
 }
 
-/// The fields of a command, and its number.
+/// Returns the number of the command, and the dissector's fields for it.
 fn body_fields(body: &MessageBody) -> (u32, Fields) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.into()).unwrap();
     match body {
@@ -137,7 +137,7 @@ fn body_fields(body: &MessageBody) -> (u32, Fields) {
     }
 }
 
-/// All that a message says.
+/// Returns all fields of a message.
 fn fields(message: &LccpMessage, bytes: &[u8]) -> Fields {
     let (command, mut fields) = body_fields(&message.body);
     let LccpMessage { numbers, echo, receptor, .. } = message;
@@ -167,7 +167,7 @@ fn fields(message: &LccpMessage, bytes: &[u8]) -> Fields {
     fields
 }
 
-/// Every field of the dissector's but those that only hold others.
+/// Names of the dissector's fields, except those that only contain other fields.
 const NAMES: [&str; 54] = [
     "magic",
     "version",
@@ -224,10 +224,10 @@ const NAMES: [&str; 54] = [
     "data",
     "socket",
 ];
-/// The last three are told as other fields.
+/// The last three are not compared, since other fields have the same content.
 const COMPARED: usize = NAMES.len() - 3;
 
-/// The lines that tshark shows of each packet, if it is here.
+/// Returns the fields that tshark shows for each packet; `None` if tshark is not installed.
 fn shown(name: &str, packets: &[Vec<u8>]) -> Option<Vec<Fields>> {
     let capture = std::env::temp_dir().join(format!("evener-{name}-{}.pcap", std::process::id()));
     std::fs::write(&capture, captured(packets)).unwrap();
@@ -295,7 +295,7 @@ fn dissector_reports_malformed_messages() {
     let cases = [
         (changed(4, 2), "foreign"),
         (changed(6, 9), "malformed"),
-        // The lengths of host, method and path.
+        // Invalid lengths of host, method and path.
         (changed(52, 99), "malformed"),
         (whole[..LEN_MIN].to_vec(), "malformed"),
         (runt, "malformed"),

@@ -1,4 +1,4 @@
-//! The format's description elsewhere is right.
+//! Checks the documentation and the dissector against the implementation.
 
 use std::string::String;
 use std::vec::Vec;
@@ -9,8 +9,8 @@ use super::*;
 const DOCUMENT: &str = include_str!("../../../../../../docs/how-it-works/lccp.md");
 const DISSECTOR: &str = include_str!("../../../../../../packaging/wireshark/lccp.lua");
 
-/// The bytes of the worked example: hex digits in the block that is marked so, up to a bar in each
-/// line.
+/// Returns the bytes of the worked example: the hex digits before the bar in each line of the
+/// document's `hex` block.
 fn example() -> Vec<u8> {
     let block = DOCUMENT.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let digits: String = block.lines().filter_map(|line| line.split('|').next()).collect();
@@ -25,7 +25,7 @@ fn document_example_matches_encoder() {
     assert_eq!(LccpMessage::read(&example(), there(), &keys()), Ok(handoff));
 }
 
-/// A name as both call it.
+/// Returns a Rust name as the document and the dissector spell it.
 fn kebab(name: &str) -> String {
     let mut kebab = String::new();
     for (at, c) in name.chars().enumerate() {

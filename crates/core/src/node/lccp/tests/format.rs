@@ -1,4 +1,4 @@
-//! The bytes: what is written is read, and nothing else is.
+//! Encoding and decoding: a decoder accepts exactly the bytes that the encoder writes.
 
 use core::net::{IpAddr, SocketAddr};
 use std::vec;
@@ -70,7 +70,7 @@ fn a_message_is_good_between_its_hosts_and_with_their_secret_alone() {
     assert_eq!(later(2), Err(ReadError::Key { ahead_h: -2 }));
 }
 
-/// An authentic message that was changed.
+/// Decodes an authentic message after this change of its bytes.
 fn changed(message: &LccpMessage, change: impl FnOnce(&mut Vec<u8>)) -> Result<LccpMessage, ReadError> {
     let mut bytes = message.write(there(), &keys());
     bytes.truncate(bytes.len() - TAG_LEN);
@@ -156,7 +156,7 @@ fn invalid_endpoints_have_no_socket_id() {
 
 fn any_end(ipv6: bool) -> impl Strategy<Value = SocketAddr> {
     let v4 = any::<[u8; 4]>().prop_map(IpAddr::from).boxed();
-    // of global unicast (RFC 4291, section 2.4), so that none is a mapped one
+    // Global unicast addresses (RFC 4291, section 2.4), which are no mapped ones.
     let v6 = any::<[u16; 7]>().prop_map(|[a, b, c, d, e, f, g]| [0x2001, a, b, c, d, e, f, g].into()).boxed();
     let real = (if ipv6 { v6 } else { v4 }).prop_filter("an address", |ip| !ip.is_unspecified());
     (real, 1..=u16::MAX).prop_map(|(ip, port)| SocketAddr::new(ip, port))

@@ -1,4 +1,4 @@
-//! Two nodes talk over a network that loses, repeats, delays and keeps what it likes.
+//! Two nodes over a network that loses, duplicates, delays and replays messages.
 
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ struct Node {
     notices: Vec<LccpEvent>,
 }
 
-/// The node of this address that talks to the other of 11 and 12.
+/// Returns node 11 or 12, with the other one as its peer.
 fn node(last: u8, incarnation: u64) -> Node {
     let components = match last {
         11 => Components::new(&[Receptor::Distributor]),
@@ -45,8 +45,7 @@ impl Node {
     }
 }
 
-/// Delivers bytes that came from one node, and all answers. Gives everything that went over the
-/// wire.
+/// Delivers a message, and then all answers. Returns all messages in sequence.
 fn deliver(bytes: Vec<u8>, from: &mut Node, to: &mut Node) -> Vec<Vec<u8>> {
     let mut wire = std::vec![bytes];
     let (mut receiver, mut sender) = (to, from);
@@ -59,7 +58,8 @@ fn deliver(bytes: Vec<u8>, from: &mut Node, to: &mut Node) -> Vec<Vec<u8>> {
     wire
 }
 
-/// A distributor and a dispatcher that know each other, and what they said to come to that.
+/// Returns a distributor and a dispatcher that know each other, and the messages of their
+/// handshake.
 fn acquainted() -> (Node, Node, Vec<Vec<u8>>) {
     let (mut one, mut other) = (node(11, 100), node(12, 200));
     let init = one.session.init(&keys());
@@ -121,7 +121,7 @@ fn replayed_message_is_refused() {
         assert_eq!(other.receive(&request), None);
         assert_eq!((other.received.len(), other.refused(Refusal::Replayed)), (1, n));
     }
-    // the greetings, too: each is of a life that is known, and was counted or comes too late
+    // The greetings are replayed, too: their lives are known, and they were counted or arrive late.
     for bytes in [&wire[0], &wire[2]] {
         other.receive(bytes);
     }
@@ -157,7 +157,7 @@ fn restarted_receiver_refuses_old_messages() {
     assert!(other.received.is_empty() && !other.session.is_known());
     assert_eq!(other.refused(Refusal::Former), 3);
 
-    // the first that comes after the restart is lost on it, and leads to a new acquaintance
+    // The first message after the restart is refused, and causes a new handshake.
     let lost = one.query();
     assert_eq!(deliver(lost, &mut one, &mut other).len(), 3);
     assert_eq!(one.notices.last(), Some(&LccpEvent::Restarted { peer: address(12) }));
@@ -179,7 +179,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
     let received = other.received.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
-        // the question is for an ended node: another node with its address finds it old
+        // `other` may greet the earlier life. The exchange with the new life ends after one answer.
         let answer = other.receive(bytes);
         answer.into_iter().for_each(|answer| {
             assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))
@@ -194,8 +194,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.received.len(), received + 1);
 }
 
-/// An attacker who can hold messages back gives a node the answers of a former life, later than
-/// those of the new one.
+/// An attacker delays answers of an earlier life, and delivers them after those of the new one.
 #[test]
 fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     let (mut former, mut other) = (node(11, 100), node(12, 200));
@@ -228,7 +227,7 @@ fn lost_handshake_is_repaired_by_next_message() {
     }
 }
 
-/// A node knows the other's present life, and is known by its former life only.
+/// One node knows the other's current life, but the other knows only its earlier life.
 #[test]
 fn a_node_that_only_answers_is_found_after_its_start() {
     let (mut one, _, _) = acquainted();
@@ -292,7 +291,7 @@ fn the_hour_may_change_while_nodes_talk() {
     }
 }
 
-/// Epochs of keys go by the wall clock, and that of one node leaps.
+/// A clock jumps, so that the node uses the keys of another time.
 #[test]
 fn clock_leap_is_reported_and_association_kept() {
     for (leap_h, seen_h) in [(24, 24), (-24, -24)] {
@@ -321,7 +320,7 @@ fn clock_leap_is_reported_and_association_kept() {
             assert_eq!(notices[..], [LccpEvent::Refused { peer, refusal }, LccpEvent::Silent { peer }]);
             assert_eq!((session.trouble(), session.is_alive(6_000)), (Some(refusal), false));
         }
-        // and it is set right
+        // The clock is corrected.
         let (_, message) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
         let received = other.session.receive(7_000, &keys(), &message);
         assert!(received.message.is_some(), "nobody has to be asked who it is");
@@ -330,7 +329,7 @@ fn clock_leap_is_reported_and_association_kept() {
     }
 }
 
-/// An authentic message of another version, at whatever stands behind the prefix.
+/// Returns an authentic message of another version, with the current format behind the prefix.
 fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
     let mut bytes = node.session.init(&keys());
     bytes.truncate(bytes.len() - TAG_LEN);
@@ -339,8 +338,7 @@ fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
     seal(bytes, addresses, keys().own().1)
 }
 
-/// Each kind of message that is from elsewhere is told apart and named, whether the node is known
-/// or not.
+/// Each mismatch has its own refusal, for known and for unknown nodes.
 #[test]
 fn version_farm_and_incarnation_mismatch_are_distinguished() {
     let (mut known, mut other, _) = acquainted();
@@ -358,7 +356,7 @@ fn version_farm_and_incarnation_mismatch_are_distinguished() {
         let names = std::format!("from 192.0.2.11: it speaks version {version} of the protocol");
         assert!(message.contains(&names) && message.ends_with(older), "{message}");
     }
-    // of each kind there is, from another farm and to a former life
+    // Messages of every command, with another farm's key and to an earlier life.
     for message in samples(false) {
         let (mut known, mut other, _) = acquainted();
         let forged = known.session.send(&foreign, message.receptor, message.body.clone()).unwrap().1;

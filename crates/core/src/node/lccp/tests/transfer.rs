@@ -1,4 +1,4 @@
-//! A connection in pieces comes together again.
+//! Pieces of a connection are joined again.
 
 use proptest::prelude::*;
 use std::vec::Vec;

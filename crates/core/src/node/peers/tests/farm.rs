@@ -1,4 +1,5 @@
-//! A farm of hosts over a network that loses, delays, repeats, reorders, splits and is listened to.
+//! A farm of hosts over a network with loss, delay, duplicates, reordering, partitions and an
+//! eavesdropper.
 
 use super::*;
 use alloc::collections::VecDeque;
@@ -9,7 +10,7 @@ const HOSTS: usize = 4;
 const NAMES: [&str; HOSTS] = ["web1", "web2", "web3", "web4"];
 const STEP_MS: u64 = 25;
 
-/// A datagram on its way, or recorded.
+/// A datagram in flight, or a recorded one.
 #[derive(Clone)]
 struct Mail {
     due_ms: u64,
@@ -23,15 +24,15 @@ struct Mail {
 enum Event {
     Kill(usize),
     Restart(usize),
-    /// Over a data plane that ran on.
+    /// Restarts the daemon only: its data plane has continued.
     Resume(usize),
     Leave(usize),
-    /// Bit `i` says on which side host `i` is.
+    /// Partitions the network: bit `i` is the side of host `i`.
     Split(u8),
     Heal,
-    /// A recorded datagram, to any host.
+    /// Sends a recorded datagram to any host.
     Replay(usize, usize),
-    /// The same with a bit flipped.
+    /// Sends a recorded datagram with one flipped bit.
     Forge(usize, usize, usize),
     /// Loss of datagrams, in percent.
     Loss(u8),
@@ -42,9 +43,9 @@ struct Farm {
     hosts: Vec<Option<Peers>>,
     /// Lead of each host's clock, in milliseconds.
     ahead_ms: Vec<u64>,
-    /// The addresses of the dead.
+    /// Addresses that stopped hosts owned.
     owned: Vec<BTreeSet<IpAddr>>,
-    /// Since when who owns what.
+    /// Time since when a host owns an address.
     owned_since: BTreeMap<(usize, IpAddr), u64>,
     /// Sending time of the last accepted report, `[to][from]`.
     believed_ms: [[u64; HOSTS]; HOSTS],
@@ -53,7 +54,8 @@ struct Farm {
     random: u64,
     incarnation: u64,
     wire: Vec<Mail>,
-    /// The datagrams that an eavesdropper has; and to whom in which life they were delivered.
+    /// Datagrams recorded by an eavesdropper, and the datagrams that each host has received since
+    /// its start.
     recorded: VecDeque<Mail>,
     delivered: HashSet<(usize, Vec<u8>)>,
 }
@@ -79,7 +81,7 @@ impl Farm {
         farm
     }
 
-    /// Xorshift: the network's moods.
+    /// Xorshift generator for the network's random behaviour.
     fn random(&mut self, below: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -145,13 +147,14 @@ impl Farm {
         self.send(mail.to, answer);
     }
 
-    /// Hands a host what it must not believe.
+    /// Sends a host a datagram that must not change its state.
     fn attack(&mut self, to: usize, bytes: &[u8]) {
         let now_ms = self.now_ms + self.ahead_ms[to];
         let Some(peers) = &mut self.hosts[to] else { return };
         let state = |peers: &Peers| {
             let mut hosts = peers.hosts();
-            // the MACs of a host never heard are hearsay, as is why it isn't heard
+            // MAC addresses and refusals of a host without an accepted report are not
+            // authenticated.
             hosts.iter_mut().filter(|host| host.received_ms.is_none()).for_each(|host| host.macs.clear());
             hosts.iter_mut().for_each(|host| host.refused = None);
             (hosts, peers.owned().clone(), peers.counters().accepted)
@@ -179,7 +182,7 @@ impl Farm {
                 let Some(mail) = self.recorded.get(which % self.recorded.len().max(1)).cloned() else {
                     return;
                 };
-                // a message that never arrived isn't a replay but late
+                // A datagram that never arrived is late, not a replay.
                 if mail.to != to || self.delivered.contains(&(to, mail.bytes.clone())) {
                     self.attack(to, &mail.bytes);
                 }
@@ -195,7 +198,7 @@ impl Farm {
         }
     }
 
-    /// Asks the hosts in sight for addresses; who owns one answers, unless that is lost.
+    /// Sends probes for addresses. An owner on the same side replies, unless the reply is lost.
     fn probe(&mut self, by: usize, addresses: Vec<IpAddr>) {
         for address in addresses {
             for at in 0..HOSTS {
@@ -243,7 +246,7 @@ impl Farm {
         (0..HOSTS).filter(owns).collect()
     }
 
-    /// Two own an address no longer than until each has believed what the other wrote since.
+    /// Two hosts own the same address only until each has accepted a later report of the other.
     fn check(&mut self) {
         for address in (100..105).map(address) {
             let owners = self.owners(address);
@@ -268,7 +271,7 @@ impl Farm {
         }
     }
 
-    /// All hosts run, see each other and know it; every address is where it belongs.
+    /// All hosts run and see each other; every address has its rightful owner.
     fn check_settled(&self) {
         for peers in self.hosts.iter().flatten() {
             assert!(peers.hosts().iter().all(|host| host.alive && host.ready && host.up == 3));

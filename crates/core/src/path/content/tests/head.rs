@@ -215,7 +215,7 @@ fn sizes_are_bounded() {
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
 
-/// Another reader's view of a head: the method, the path and all hosts.
+/// Returns method, path and all hosts of a head, as another parser reads them.
 fn oracle(payload: &[u8]) -> Option<(String, String, Vec<String>)> {
     let mut headers = vec![httparse::EMPTY_HEADER; READ_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -228,7 +228,7 @@ fn oracle(payload: &[u8]) -> Option<(String, String, Vec<String>)> {
     Some((request.method?.to_string(), path, hosts))
 }
 
-/// Heads of which many are right, and the others nearly so.
+/// Makes heads, many of them valid and the others nearly so.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let method = prop_oneof![4 => "[A-Z]{1,17}", 1 => "[A-Za-z -]{0,4}"];
     let path = prop_oneof![8 => "(/[a-z.]{1,3}){0,4}/?(\\?[!-~]{0,9})?", 1 => "[!-~]{0,9}"];
@@ -344,8 +344,7 @@ fn later_requests_are_known_by_their_beginning() {
     assert!(later_request(spaces.as_bytes()).is_some());
 }
 
-/// The bytes of an upload's segments may begin like a request, by chance, and go no further like
-/// one.
+/// Segments of an upload may begin like a request by chance, but never look like one further on.
 #[test]
 fn bodies_are_no_later_requests() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

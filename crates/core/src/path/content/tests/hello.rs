@@ -10,14 +10,14 @@ use super::{key_of, reading};
 
 const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 
-/// A hello's parts, each of which a test may spoil.
+/// Parts of a hello, each of which a test may break.
 #[derive(Clone)]
 struct Hello {
     version: [u8; 2],
     session_id: Vec<u8>,
     cipher_suites: Vec<u8>,
     compression: Vec<u8>,
-    /// Kinds and contents; without any, not even their length.
+    /// Types and contents. `None` omits even their length.
     extensions: Option<Vec<(u16, Vec<u8>)>>,
 }
 
@@ -41,7 +41,7 @@ impl Hello {
         }
     }
 
-    /// For a name, amid extensions that don't matter.
+    /// Makes a hello for a name, among other extensions.
     fn to(name: &[u8]) -> Hello {
         Hello::new(vec![(43, vec![2, 3, 4]), server_name(0, name), (21, vec![0; 40])])
     }
@@ -90,7 +90,7 @@ fn hellos_are_read() {
     }
     let many = Hello::new((1..=490).map(|kind| (kind, vec![])).collect());
     assert_eq!(key_of(&many.bytes()), named(b""));
-    // early data, or the change of ciphers that goes for it
+    // Early data, or the change of cipher spec instead of it.
     let more = [Hello::to(b"a").bytes(), vec![20, 3, 3, 0, 1, 1]].concat();
     assert_eq!(key_of(&more), named(b"a"));
 }
@@ -139,8 +139,8 @@ fn lengths_that_disagree_are_odd() {
     let two = [hello.record(part), hello.record(rest)].concat();
     assert_eq!(reading(&two), ContentParse::Punt(PuntReason::Split), "a hello in two records");
     assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
-    // The message's kind and length, and the lengths of session id, cipher suites, compression and
-    // extensions.
+    // Positions of message type and length, and of the lengths of session id, cipher suites,
+    // compression methods and extensions.
     let bytes = hello.bytes();
     for at in [5, 6, 7, 8, 43, 76, 82, 84, 85] {
         for change in [1, 255] {

@@ -1,4 +1,4 @@
-//! Readings and their routes: by tables of cases, against other readers, and by made-up bytes.
+//! Tests of parsers and routes: with tables of cases, against other parsers, and with random bytes.
 
 mod head;
 mod hello;
@@ -7,8 +7,8 @@ mod routes;
 
 use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
-/// The reading of a payload, and that more or less of it never makes another answer: one that lacks
-/// bytes is incomplete until it is decided, and what is decided stays so.
+/// Returns the result for a payload. Asserts that its beginnings are incomplete up to some length,
+/// and give the same result from there on.
 fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
     let mut decided = None;
@@ -25,7 +25,7 @@ fn reading(payload: &[u8]) -> ContentParse<'_> {
     whole
 }
 
-/// The same of what must be decided.
+/// Returns the key of a payload that must be decided.
 fn key_of(payload: &[u8]) -> RequestKey<'_> {
     match reading(payload) {
         ContentParse::Request(key) => key,

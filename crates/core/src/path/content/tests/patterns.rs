@@ -95,7 +95,7 @@ fn invalid_patterns_have_an_error() {
     assert!(sentence.starts_with("'ü' is in no host: "), "{sentence}");
 }
 
-/// By the definition: a star is nothing, or one byte and a star.
+/// Matches by the definition: a star is nothing, or one byte and a star.
 fn globs(glob: &[u8], text: &[u8]) -> bool {
     match (glob.split_first(), text.split_first()) {
         (None, _) => text.is_empty(),

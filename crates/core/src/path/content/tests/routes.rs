@@ -14,7 +14,7 @@ use crate::path::seed::Seed;
 const KEY: HashKey = HashKey::new(Seed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321));
 const DEFAULT: u16 = 9_999;
 
-/// A route as it would be written; its ring is its number and 100.
+/// A route as written in a file. Its ring is its number plus 100.
 #[derive(Clone, Debug)]
 struct Written {
     host: Option<String>,
@@ -48,7 +48,7 @@ fn hello(host: &str) -> RequestKey<'_> {
     RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
-/// The first route that takes a request, by words and nothing else.
+/// Returns the first matching route by a simple implementation.
 fn naive(routes: &[Written], key: &RequestKey<'_>) -> Option<u16> {
     let text = |bytes| core::str::from_utf8(bytes).unwrap();
     let (host, path, method) = (text(key.host).to_lowercase(), text(key.path), text(key.method));

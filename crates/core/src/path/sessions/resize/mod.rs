@@ -1,12 +1,15 @@
-//! A table as large as what is in it: fewer cache lines hold the same sessions, so that a look-up
-//! finds its own in the cache.
+//! Resizes a session table to the number of its sessions. Fewer cache lines then hold the same
+//! sessions, and lookups hit the cache.
 //!
-//! First the extent names both, that before and that to come: new sessions stand where they shall,
-//! and who finds one nowhere there looks where it was. Once no packet goes by the extent of before
-//! alone ([`ResizeStep::Settle`]), every session is moved that stands elsewhere: it is copied, then
-//! freed where it was, so that at each moment a look finds it. Then the extent names the new one
-//! alone. A daemon that dies in between leaves a table in which everybody finds all sessions, and
-//! its successor walks once more.
+//! A resize has three steps. First the extent names the previous and the new bucket mask. New
+//! sessions enter buckets of the new mask. Lookups search the buckets of the new mask, then those
+//! of the previous one. Then no packet uses the previous mask alone any more
+//! ([`ResizeStep::Settle`]), and every session outside its new buckets is moved. A move copies the
+//! session before it frees the old slot, so every lookup finds the session. Finally the extent
+//! names the new mask alone.
+//!
+//! If the daemon dies during a resize, lookups still find all sessions. The next daemon walks the
+//! table once more.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 use super::extent::{self, BucketMasks, FIRST_BUCKETS, mask_for};
@@ -15,30 +18,30 @@ use super::{BUCKET_SESSIONS, FlowHash, Sessions, State, Value};
 use crate::path::seed::Seed;
 use core::ops::Range;
 
-/// A table grows where more than this part of its places is taken.
+/// The table grows if more than this part of the sampled slots is taken.
 const CROWDED: (usize, usize) = (3, 8);
-/// Buckets that are looked at to know how full all are: their number is random, since the hash is
-/// keyed.
+/// Number of buckets sampled to estimate how full the table is. The hash is keyed, so each bucket
+/// is as good as a random one.
 const SAMPLE: usize = 256;
-/// Buckets that are moved at once.
+/// Number of buckets moved per step.
 const PORTION: usize = 8_192;
-/// Looks one after the other that must find the table nearly empty before it shrinks.
+/// Number of consecutive samples that must be nearly empty before the table shrinks.
 const IDLE_LOOKS: u32 = 100;
 
-/// The next thing to be done for a table.
+/// Next step of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResizeStep {
-    /// Look again in a while.
+    /// Nothing to do. Call again later.
     Rest,
-    /// Look again soon: the table fills.
+    /// Call again soon: the table fills.
     Watch,
-    /// There is more to move.
+    /// More buckets are to be moved.
     Walk,
-    /// Wait until every packet that was met before has been dealt with, and go on.
+    /// Wait until all packets that were in progress are done, call [`Fitting::settled`], and go on.
     Settle,
 }
 
-/// Keeps the tables of both IP versions as large as what is in them.
+/// Resizes the session tables of both IP versions as their number of sessions changes.
 #[derive(Clone, Debug, Default)]
 pub struct Fitting {
     four: Resizer,
@@ -46,34 +49,34 @@ pub struct Fitting {
 }
 
 impl Fitting {
-    /// Takes a step; `buckets` bounds what is in use of each table. One at a time for all tables of
-    /// this memory.
+    /// Takes the next step. `buckets` is the maximum number of buckets in use, for IPv4 and IPv6.
+    /// Only one caller at a time may resize these tables.
     pub fn step(&mut self, sessions: &Sessions<'_>, buckets: [usize; 2], seed: Seed, now: u32) -> ResizeStep {
         let four = self.four.step(&sessions.four, buckets[0], seed, now);
         let six = self.six.step(&sessions.six, buckets[1], seed, now);
         four.max(six)
     }
 
-    /// No packet goes by the extent of before alone any more ([`ResizeStep::Settle`]).
+    /// Reports that no packet uses the previous extent alone any more ([`ResizeStep::Settle`]).
     pub fn settled(&mut self) {
         (self.four.is_settled, self.six.is_settled) = (true, true);
     }
 }
 
-/// Buckets that come to be in use for so many sessions, or somewhat more.
+/// Returns the least number of buckets in use at which a table with so many sessions doesn't grow.
 pub const fn buckets_in_use_for(sessions: usize) -> usize {
     let buckets = (sessions * CROWDED.1).div_ceil(CROWDED.0 * BUCKET_SESSIONS);
     if buckets > FIRST_BUCKETS { buckets } else { FIRST_BUCKETS }
 }
 
-/// The same as [`Fitting`] for one table.
+/// Resizes one table. See [`Fitting`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Resizer {
-    /// The next bucket to look at, or to move.
+    /// Next bucket to sample or to move.
     next: usize,
-    /// True if no packet uses the former extent alone any more.
+    /// True if no packet uses the previous mask alone any more.
     is_settled: bool,
-    /// Sessions that found no room in this walk.
+    /// Number of sessions that found no room in this walk.
     left: usize,
     idle_looks: u32,
 }
@@ -102,22 +105,21 @@ impl Resizer {
         }
         (self.next, self.idle_looks) = (0, 0);
         if core::mem::take(&mut self.left) > 0 {
-            // Both extents stay in force until others have ended.
+            // Some sessions found no room. Both masks stay until other sessions have ended.
             return ResizeStep::Watch;
         }
         table.end_move();
         ResizeStep::Watch
     }
 
-    /// Looks how full the table is, and begins to move sessions where it shall be larger or
-    /// smaller.
+    /// Samples the table, and starts a resize if it is too full or nearly empty.
     fn next_step<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> ResizeStep {
         let (used, all) = (table.buckets(), table.buckets.len());
         let (taken, places) = table.sample(&mut self.next, now);
         let most = most.min(all);
         let wanted = match places {
             0 => used,
-            // The number of further sessions is unknown.
+            // Nearly full: how many more sessions come is unknown, so grow 16-fold.
             _ if 4 * taken > 3 * places => used.saturating_mul(16),
             _ if CROWDED.1 * taken > CROWDED.0 * places => used.saturating_mul(2),
             _ if 16 * taken < places => used / 2,
@@ -139,8 +141,8 @@ impl Resizer {
 }
 
 impl<const N: usize> Table<'_, N> {
-    /// Counts the places taken in some buckets, and all places of these; `at` is the first bucket,
-    /// and moves on.
+    /// Counts the taken slots and all slots of the next sample. `at` is its first bucket, and moves
+    /// on to the next one.
     fn sample(&self, at: &mut usize, now: u32) -> (usize, usize) {
         let used = self.buckets();
         let start = if *at < used { *at } else { 0 };
@@ -152,23 +154,23 @@ impl<const N: usize> Table<'_, N> {
         (taken, buckets.len() * BUCKET_SESSIONS)
     }
 
-    /// From now on sessions are to stand in this extent. To be called where none is on its way.
+    /// Starts a resize to a new mask. No other resize may be under way.
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
         self.extent.set(BucketMasks { now: mask, before });
-        // An insert looks at the extent behind such a fence as well: either it sees this, or the
-        // walk sees the session.
+        // An insert has such a fence before it reads the extent again: either the insert sees the
+        // new mask, or the walk sees the new session.
         fence(SeqCst);
     }
 
-    /// The extent of before ends. To be called where no session stands in it alone.
+    /// Ends the resize. All sessions must be in buckets of the new mask.
     pub(super) fn end_move(&self) {
         let now = self.extent.masks().now;
         self.extent.set(BucketMasks { now, before: now });
     }
 
-    /// Moves the sessions of these buckets to where they are to stand; returns how many found no
-    /// room there.
+    /// Moves the sessions of these buckets to their buckets of the new mask. Returns the number of
+    /// sessions without room there.
     pub(super) fn move_all(&self, range: Range<usize>, seed: Seed, now: u32) -> usize {
         let mask = self.extent.masks().now;
         let mut left = 0;
@@ -181,7 +183,7 @@ impl<const N: usize> Table<'_, N> {
         left
     }
 
-    /// Moves what stands in a slot, unless it stands right; false where there is no room for it.
+    /// Moves the session of a slot, unless its bucket is right. False if there is no room.
     fn move_one(&self, number: usize, slot: &Slot<N>, mask: u32, seed: Seed, now: u32) -> bool {
         let (key, value) = slot.read();
         if matches!(value.state(), State::Free | State::Claimed) {
@@ -194,7 +196,7 @@ impl<const N: usize> Table<'_, N> {
         let hash = FlowHash::of(&key, seed);
         let Some(pair) = self.pair(hash, mask).filter(|pair| !pair.contains(&number)) else { return true };
         if self.find_in(mask, &key, hash, now).is_some() {
-            // A walk that was cut short has copied it; since then packets find that one.
+            // An interrupted walk has copied this session. Lookups have found the copy since.
             return self.free(slot, &key, value);
         }
         let Some((_, place)) = self.claim_in(self.order(pair, now), hash, now) else { return false };
@@ -203,7 +205,7 @@ impl<const N: usize> Table<'_, N> {
         true
     }
 
-    /// Ends a session that stands there as it was read; else another walk meets it again.
+    /// Frees the slot and adjusts the counts. False if the session has changed since it was read.
     fn free(&self, slot: &Slot<N>, key: &Words<N>, value: Value) -> bool {
         let is_freed = slot.vacate(value);
         if is_freed {
@@ -212,15 +214,14 @@ impl<const N: usize> Table<'_, N> {
         is_freed
     }
 
-    /// Frees a session's slot once it has been copied. Packets that had found it there may change
-    /// it until then, others its copy.
+    /// Frees the slot of a session that was copied to `place`. Until then, other threads may change
+    /// either entry.
     fn free_moved(&self, slot: &Slot<N>, place: &Slot<N>, key: &Words<N>, value: Value) {
-        // As the copy was written, without being counted; and as the session stands in its old
-        // slot, counted.
+        // Last known values: of the copy, which is not counted, and of the old slot, which is.
         let (mut copied, mut stands) = (value, value);
         loop {
             if slot.vacate(stands) {
-                // A change that the copy hasn't got is forgotten.
+                // Counts the copy instead of the old entry. A change that the copy lacks is lost.
                 self.counted.change(vip_of(key), stands, copied);
                 return;
             }
@@ -233,8 +234,8 @@ impl<const N: usize> Table<'_, N> {
             }
             stands = changed;
         }
-        // Another thread has ended the session and counted that. A copy that was changed meanwhile
-        // lives on.
+        // Another thread has ended the session and adjusted the counts. If the copy has changed
+        // meanwhile, it stays and is counted.
         if place.value.compare_exchange(copied.0, Value::FREE.0, Release, Relaxed).is_err() {
             self.counted.count(vip_of(key), copied, 1);
         }

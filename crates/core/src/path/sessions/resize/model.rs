@@ -1,6 +1,5 @@
-//! A table that is resized beside one other thread, in all orders in which the two may meet, and
-//! with all that a processor may show one of the other's writes late: `make model`. Sessions are
-//! those of tables of two buckets with two places each.
+//! Model check of a resize beside one other thread, in all interleavings and with all reorderings
+//! of memory that a processor may show (`make model`). The tables have two buckets of two slots.
 
 extern crate std;
 
@@ -45,13 +44,12 @@ impl World {
         self.table().find(&key, FlowHash::of(&key, SEED), NOW).map(|(_, found)| found)
     }
 
-    /// True if there was room: a place that is being written belongs to nobody.
+    /// False if there was no room: a claimed slot is not available.
     fn insert(&self, key: Words<1>, state: State) -> bool {
         self.table().insert(&key, FlowHash::of(&key, SEED), in_state(state), NOW).is_ok()
     }
 
-    /// Resizes the table, as an engine does that doesn't wait for others; false where somebody was
-    /// in the way.
+    /// Resizes the table without waiting for the other thread to settle.
     fn resize(&self, mask: u32) {
         let table = self.table();
         table.begin_move(mask);
@@ -61,7 +59,7 @@ impl World {
         table.end_move();
     }
 
-    /// The states in which a session stands, each once; all that is counted must be so.
+    /// Returns the states of the session's entries, and asserts that the counts match the table.
     fn check(&self, key: Words<1>) -> Vec<State> {
         let all: Vec<_> = self.table().list(NOW).collect();
         let count = |counts: fn(State) -> bool| all.iter().filter(|(_, value)| counts(value.state())).count();
@@ -77,18 +75,18 @@ fn in_state(state: State) -> Value {
     Value::new(1, state, NOW + 100)
 }
 
-/// The first client whose two buckets are these of a whole table; its VIP is 1.
+/// Returns the first client of VIP 1 with these two buckets in the whole table.
 fn client(pair: [usize; 2]) -> Words<1> {
     let keys = (1u64..).map(|client| [client << 32 | 1 << 16 | 1]);
     let hash = |key: &Words<1>| FlowHash::of(key, SEED).buckets(ALL as u32);
     keys.into_iter().find(|key| hash(key) == (pair[0] as u32, pair[1] as u32)).unwrap()
 }
 
-/// A session that must move when the table grows, and one that is in its way when it shrinks.
+/// Buckets of a session that must move when the table grows from one bucket.
 const UP: [usize; 2] = [1, 1];
 
-/// Tries all orders of a table that grows, or shrinks, and of what another thread does there; then
-/// looks at what is left.
+/// Model-checks a table that grows, and one that shrinks, while another thread runs `what`. Runs
+/// `after` once the threads have ended.
 fn alongside(
     what: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
     after: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
@@ -133,7 +131,7 @@ fn changing_session_is_counted_by_final_state() {
 fn a_session_that_ends_is_not_counted_any_more() {
     alongside(
         |world, _| assert!(world.table().sweep(NOW, |_, _| false) <= 2),
-        // A session copied a moment before is met by the next sweep.
+        // The next sweep frees a session that was copied a moment before.
         |world, key| assert!(world.check(key).len() <= 1),
     );
 }

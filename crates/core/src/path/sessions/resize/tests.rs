@@ -1,5 +1,5 @@
-//! A table that grows and shrinks, with packets between each two steps, with a mover that dies at
-//! each of them, and on several threads at once.
+//! Tests of tables that grow and shrink: with packets between any two steps, with a daemon that
+//! dies at any step, and with several threads at once.
 
 extern crate std;
 
@@ -14,11 +14,11 @@ use super::super::{ALL_BUCKETS, Bucket4, Counted, SHARE_WORDS, SessionKey, Share
 use super::*;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-/// Buckets of the whole table: no power of two.
+/// Number of buckets of the whole table: not a power of two.
 const ALL: usize = 52;
 const LIFE: u32 = 1_000;
 
-/// A table of IPv4 sessions, and what is counted of it.
+/// Table of IPv4 sessions with its counts.
 struct World {
     buckets: Vec<Bucket4>,
     active: Vec<AtomicU64>,
@@ -53,8 +53,7 @@ impl World {
         self.table().find(&key, hash, now).is_some()
     }
 
-    /// The sessions that there are, and what is counted of them: all of which must agree once what
-    /// has expired was swept.
+    /// Sweeps expired sessions, asserts that the counts match the table, and returns its sessions.
     fn check(&self, now: u32) -> BTreeMap<Words<1>, Value> {
         self.table().sweep(now, |_, _| true);
         let all: Vec<_> = self.table().list(now).collect();
@@ -71,7 +70,7 @@ fn key(client: u32) -> (Words<1>, FlowHash) {
     ([u64::from(client) << 32 | 1 << 16 | 1], key.hash(SEED))
 }
 
-/// Moves all that is to be moved, as far as there is room.
+/// Resizes the table as far as there is room.
 fn move_to(table: &Table<'_, 1>, mask: u32, now: u32) {
     table.begin_move(mask);
     if table.move_all(0..table.buckets(), SEED, now) == 0 {
@@ -92,13 +91,13 @@ enum Act {
     Pass {
         ticks: u32,
     },
-    /// To another extent, if none is on its way.
+    /// Starts a resize, unless another one is under way.
     Begin {
         buckets: usize,
     },
-    /// Adds one bucket; at the end of a walk that has left nothing behind, the former extent ends.
+    /// Moves one bucket. After the last one, ends the resize if all sessions have found room.
     Walk,
-    /// The mover dies; the next one begins at the first bucket.
+    /// The daemon dies. The next walk starts at the first bucket.
     Die,
 }
 
@@ -127,7 +126,7 @@ proptest! {
             match act {
                 Act::Pass { ticks } => now = now.wrapping_add(ticks),
                 Act::Insert { client, state } => {
-                    // A full bucket drops another session: that is for another test.
+                    // In full buckets an insert evicts another session, which another test covers.
                     let (words, hash) = key(client);
                     let masks = table.extent.masks();
                     let has_room = |mask| table.pair(hash, mask).unwrap().iter().any(|number| {
@@ -182,8 +181,7 @@ proptest! {
     }
 }
 
-/// Everything that a mover leaves behind who dies between two of his writes: a place that is
-/// claimed, a copy that isn't counted.
+/// Traces of a daemon that dies between two writes: a claimed slot, or a copy that isn't counted.
 #[test]
 fn a_move_that_was_cut_is_made_good_by_the_next_one() {
     for is_copied in [false, true] {
@@ -205,7 +203,7 @@ fn a_move_that_was_cut_is_made_good_by_the_next_one() {
             }
         }
         assert!((0..60).all(|client| world.finds(client, 1)), "packets find all meanwhile");
-        // The next daemon.
+        // The next daemon starts.
         world.active.iter().for_each(|count| count.store(0, Relaxed));
         Shares(&world.shares).clear_counts();
         table.recover(1);
@@ -236,7 +234,7 @@ fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
     assert!((0..20).all(|client| world.finds(client, 3)));
 }
 
-/// Takes steps until there is none to take at once.
+/// Takes steps until nothing is left to do at once.
 fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
     let none: [super::super::Bucket6; 0] = [];
     let counted = Counted { active: &world.active, shares: Shares(&world.shares) };
@@ -267,7 +265,7 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     used.dedup();
     assert_eq!(used, [2_048, 4_096, 8_192, 16_384, 32_768, 65_536, all]);
     assert_eq!(world.check(1).len(), 400_000);
-    // A few remain.
+    // End all but a thousand sessions.
     world.table().sweep(1, |key, _| key[0] >> 32 < 1_000);
     for _ in 0..2_000 {
         fit(&world, &mut fitting, all, 1);
@@ -275,7 +273,7 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     assert_eq!(world.table().buckets(), FIRST_BUCKETS);
     assert!((0..1_000).all(|client| world.finds(client, 1)));
     assert_eq!(world.check(1).len(), 1_000);
-    // The file may bound it.
+    // The configuration may bound the number of buckets.
     for client in 1_000..60_000 {
         world.insert(client, State::Established, 1);
         fit(&world, &mut fitting, 5_000, 1);
@@ -283,8 +281,8 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     assert_eq!(world.table().buckets(), 8_192);
 }
 
-/// No session is ever missed, and all are counted once in the end, while others look up, change,
-/// end and begin sessions and the table is resized.
+/// No lookup misses a session, and the final counts are right, while other threads look up, change,
+/// add and end sessions during resizes.
 #[test]
 fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
@@ -294,8 +292,8 @@ fn threads_find_sessions_during_resize() {
         assert!(world.insert(client, State::Established, 1));
     }
     let over = AtomicBool::new(false);
-    // Operations of each thread, so that none sleeps through several changes of the extent, which
-    // nobody does in earnest.
+    // Number of operations of each thread: no thread may sleep through several resizes, which
+    // doesn't happen in production.
     let done = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
         let reader = || {
@@ -320,7 +318,7 @@ fn threads_find_sessions_during_resize() {
             for turn in (0u32..).take_while(|_| !over.load(Relaxed)) {
                 let (words, hash) = key(STAYING + turn % 50);
                 match world.table().find(&words, hash, 1) {
-                    // Over at once: its place is vacant.
+                    // The session expires at once, and its slot becomes vacant.
                     Some((_, found)) => drop(world.table().change(found, Value::new(1, State::Closing, 1))),
                     None => drop(world.insert(STAYING + turn % 50, State::Closing, 1)),
                 }
