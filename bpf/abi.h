@@ -215,7 +215,7 @@ struct vip {
 	__u8 pick;
 	__u8 flags;
 	__u16 own; /* this host's server slot without a director; NO_SERVER on a director */
-	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the session's state */
+	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the state */
 	struct ip address6; /* zeros for IPv4 */
 } __attribute__((aligned(64)));
 
@@ -338,7 +338,7 @@ struct server {
 	__u16 mtu; /* NAT, TUNNEL: path MTU to the server, outer headers included */
 	__u64 identity;
 	struct ip to; /* NAT: the server's address; TUNNEL: the outer destination */
-	struct ip own; /* NAT: the director's address on the server's side; TUNNEL: the outer source */
+	struct ip own; /* NAT: the director's address on the server's side; TUNNEL: outer source */
 } __attribute__((aligned(64)));
 
 /* Value of `interfaces`; index: ifindex modulo INTERFACE_PLACES. */
