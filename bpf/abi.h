@@ -125,7 +125,7 @@ enum reason {
 	REASON_MAX,
 };
 
-/* core/src/path/content/mod.rs, Class */
+/* core/src/path/content/mod.rs, RequestClass */
 enum class {
 	CLASS_GET = 0,
 	CLASS_HEAD = 1,
@@ -144,7 +144,7 @@ enum pick {
 	PICK_TWO = 3,
 };
 
-/* core/src/path/tables.rs, Later */
+/* core/src/path/tables.rs, RehandoffMode */
 enum later {
 	LATER_STAY = 0,
 	LATER_CLOSE = 1,
@@ -424,7 +424,7 @@ enum event_kind {
 	EVENT_PACKET = 2,
 };
 
-/* dataplane/src/events.rs, Told */
+/* dataplane/src/events.rs, TracedVerdict */
 enum told_verdict {
 	TRACED_FORWARD = 0,
 	TRACED_PASS = 1,

@@ -10,7 +10,7 @@
 /* Number of words of 64 ports each. */
 #define PORT_WORDS 1024
 
-/* core/src/server/pending.rs, Answer */
+/* core/src/server/pending.rs, ResponseProgress */
 enum pending_answer {
 	PENDING_WAITING = 0,
 	PENDING_KNOWN = 1,

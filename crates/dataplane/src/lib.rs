@@ -93,9 +93,9 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
-    /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
-    /// ([`Reason::HostStack`](evener_core::path::decide::Reason::HostStack)): there it must take
-    /// packets from a service address that is one of its own.
+    /// Interfaces on which the host's stack forwards replies with an unresolved next hop
+    /// ([`Reason::HostStack`]). The stack must accept packets from the host's own service addresses
+    /// there.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
     }
@@ -117,14 +117,13 @@ pub trait Engine: Send {
     /// When there is a reader already, or the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
-    /// From now on gives this the frames of later requests that other servers are for
-    /// ([`Later::Rehandoff`]), and those of connections that a session has as nobody's meanwhile,
-    /// as they were on the wire. A checksum that a sender on this machine left open is filled in; a
-    /// frame may still be one that the kernel gathered from several. One too long to be held comes
-    /// again; one that no reader takes doesn't, and its client's further bytes go nowhere until a
-    /// session is noted.
+    /// Sets the receiver of later requests that another server has to answer
+    /// ([`RehandoffMode::Rehandoff`](evener_core::path::tables::RehandoffMode::Rehandoff)), and of
+    /// the segments of connections that are being moved.
     ///
-    /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
+    /// Frames are as received. A partial checksum of a sender on this machine is completed. A frame
+    /// may consist of several segments that the kernel merged. The client retransmits a segment
+    /// that is too long for the buffer. A frame that the receiver drops is lost.
     fn moves(&mut self, mover: RehandoffSink);
 
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its

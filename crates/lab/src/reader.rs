@@ -54,7 +54,7 @@ impl Reader {
     /// Asks for a page, and keeps the connection.
     ///
     /// # Errors
-    /// As for [`Reader::ask`].
+    /// Fails if the request can't be sent.
     pub fn get(&mut self, path: &str) -> Result<()> {
         self.send_request(&format!("GET {path} HTTP/1.1\r\nHost: evener.test\r\n\r\n"))
     }

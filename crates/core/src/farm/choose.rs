@@ -77,7 +77,7 @@ pub enum NoServerReason {
     NoServer,
 }
 
-/// Function that draws a server of a ring: [`select`] or [`foretell`].
+/// Function that draws a server of a ring: [`select`], or `foretell` in tests.
 type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {

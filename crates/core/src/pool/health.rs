@@ -72,7 +72,7 @@ pub enum Failure {
     /// The service does not accept this status code.
     #[error("status {0}")]
     Status(u16),
-    /// The body ended, or [`REPLY_MAX`] was reached, without the expected text.
+    /// The body ended, or its maximum length was reached, without the expected text.
     #[error("the body lacks the text asked for")]
     Body,
     /// Any other failure, described by the prober.

@@ -1,6 +1,6 @@
 //! Decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
 //!
-//! Packets are decapsulated ([`open`]). Segments that a director hands off become connections
+//! Packets are decapsulated ([`open()`]). Segments that a director hands off become connections
 //! ([`Arrived`]), whose requests and responses are tracked ([`Exchange`]). Outgoing segments are
 //! checked ([`Leaving`]). The bytes left to send are computed for each request ([`Pending`]).
 //! `crates/dataplane/tests/differential` compares the C code with this module.

@@ -1,11 +1,11 @@
 //! Open TCP connections out of one socket and into another, without the client knowing.
 //!
-//! [`save`] takes a connection out of the kernel, [`restore`] puts it back, on this host or another
-//! one: what was agreed on, where both directions are, and the bytes that one side still owes the
-//! other. [`replay`] is for a server whose own program is to accept the connection: the client's
-//! segments once more, of which the server's kernel makes a socket. The kernel's part is
-//! TCP_REPAIR; connection migration without a change to clients is what the paper's handoff needs,
-//! and this is the way of it that can read before it decides.
+//! [`save()`] reads a connection from the kernel, and [`restore()`] creates it again, on this host or
+//! another one: its options, the state of both directions, and the unacknowledged bytes.
+//! [`replay()`] is for a server whose own program accepts the connection: it sends the client's
+//! segments again, and the server's kernel creates the socket from them. All three use TCP_REPAIR.
+//! The paper's handoff requires such a migration without changes to clients, and this variant can
+//! read the request before a server is selected.
 //!
 //! From the time that `save` begins until the connection is whole again elsewhere, the client's
 //! segments must not reach a host that has the service address and no socket for them: it would

@@ -49,8 +49,8 @@ pub(super) struct KernelMemory {
     pub(super) marker: Shared<AtomicU64>,
     pub(super) unmatched: Shared<AtomicU64>,
     pub(super) guesses: Shared<AtomicU64>,
-    /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of
-    /// servers that are gone.
+    /// Counters of user space: [`STAT_WORDS`] words for each server slot. The slot of no server has
+    /// the counters of removed servers.
     pub(super) stats: Shared<AtomicU64>,
     /// The counts of user space, by reason.
     pub(super) reasons: Shared<AtomicU64>,

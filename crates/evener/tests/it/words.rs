@@ -189,6 +189,41 @@ fn comments_are_at_most_100_columns_wide() {
     assert!(wide.is_empty(), "comments of more than {WIDEST} columns:\n{}", wide.join("\n"));
 }
 
+/// A C file names its counterpart in Rust as `core/src/path/lease.rs` or, with a type, as
+/// `core/src/path/tables.rs, Forwarding`.
+#[test]
+fn comments_of_bpf_name_files_and_types_that_exist() {
+    let (mut count, mut missing) = (0, Vec::new());
+    for file in files(&root().join("bpf"), &["c", "h"]) {
+        let source = fs::read_to_string(&file).unwrap();
+        let comments: Vec<String> =
+            lines(&source).iter().map(|line| comment_text(&line.comment).to_owned()).collect();
+        let comments = comments.join(" ");
+        for (at, _) in comments.match_indices("core/src/").chain(comments.match_indices("dataplane/src/")) {
+            let (path, rest) = split_name(&comments[at..], "/._-");
+            let path = root().join("crates").join(path.trim_end_matches('.'));
+            let name = rest.strip_prefix(", ").map_or("", |rest| split_name(rest, "_").0);
+            let is_type = path.is_file() && name.starts_with(|letter: char| letter.is_ascii_uppercase());
+            let text = if is_type { fs::read_to_string(&path).unwrap() } else { String::new() };
+            let declares = |kind: &str| {
+                text.contains(&format!("{kind} {name} ")) || text.contains(&format!("{kind} {name}<"))
+            };
+            if !path.exists() || (is_type && !["struct", "enum"].iter().any(|kind| declares(kind))) {
+                missing.push(format!("{}: {} {name}", file.display(), path.display()));
+            }
+            count += 1;
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(count >= 40, "{count} names");
+}
+
+/// The word at the beginning of a text, with these other characters, and the rest.
+fn split_name<'a>(text: &'a str, others: &str) -> (&'a str, &'a str) {
+    let end = text.find(|letter: char| !letter.is_ascii_alphanumeric() && !others.contains(letter));
+    text.split_at(end.unwrap_or(text.len()))
+}
+
 #[test]
 fn strings_hold_neither_code_nor_comments() {
     let source =

@@ -69,7 +69,7 @@ fn at(host: &Host, port: u16) -> SocketAddr {
     (host.address(), port).into()
 }
 
-/// Where the group is that [`file`] has on a host.
+/// Address on `host` of the group that [`file()`] configures.
 pub(super) fn address(host: &Host) -> SocketAddr {
     at(host, PORT)
 }

@@ -296,7 +296,7 @@ impl Farm {
         &self.clients
     }
 
-    /// The switch: its ports carry the names of [`Interface::port`].
+    /// The switch: its ports carry the names of `Interface::port`.
     pub fn switch(&self) -> &Netns {
         &self.switch
     }
