@@ -8,8 +8,9 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* Origin of a packet on a host without a director: core/src/path/arrival.rs. The value is a set of
- * server flags: the packet may be sent to a server that has one of them, and to any if it is 0. */
+/* Origin of a packet on a host of an every-host farm: a client, or another host that passed the
+ * packet on (core/src/path/arrival.rs). The value is a set of server flags. If it isn't 0, the
+ * packet may be sent only to a server that has one of these flags. */
 enum arrival {
 	ARRIVED_DIRECT = 0,
 	ARRIVED_PASSED = SERVER_LOCAL | SERVER_LAST,
@@ -32,7 +33,8 @@ static __always_inline __u16 arrival_from(__u64 source)
 	return arrival;
 }
 
-/* Always ARRIVED_DIRECT for a service with a director. */
+/* Returns the origin of a packet. It is always ARRIVED_DIRECT if the farm isn't an every-host
+ * farm. */
 static __always_inline __u16 arrival_of(const struct vip *vip, const struct ethhdr *ethernet)
 {
 	return vip->own == NO_SERVER ? ARRIVED_DIRECT : arrival_from(mac_bits(ethernet->h_source));
@@ -81,10 +83,11 @@ static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u
 	return value_of(server, state, flow->now + idle_of(flow->vip, state));
 }
 
-/* Bit in the mark of a half-closed session: the FIN or RST had a plausible sequence number. */
+/* The mark of a session is the client's last sequence number, shortened by near_mark(). This bit is
+ * set in the mark of a half-closed session if its FIN or RST had a plausible sequence number. */
 #define PLAUSIBLE 0x800
 #define NEAR_MASK (PLAUSIBLE - 1)
-/* In units of near_mark(). */
+/* Maximum distance of a plausible sequence number from the mark, in units of near_mark() (1 KB). */
 #define NEAR 64
 
 /* True if a client has sent so much data that its mark must be updated. */
@@ -125,8 +128,8 @@ static __always_inline bool find_again(const struct flow *flow, __u32 number, __
 	return found->place;
 }
 
-/* Inserts a session. If its buckets are full it replaces another session. The second attempt is for
- * another CPU replacing the same session. */
+/* Inserts a session. If its buckets are full, another session is evicted. A second attempt follows,
+ * because another CPU may evict the same session at the same time. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
 	__u32 table = flow->v6 ? TABLE_SESSIONS6 : TABLE_SESSIONS;

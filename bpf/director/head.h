@@ -48,7 +48,7 @@ static __always_inline bool is_visible(__u8 byte)
 	return byte >= 0x21 && byte <= 0x7e;
 }
 
-/* Returns the class of a method, whose letters are the bytes of a number. */
+/* Returns the class of an HTTP method. The bytes of `method` are the letters of its name. */
 static __always_inline __u8 class_of(__u64 method)
 {
 	switch (method) {
@@ -87,7 +87,7 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 		return byte == ' ' && at > 0 ? HEAD_TARGET : HEAD_ODD;
 	case HEAD_TARGET:
 		/* Only the origin form (RFC 9112, section 3.2.1): the other forms have a host of
-		 * their own, or none. */
+		 * their own, or no path. */
 		if (byte != '/')
 			return HEAD_ODD;
 		hash_path(r, byte);
@@ -206,7 +206,8 @@ static __always_inline __u8 in_host(struct reading *r, __u32 at, __u8 byte)
 		r->host_end = at;
 		return after_host(HEAD_HOST_NAME, byte);
 	}
-	/* "example.com." is another spelling of "example.com". */
+	/* A host that ends with a dot is rejected: "example.com." is another spelling of
+	 * "example.com". */
 	r->is_dot = byte == '.';
 	return at - r->host < HOST_MAX ? HEAD_HOST_NAME : HEAD_ODD;
 }

@@ -130,7 +130,8 @@ static __always_inline enum parsed parse_transport(struct cursor *cursor, __u32 
 	enum reason cut = packet->is_fragment ? REASON_TINY_FRAGMENT : REASON_TRUNCATED;
 
 	if (packet->is_fragment && packet->at && packet->at->pkt.fragment.offset != 0) {
-		/* Such a fragment would overwrite the transport header (RFC 1858, section 4). */
+		/* A later fragment that starts within the transport header would overwrite it (RFC
+		 * 1858, section 4). */
 		__u32 least = packet->protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
 
 		if (packet->at->pkt.fragment.offset * 8 < least)

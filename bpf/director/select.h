@@ -6,7 +6,8 @@
 #include "director/maps.h"
 #include "director/sessions.h"
 
-/* Returns the ring of a service in a half of `rings`, or NULL. */
+/* Returns one of the two rings of a service, or NULL. `half` selects it: one is active, the control
+ * plane writes the other. */
 static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
 	__u32 index = service * 2 + (half & VIP_RING_HALF);
@@ -28,8 +29,8 @@ static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 	return ring->hash[hash_slot(ring_hash)];
 }
 
-/* Returns the server that may have the session of a flow by the previous hash table, or
- * NO_SERVER. */
+/* Returns the server that the previous hash table selects for a flow, or NO_SERVER. That server may
+ * have the flow's session. */
 static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 {
 	struct previous *before = bpf_map_lookup_elem(&previous, &service);

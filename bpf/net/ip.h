@@ -101,7 +101,8 @@ struct extension {
 	__be32 id;
 };
 
-/* State of the walk through extension headers: the header that follows. */
+/* State of the walk through extension headers. `protocol` and `l4` are type and offset of the next
+ * header. */
 struct walked {
 	__u32 l4;
 	__u8 protocol;
@@ -116,8 +117,9 @@ static __always_inline bool is_extension(__u8 protocol)
 	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
 }
 
-/* True if the next header is an extension header, the packet's number `number` from 0. Later
- * fragments have payload after the fragment header. */
+/* True if the next header is an extension header that must be read, or false with a fault if there
+ * are too many. `number` counts the extension headers of the packet from 0. A later fragment has no
+ * extension header after its fragment header. */
 static __always_inline bool walks_on(struct walked *walked, __u32 number)
 {
 	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
@@ -127,8 +129,8 @@ static __always_inline bool walks_on(struct walked *walked, __u32 number)
 	return !walked->fault;
 }
 
-/* Reads an extension header. `behind` is the number of bytes in the packet after its first eight.
- * Returns its length, or 0 if it is invalid. */
+/* Reads an extension header. `behind` is the number of bytes of the packet that follow the first
+ * eight bytes of the header. Returns the length of the header, or 0 if it is invalid. */
 static __always_inline __u32 step_over(struct walked *walked, const struct extension *header, __u32 behind)
 {
 	__u8 is = walked->protocol;

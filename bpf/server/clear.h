@@ -28,7 +28,8 @@
 #define CLEARING_NS 50000000ULL
 
 /* True if the segment is of a newer connection than the old one, and not a delayed segment of that
- * or an earlier one. The rules are those for a SYN in TIME-WAIT (RFC 6191, section 2). */
+ * or an earlier one. The rules are those for a SYN in TIME-WAIT (RFC 6191, section 2), except
+ * that a higher sequence number is always enough. */
 static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
 	const struct timestamps *timestamps = &arrived->timestamps;
@@ -74,10 +75,11 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct arr
 }
 
 /*
- * Evicts the old connection. The server's stack doesn't receive a SYN that shows that a client
- * reuses its port. In TIME-WAIT, or if it missed the end of the old connection, it would not
- * answer. So the segment is rewritten as a reset of the old connection, and a copy of the segment
- * is received after it.
+ * Evicts the old connection. The director answers a client's SYN, so the server's stack can't see
+ * by a SYN that the client reuses its port. If the old connection is in TIME-WAIT, or is still open
+ * because its end was lost, the stack would not answer the new connection's segment. So that
+ * segment is rewritten as a reset of the old connection, and a copy of the segment is received
+ * after it.
  */
 static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
 				 __u32 reason)
@@ -102,7 +104,8 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 	return TC_ACT_UNSPEC;
 }
 
-/* Records that the copy was received. `made` is true if a connection was created from it. */
+/* Records that the copy was received. If no connection was created from it (`made` is false), later
+ * segments of the connection needn't wait: the entry is removed. */
 static __always_inline void note_copy(const struct arrived *arrived, bool made)
 {
 	struct connection connection;
@@ -167,8 +170,8 @@ __noinline int waits(struct __sk_buff *skb)
 	cleared = bpf_map_lookup_elem(&clearing, &connection);
 	if (!cleared)
 		return false;
-	/* Ends the wait for good: after the server closes the new connection its socket is in
-	 * TIME-WAIT, like the old one. */
+	/* Stored, because has_connection() becomes false again when the server has closed the new
+	 * connection and its socket is in TIME-WAIT. */
 	if (cleared->is_in && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;

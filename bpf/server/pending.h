@@ -60,8 +60,8 @@ static __always_inline void note_behind(struct pending *p, __u32 end)
 		p->behind = BEHIND_REQUEST;
 }
 
-/* Stores the end of the request of `len` bytes or more at offset `from`, if it can be
- * determined. */
+/* Stores the end of the request at offset `from` in the packet, if it can be determined. `len` is
+ * the number of payload bytes from there on. */
 static __always_inline void find_end(struct __sk_buff *skb, const struct data *data, struct pending *p, __u32 from, __u32 len)
 {
 	__u32 most = len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX;
@@ -109,7 +109,7 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	p->begin = 0;
 	p->end = 0;
 	p->kept = 0;
-	/* Stored last: the program for leaving segments may run on another CPU. */
+	/* Stored last: the egress program may read this request on another CPU at the same time. */
 	barrier();
 	p->answer = word >> 32 == WORD(0, 0, 0, 0, 'P', 'R', 'I', ' ') || word == WORD('C', 'O', 'N', 'N', 'E', 'C', 'T', ' ') ?
 			    PENDING_UNKNOWN :
@@ -117,7 +117,8 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	return true;
 }
 
-/* True if an earlier request has no complete response, or the client hasn't acknowledged it. */
+/* True if an earlier request has no complete response, if the client hasn't acknowledged the
+ * response, or if the client has sent a further request. */
 static __always_inline bool is_open(const struct pending *p, const struct data *data)
 {
 	return p->answer == PENDING_WAITING ||
@@ -166,8 +167,8 @@ static __always_inline bool keep_start(struct bpf_sock *sk, const struct message
 	return start;
 }
 
-/* Parses the head: the `kept` bytes in the buffer, followed by these. False if the bytes aren't an
- * HTTP/1 response. */
+/* Parses the head of a response: the `kept` bytes in the buffer, followed by `len` bytes at offset
+ * `from`. False if they aren't an HTTP/1 response. */
 static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len, __u32 kept)
 {
 	__u32 room = ANSWER_HEAD_MAX - kept;
@@ -241,8 +242,8 @@ static __always_inline void finish(struct pending *p, const struct data *data, _
 	}
 }
 
-/* Counts bytes that the server sends for the first time. If a queue is full, the stack sends the
- * same bytes again. */
+/* Counts the bytes of a segment that the server sends for the first time. Retransmitted bytes don't
+ * count. */
 static __always_inline void count_sent(struct pending *p, const struct data *data)
 {
 	__s32 more = data->sequence + data->len - p->sent_to;

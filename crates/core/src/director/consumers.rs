@@ -1,5 +1,5 @@
-//! Groups and names next to the services of a farm: the director relays their facts and orders, and
-//! reports readiness of all together.
+//! Groups and names of a farm, which use servers like its services. The director passes inputs to
+//! them and their orders on. It reports readiness when services, groups and names are all ready.
 
 use alloc::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Director {
         tried
     }
 
-    /// Collects orders and snapshots of groups and names.
+    /// Collects orders, events and snapshots of groups and names, and reports readiness.
     pub(super) fn follow_consumers(&mut self, now: Moment) {
         self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
         while let Some((group, order)) = self.groups.poll_order() {
@@ -74,7 +74,8 @@ impl Director {
         }
     }
 
-    /// True once, when all servers were probed or [`READY_AFTER_MS`] has passed.
+    /// True once: when this host serves and all servers were probed, or when [`READY_AFTER_MS`] has
+    /// passed.
     fn become_ready(&mut self, now: Moment) -> bool {
         let is_settled = || self.is_serving(now) && self.is_settled();
         if self.ready_at_ms == u64::MAX || now.ms <= self.ready_at_ms && !is_settled() {

@@ -14,13 +14,13 @@ use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
-/// An event. The text contains neither service nor server, which are printed beside it.
+/// An event. For most events the text has neither service nor server: they are printed beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The servers of a service changed.
     Membership {
         notice: membership::ServiceNotice,
-        /// Text with interface names.
+        /// The notice as a text, with the names of interfaces.
         text: String,
     },
     Hosts(peers::PeerEvent),
@@ -57,7 +57,8 @@ pub enum Event {
     ServersAgain {
         service: String,
     },
-    /// Too few servers of the service work, and some that failed or refuse serve.
+    /// Too few servers of the service work, so servers that are down or refuse new sessions get
+    /// some too.
     Degraded {
         service: String,
     },
@@ -107,7 +108,7 @@ pub enum Event {
         /// Reason of the rejection; `None` if reports are valid again.
         error: Option<BadReport>,
     },
-    /// A member of a group, or a server listed for a name alone, changed.
+    /// A member of a group changed, or a server that only a name lists.
     Member {
         member: ServerName,
         change: MemberChange,
@@ -126,7 +127,7 @@ pub enum Event {
         /// Reason; `None` if the file is valid again.
         error: Option<BadRanks>,
     },
-    /// A router reported the path MTU to a server.
+    /// A router reported the MTU of the path to a server.
     PathMtu {
         server: IpAddr,
         /// Path MTU in bytes.
@@ -135,7 +136,7 @@ pub enum Event {
     /// New connections of a server stall, unlike those of other servers.
     Stalling {
         server: ServerName,
-        /// Number of connections, in words.
+        /// Start of the event's text: how many connections stall.
         text: String,
     },
     /// New connections of a server no longer stall.
@@ -250,7 +251,7 @@ impl Event {
         if is_bad { Level::Warning } else { Level::Info }
     }
 
-    /// Service of the event.
+    /// Service of an event about a service or about one of its servers.
     pub fn service(&self) -> Option<&str> {
         match self {
             Event::NoServers { service }

@@ -49,14 +49,14 @@ pub enum Input {
         /// The report, or the reason of its rejection.
         result: Result<Report, BadReport>,
     },
-    /// An order of a group ended.
+    /// Result of an order that a group gave: see [`super::Output::Group`].
     Member {
         group: String,
         /// Number of the member in the group.
         member: usize,
         fact: MemberFact,
     },
-    /// An order of a name ended.
+    /// Result of an order that a name gave: see [`super::Output::Name`].
     Name {
         /// The name at the time of the order.
         name: Arc<BalancedName>,
@@ -73,22 +73,23 @@ pub enum Input {
     Network(Box<Network>),
     /// A router reported a path MTU.
     PathMtu {
-        /// Address of this host that sent the packet.
+        /// Source of the packet: an address of this host.
         from: IpAddr,
         /// Destination of the packet.
         to: IpAddr,
         /// Path MTU in bytes.
         mtu: u16,
     },
-    /// The operator reloads the farm file. The director switches to the new farm once it is in
-    /// force. If the engine or the plan refuses it, nothing changes. Later reloads are queued.
+    /// The operator reloads the farm file. The director switches to the new farm when the engine
+    /// has applied its tables. If the engine or the plan refuses it, nothing changes. Later reloads
+    /// are queued.
     Reload {
         farm: Box<Farm>,
         /// Network at the time of the reload.
         network: Box<Network>,
         /// Interfaces that the engine uses, with their MAC addresses.
         links: BTreeMap<u32, Mac>,
-        /// Saved members of groups that are not served yet: see
+        /// Saved members by group, of groups that the running farm doesn't have: see
         /// [`crate::farm::group::MemberOrder::Save`].
         groups: BTreeMap<String, String>,
     },

@@ -1,4 +1,4 @@
-//! Operator's states of servers of services, groups and names.
+//! States that the operator has set for servers of services, groups and names.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub enum ServerOwner {
     /// A service that forwards packets.
     Service,
     Group,
-    /// A name with a list of its own.
+    /// A name that lists servers of its own.
     Name,
 }
 
@@ -89,7 +89,7 @@ impl Director {
         if let Some(change) = change {
             self.follow_change(&server, change);
         }
-        // A drain is planned without delay, and the report to other hosts follows the tables.
+        // The report tells the other hosts about the new state. Tables are computed without delay.
         self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }

@@ -8,8 +8,8 @@ pub struct HealthCheck {
     pub kind: HealthKind,
     /// Time between two probes of one server, in milliseconds.
     pub interval_ms: u64,
-    /// Interval after a result that contradicts the state of the server, in milliseconds; at most
-    /// `interval_ms`.
+    /// Interval after a result that contradicts the state of the server, in milliseconds. A value
+    /// above `interval_ms` counts as `interval_ms`.
     pub fast_interval_ms: u64,
     /// Timeout of a probe, in milliseconds.
     pub timeout_ms: u64,

@@ -1,7 +1,7 @@
 //! Open TCP connections out of one socket and into another, without the client knowing.
 //!
-//! [`save()`] reads a connection from the kernel, and [`restore()`] creates it again, on this host or
-//! another one: its options, the state of both directions, and the unacknowledged bytes.
+//! [`save()`] reads a connection from the kernel, and [`restore()`] creates it again, on this host
+//! or another one: its options, the state of both directions, and the unacknowledged bytes.
 //! [`replay()`] is for a server whose own program accepts the connection: it sends the client's
 //! segments again, and the server's kernel creates the socket from them. All three use TCP_REPAIR.
 //! The paper's handoff requires such a migration without changes to clients, and this variant can

@@ -1,4 +1,4 @@
-//! Shares and ranks of a name's addresses, computed with every change or once in a period.
+//! Shares of a name's addresses in its answers, computed in every call or once in a period.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -10,21 +10,21 @@ use crate::dns::BalancedName;
 use crate::pool::policy::{Selection, Weighing};
 use crate::pool::shares::{PoolMember, shares};
 
-/// Rank of a working candidate.
+/// Share of a working candidate in the answers, and the values from which it was computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankedAddress {
     pub(super) share: u16,
-    /// Part of the weight, in thousandths.
+    /// Effective weight in thousandths of the configured weight.
     pub(super) permille: u32,
     /// Signals at the time of the computation.
     pub(super) known: PoolMember,
     load: Option<u64>,
 }
 
-/// A working address, and true if its load was known.
+/// Server and address of a working candidate, and whether its load was known.
 type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
-/// Result of one computation of ranks, with the addresses it is valid for.
+/// Result of one computation of shares, with the candidates for which it is valid.
 #[derive(Clone, Debug)]
 struct RankingRun {
     at_ms: u64,
@@ -34,7 +34,7 @@ struct RankingRun {
     ranked: Vec<RankedAddress>,
 }
 
-/// Ranks of one name, if they are computed once in a period.
+/// Cached shares of one name, if they are computed once in a period.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranking {
     last: Option<Box<RankingRun>>,
@@ -46,10 +46,10 @@ impl Ranking {
         self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
     }
 
-    /// Returns the candidates in the order of answers, with ranks for the working ones. Ranks are
-    /// computed once in `for_ms`; if it is 0, with every call. An added or removed server, or a
-    /// server whose load becomes known, causes a new computation at once. Other changes of load
-    /// wait for the next computation.
+    /// Returns the candidates in the order of answers, with shares for the working ones. Shares are
+    /// computed once in `for_ms` milliseconds, and in every call if it is 0. A change of the set of
+    /// working addresses, or of the addresses whose load is known, causes a new computation at
+    /// once. Other changes of load wait for the next computation.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,
@@ -81,7 +81,8 @@ impl Ranking {
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
         if name.settings.draw == Selection::Failover && weighing.is_some() {
-            // Among equal ranks, unmeasured paths come first: only clients measure them.
+            // Among equal loads, addresses with an unmeasured path come first: only the traffic of
+            // clients measures a path.
             all.sort_by_key(|(candidate, ranked)| {
                 let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
                 (load, candidate.known.signals.report.available_bps.is_some())

@@ -36,7 +36,7 @@ fn routed_servers_are_located_by_routes() {
         assert_eq!(events(membership.surroundings(third, 2)), [moved]);
         assert_eq!(member(&membership, 1).mac, Some(mac(12)), "unresolved for a while");
 
-        // An answer for its address on the link is ignored.
+        // An ARP reply for the address of web12 is ignored: web12 is reached by a route.
         let foreign = NeighbourReply { place: place(9), address: own_address(12) };
         assert_eq!(membership.answer(3, foreign), []);
         for at in 0..10 {
