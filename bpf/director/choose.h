@@ -59,7 +59,7 @@ static __always_inline bool session_applies(__u16 arrival, const struct vip *vip
 	return arrival == ARRIVED_DIRECT || value_server(value) == vip->own;
 }
 
-static __always_inline bool chooses_anew(const struct flow *flow, __u64 value, const struct server *server)
+static __always_inline bool selects_new_server(const struct flow *flow, __u64 value, const struct server *server)
 {
 	if (!server)
 		return true;
@@ -128,7 +128,7 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 	if (known) {
 		struct server *server = present_server(value_server(found.value));
 
-		if (session_applies(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
+		if (session_applies(flow->arrival, vip, found.value) && !selects_new_server(flow, found.value, server)) {
 			selected->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
 			selected->server = value_server(found.value);
 			return server;

@@ -25,7 +25,7 @@ static long hash_host_byte(__u32 turn, void *arg)
 		return 1;
 	byte = r->payload[at_most(at, READ_MAX - 1)];
 	if (r->class == CLASS_HELLO && (!is_name_byte(byte) || (turn == 0 && byte == '.'))) {
-		r->is_asked = false;
+		r->is_complete = false;
 		return 1;
 	}
 	if (byte >= 'A' && byte <= 'Z')
@@ -70,7 +70,7 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	r->len = len;
 	r->host = 0;
 	r->host_end = 0;
-	r->is_asked = false;
+	r->is_complete = false;
 	r->paths[0] = ANY;
 	r->paths[1] = 0;
 	r->paths_len = 2;
@@ -78,9 +78,9 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 		read_hello(at);
 	else
 		read_head(r);
-	if (r->is_asked)
+	if (r->is_complete)
 		hash_host(r);
-	return r->is_asked;
+	return r->is_complete;
 }
 
 /* State of the search for a later request: the element that the next byte belongs to. */
@@ -109,7 +109,7 @@ static __always_inline bool is_method_byte(__u8 byte)
 static __always_inline long follow_line(struct reading *r, __u8 byte)
 {
 	if (byte == '\r' || byte == '\n') {
-		if (!r->version && !r->is_old)
+		if (!r->version && !r->is_http10)
 			r->state = BEGINS_NONE;
 		return 1;
 	}
@@ -144,7 +144,7 @@ static long find_request_byte(__u32 at, void *arg)
 	if (byte == ' ' && at > r->at) {
 		/* Requests of HTTP/0.9 have the method GET only, and no version. */
 		if (at - r->at == 3 && (__u32)r->name == GET_SPACE)
-			r->is_old = 1;
+			r->is_http10 = 1;
 		r->state = BEGINS_TARGET;
 		return 0;
 	}
@@ -177,7 +177,7 @@ __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u
 	r->state = BEGINS_LINE;
 	r->name = 0;
 	r->version = 0;
-	r->is_old = 0;
+	r->is_http10 = 0;
 	bpf_loop(len, find_request_byte, &r, 0);
 	if (r->state == BEGINS_NONE || (r->state == BEGINS_LINE && !is_more))
 		return -1;

@@ -42,14 +42,14 @@ __attribute__((noinline)) int send_to_server(context *ctx, struct scratch *at)
 		return reason == REASON_NO_SESSION && load_unmatched(ctx, at) ? unmatched_segment(pkt, reason) :
 										with_reason(VERDICT_DROP, reason);
 	}
-	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->key6))
+	if (server->flags & SERVER_NAT && !to_port_key(ctx, pkt, server, &at->key6))
 		return with_reason(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
-		pkt->port = hidden_port(vip, &at->key6, pkt->hash, pkt->session, ticks_now());
+		pkt->port = source_nat_port(vip, &at->key6, pkt->hash, pkt->session, ticks_now());
 		if (!pkt->port)
 			return with_reason(VERDICT_DROP, REASON_NO_PORT);
 	}
-	if (pkt->is_fragment && !note_track(ctx, at, false))
+	if (pkt->is_fragment && !record_fragment(ctx, at, false))
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	pkt->also_counted = also_counted;
 	return deliver(ctx, at, server);

@@ -128,7 +128,7 @@ static __always_inline __u64 mac_number(__u64 bits)
  * Changes a session's key to its key in `ports`: for a client with a link-local address it includes
  * the client's interface and MAC. False if the server's reply couldn't reach the client.
  */
-static __always_inline bool put_near(context *ctx, const struct packet_context *pkt, const struct server *server,
+static __always_inline bool to_port_key(context *ctx, const struct packet_context *pkt, const struct server *server,
 				     struct key6 *key)
 {
 	__u64 mac = mac_number(pkt->source);
@@ -154,7 +154,7 @@ static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u
 }
 
 /* Returns the source port of a session, allocated if necessary; 0 if none is free. */
-static __always_inline __u16 hidden_port(const struct vip *vip, const struct key6 *key, __u64 hash, __u64 session,
+static __always_inline __u16 source_nat_port(const struct vip *vip, const struct key6 *key, __u64 hash, __u64 session,
 					 __u32 now)
 {
 	struct found found = {};

@@ -109,7 +109,7 @@ static __always_inline bool goes_by_session(void *frame, __u8 protocol, const st
 	/* The payload may be a later request, for another server. */
 	if (vip->flags & VIP_LATER && (BYTE_AT(46) >> 2 & 0x3c) + sizeof(struct iphdr) < bpf_ntohs(HALF_AT(16)))
 		return false;
-	return !(value_mark(value) & MARK_DOUBTED);
+	return !(value_mark(value) & MARK_SYN_SEEN);
 }
 
 /* Writes both MAC addresses of a server's entry into a frame. */

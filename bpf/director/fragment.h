@@ -30,7 +30,7 @@ static __always_inline struct track *find_track(const struct fragment_key *key, 
 }
 
 /* Records a first fragment. False if another first fragment of the packet differs from it. */
-__attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32 answer)
+__attribute__((noinline)) int record_fragment(context *ctx, struct scratch *at, __u32 answer)
 {
 	struct track track = {}, *seen;
 	__u32 now = ticks_now();
@@ -58,7 +58,7 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 
 /* Copies a frame to the ring buffer `held`. False if the frame is too long or the buffer is
  * full. */
-static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
+static __always_inline bool copy_for_daemon(context *ctx, __u32 reason, __u16 server)
 {
 	__u32 len = frame_len(ctx);
 	struct held *copy;
@@ -88,7 +88,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 		return VERDICT_DROP;
 	if (reason == REASON_FRAGMENT_HELD && frame_len(ctx) > HELD_FRAME_MAX)
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
-	at->trace.is_held = give(ctx, reason, at->pkt.server);
+	at->trace.is_held = copy_for_daemon(ctx, reason, at->pkt.server);
 	/* The buffer is full, so the fragment is lost. */
 	if (reason == REASON_FRAGMENT_HELD && !at->trace.is_held)
 		at->pkt.also_counted = REASON_FRAGMENT_LOST;

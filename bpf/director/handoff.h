@@ -211,7 +211,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		/* The SYN may be forged. The known connection continues until the client echoes
 		 * the new cookie. */
 		if (known) {
-			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
+			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_SYN_SEEN));
 			pkt->session = found.value;
 		}
 		return STEP_SYN_ACK;
@@ -222,8 +222,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	moves = alive && server->flags & SERVER_BLACKHOLE;
 	/* A retransmitted first segment belongs to the session, unless a SYN has arrived since and
 	 * the segment has another cookie than the session. */
-	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
-		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
+	if (!alive || (value_mark(found.value) & MARK_SYN_SEEN &&
+		       (value_mark(found.value) & ~MARK_SYN_SEEN) != answered_mark(at))) {
 		proof = prove(ctx, at, at_work);
 		/* The server would drop a segment with a bad checksum, and the client's next
 		 * one might select another server. */
@@ -343,7 +343,7 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
 	/* The cookie's mark distinguishes a connection from the previous one with the same
 	 * ports. */
-	if (at->pkt.session && (value_mark(at->pkt.session) & ~MARK_DOUBTED) == cookie_mark(cookie)) {
+	if (at->pkt.session && (value_mark(at->pkt.session) & ~MARK_SYN_SEEN) == cookie_mark(cookie)) {
 		terms = cookie_sealed(cookie_shorter(cookie), epoch);
 		cookie = cookie_of(key, &at->message, bpf_ntohl(at->tcp.sequence), terms, at->pkt.v6);
 	}

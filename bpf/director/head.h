@@ -98,7 +98,7 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 		return is_visible(byte) ? HEAD_QUERY : HEAD_ODD;
 	default:
 		if (r->version == VERSION_LEN) {
-			r->is_old = byte == '0';
+			r->is_http10 = byte == '0';
 			return byte == '0' || byte == '1' ? HEAD_CR : HEAD_ODD;
 		}
 		if (byte != (__u8)(VERSION >> (VERSION_LEN - 1 - (r->version & 7)) * 8))
@@ -144,7 +144,7 @@ static __always_inline __u8 in_header(struct reading *r, __u8 byte)
 		return byte == '\t' || (byte >= 0x20 && byte != 0x7f) ? HEAD_VALUE : HEAD_ODD;
 	}
 	if (r->state == HEAD_LINE_START && byte == '\r')
-		return r->is_old || r->host_end ? HEAD_LAST_LF : HEAD_ODD;
+		return r->is_http10 || r->host_end ? HEAD_LAST_LF : HEAD_ODD;
 	if (byte == ':') {
 		if (r->state == HEAD_LINE_START)
 			return HEAD_ODD;
@@ -201,14 +201,14 @@ static __always_inline __u8 in_host(struct reading *r, __u32 at, __u8 byte)
 		if (byte == '[')
 			return HEAD_HOST_V6;
 	} else if (!is_name_byte(byte)) {
-		if (r->is_dot)
+		if (r->ends_with_dot)
 			return HEAD_ODD;
 		r->host_end = at;
 		return after_host(HEAD_HOST_NAME, byte);
 	}
 	/* A host that ends with a dot is rejected: "example.com." is another spelling of
 	 * "example.com". */
-	r->is_dot = byte == '.';
+	r->ends_with_dot = byte == '.';
 	return at - r->host < HOST_MAX ? HEAD_HOST_NAME : HEAD_ODD;
 }
 
@@ -263,13 +263,13 @@ static __always_inline void read_head(struct reading *r)
 	r->state = HEAD_METHOD;
 	r->segment = SEGMENT_EMPTY;
 	r->version = 0;
-	r->is_old = false;
-	r->is_dot = false;
+	r->is_http10 = false;
+	r->ends_with_dot = false;
 	r->method = 0;
 	r->name = 0;
 	bpf_loop(r->len, read_head_byte, &r, 0);
 	r->class = class_of(r->method);
-	r->is_asked = r->state == HEAD_DONE;
+	r->is_complete = r->state == HEAD_DONE;
 }
 
 #endif

@@ -139,7 +139,7 @@ __attribute__((noinline)) int walk_hello(struct scratch *at)
 static __always_inline void read_hello(struct scratch *at)
 {
 	at->reading.class = CLASS_HELLO;
-	at->reading.is_asked = walk_hello(at);
+	at->reading.is_complete = walk_hello(at);
 }
 
 #endif

@@ -269,7 +269,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	at->quoted_ends = (struct ends){ .has_src = true, .src = server->to, .src_port = server->port };
 	if (server->flags & SERVER_SOURCE_NAT) {
 		/* An error from a link-local address must come from the client itself. */
-		if (!put_near(ctx, pkt, server, key))
+		if (!to_port_key(ctx, pkt, server, key))
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->port = find_port(pkt->server, key, pkt->hash, now, &port);
 		if (!pkt->port)

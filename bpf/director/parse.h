@@ -225,7 +225,7 @@ __attribute__((noinline)) int walk(context *ctx, __u32 at, __u32 end, struct wal
 	walked->l4 = at;
 	#pragma unroll
 	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
-		if (!walks_on(walked, i))
+		if (!begin_extension(walked, i))
 			break;
 		if (at + sizeof(header) > end || frame_load(ctx, at, &header, sizeof(header))) {
 			walked->fault = FAULT_TRUNCATED;

@@ -29,10 +29,10 @@ struct reading {
 	__u8 state;
 	__u8 segment;
 	__u8 version; /* number of matched letters of VERSION */
-	__u8 is_old; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
-	__u8 is_dot; /* the last byte of the host was a dot */
+	__u8 is_http10; /* HTTP/1.0, which needs no host (RFC 9112, section 3.2) */
+	__u8 ends_with_dot; /* the last byte of the host was a dot */
 	__u8 class;
-	__u8 is_asked; /* the request is complete and unambiguous */
+	__u8 is_complete; /* the request is complete and unambiguous */
 	__u16 route, ring; /* of the first matching route so far */
 	__u8 payload[READ_MAX];
 };

@@ -49,8 +49,8 @@ static __always_inline struct ip client_of(const struct key6 *key, bool v6)
 	return client;
 }
 
-/* Reverts put_near(): changes the key in `ports` to that of the session. */
-static __always_inline void take_near(struct key6 *key, struct near *near)
+/* Reverts to_port_key(): changes the key in `ports` to that of the session. */
+static __always_inline void to_session_key(struct key6 *key, struct near *near)
 {
 	near->link = 0;
 	if (key->word[0] >> 48 != LINK_LOCAL >> 48)
@@ -92,7 +92,7 @@ __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id,
 		    !port_holder(slot, reply->port, back->now, &at->key6, &port) ||
 		    (__u16)at->key6.word[2] != vip_id)
 			return false;
-		take_near(&at->key6, &reply->near);
+		to_session_key(&at->key6, &reply->near);
 	} else {
 		at->key6 = session_key6(&back->to, v6, back->to_port, vip_id);
 	}
@@ -354,7 +354,7 @@ __attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 	pkt->server = at->reply.server;
 	pkt->vip = at->reply.vip;
 	pkt->port = at->reply.port;
-	if (pkt->is_fragment && !note_track(ctx, at, true))
+	if (pkt->is_fragment && !record_fragment(ctx, at, true))
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
 	return send_reply(ctx, at);
 }
@@ -372,7 +372,7 @@ static __always_inline int later_reply(context *ctx, struct scratch *at, const s
 	if (track->port) {
 		if (!port_holder(track->server, track->port, now, &at->key6, &found))
 			return with_reason(VERDICT_DROP, REASON_FRAGMENT_LOST);
-		take_near(&at->key6, &reply->near);
+		to_session_key(&at->key6, &reply->near);
 		reply->client = client_of(&at->key6, v6);
 	}
 	if (!(server->flags & SERVER_NAT))

@@ -38,7 +38,7 @@ static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 	return before ? before->hash[hash_slot(ring_hash)] : NO_SERVER;
 }
 
-static __always_inline __u64 next(__u32 service)
+static __always_inline __u64 advance_cursor(__u32 service)
 {
 	return __sync_fetch_and_add(&cursors[service % SERVICES_MAX], 1);
 }
@@ -88,7 +88,7 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 		len = SERVICE_SERVERS_MAX;
 	if (len == 0 || len > ORDER_MAX)
 		return NO_SERVER;
-	at = at_most(next(service) % len, ORDER_MAX - 1);
+	at = at_most(advance_cursor(service) % len, ORDER_MAX - 1);
 	if (pick == PICK_CURSOR)
 		return ring->order[at];
 	least.ring = ring;
@@ -99,7 +99,7 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 }
 
 /* Returns the better one of the flow's two candidates. */
-static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
+static __always_inline __u16 better_of_two(const struct ring *ring, __u64 ring_hash)
 {
 	__u16 first = by_hash(ring, ring_hash), second;
 	struct server *server, *other;
@@ -191,7 +191,7 @@ __attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pic
 	if (pick == PICK_HASH)
 		server = by_hash(ring, ring_hash);
 	else
-		server = pick == PICK_TWO ? two(ring, ring_hash) : from_order(service, ring, pick);
+		server = pick == PICK_TWO ? better_of_two(ring, ring_hash) : from_order(service, ring, pick);
 	return server != NO_SERVER && is_full(server) ? next_not_full(ring, ring_hash) : server;
 }
 

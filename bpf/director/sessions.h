@@ -699,7 +699,7 @@ static long weigh6(__u32 place, void *arg)
 
 /* Claims the candidate's slot. False if no session may be evicted, or another CPU has changed
  * it. */
-static __always_inline bool displace(const struct weighed *first, __u64 *place)
+static __always_inline bool claim_candidate(const struct weighed *first, __u64 *place)
 {
 	return first->rank != STAYS &&
 	       __sync_val_compare_and_swap(place, first->value, VALUE_CLAIMED) == first->value;
@@ -725,7 +725,7 @@ static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 	}
 	place = going.first->place;
 	slot = slot_of(table, &going, place);
-	if (!displace(going.first, slot + key_words(table)))
+	if (!claim_candidate(going.first, slot + key_words(table)))
 		return NOT_FOUND;
 	if (table < TABLE_PORTS)
 		count_session(going.first->vip, going.first->value, -1);

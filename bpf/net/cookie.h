@@ -90,11 +90,11 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 
 /* Bit in a session's mark: a SYN has arrived since. The other bits are part of the cookie:
  * core/src/path/cookie.rs. */
-#define MARK_DOUBTED 0x800
+#define MARK_SYN_SEEN 0x800
 
 static __always_inline __u16 cookie_mark(__u32 cookie)
 {
-	return cookie >> 8 & (MARK_DOUBTED - 1);
+	return cookie >> 8 & (MARK_SYN_SEEN - 1);
 }
 
 /* Returns the terms with the next smaller segment size, if there is one. */

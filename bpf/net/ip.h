@@ -120,7 +120,7 @@ static __always_inline bool is_extension(__u8 protocol)
 /* True if the next header is an extension header that must be read, or false with a fault if there
  * are too many. `number` counts the extension headers of the packet from 0. A later fragment has no
  * extension header after its fragment header. */
-static __always_inline bool walks_on(struct walked *walked, __u32 number)
+static __always_inline bool begin_extension(struct walked *walked, __u32 number)
 {
 	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
 		return false;

@@ -109,7 +109,7 @@ static __always_inline struct expectation *expectation_of(const struct arrived *
 	struct expectation *found;
 	struct connection connection;
 
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	found = bpf_map_lookup_elem(&expected, &connection);
 	if (!found || found->sequence != arrived->sequence || found->acknowledgment != arrived->acknowledgment ||
 	    found->until < bpf_ktime_get_ns())
@@ -124,7 +124,7 @@ static __always_inline bool was_made(const struct arrived *arrived)
 	struct connection connection;
 	struct made *found;
 
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	found = bpf_map_lookup_elem(&made, &connection);
 	return found && found->sequence == arrived->sequence && found->acknowledgment == arrived->acknowledgment &&
 	       found->listener == arrived->listener;
@@ -135,7 +135,7 @@ static __always_inline void note_made(const struct arrived *arrived)
 	struct made made_of = { arrived->sequence, arrived->acknowledgment, arrived->listener };
 	struct connection connection;
 
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
 }
 
@@ -196,7 +196,7 @@ __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 }
 
 /* Makes the listener create a connection from the segment. */
-static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener, struct arrived *arrived)
+static __always_inline int create_connection(struct __sk_buff *skb, struct bpf_sock *listener, struct arrived *arrived)
 {
 	struct bpf_tcp_req_attrs attrs = {};
 	struct expectation *expectation;
@@ -250,14 +250,14 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 }
 
 /* Decides a segment for which the host has a socket. */
-static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct arrived *arrived,
+static __always_inline int decide_by_socket(struct __sk_buff *skb, struct bpf_sock *found, struct arrived *arrived,
 				struct old *old)
 {
 	struct tcp_timewait_sock *waiting;
 
 	switch (found->state) {
 	case BPF_TCP_LISTEN:
-		return arrived->listener == arrived->port ? give(skb, found, arrived) : SERVER_NO_LISTENER;
+		return arrived->listener == arrived->port ? create_connection(skb, found, arrived) : SERVER_NO_LISTENER;
 	case BPF_TCP_NEW_SYN_RECV:
 		return GO_ON;
 	case BPF_TCP_TIME_WAIT:
@@ -273,7 +273,7 @@ static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, s
 }
 
 /* Gives the segment to a listener on another port. The connection keeps the service's port. */
-static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *arrived)
+static __always_inline int create_at_other_listener(struct __sk_buff *skb, struct arrived *arrived)
 {
 	int verdict = SERVER_NO_LISTENER;
 	struct bpf_sock *found;
@@ -284,7 +284,7 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *
 	if (!found)
 		return verdict;
 	if (found->state == BPF_TCP_LISTEN)
-		verdict = give(skb, found, arrived);
+		verdict = create_connection(skb, found, arrived);
 	bpf_sk_release(found);
 	return verdict;
 }
@@ -301,7 +301,7 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 	};
 	struct connection connection;
 
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	if (first)
 		begin_exchange(skb, &connection, &payload);
 	else
@@ -326,11 +326,11 @@ static __always_inline int answer(struct __sk_buff *skb, struct arrived *arrived
 	struct old old = {};
 
 	if (found) {
-		reason = meet(skb, found, arrived, &old);
+		reason = decide_by_socket(skb, found, arrived, &old);
 		bpf_sk_release(found);
 	}
 	if (reason == SERVER_NO_LISTENER && arrived->listener != arrived->port)
-		reason = give_to_other(skb, arrived);
+		reason = create_at_other_listener(skb, arrived);
 	if (reason == SERVER_TIME_WAIT_EVICTED || reason == SERVER_STALE_EVICTED) {
 		look_for_timestamps(skb, arrived);
 		if (may_begin(arrived) && is_newer(arrived, &old))

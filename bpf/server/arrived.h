@@ -128,7 +128,7 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, struct ar
 	return bpf_skc_lookup_tcp(skb, tuple, len, BPF_F_CURRENT_NETNS, 0);
 }
 
-static __always_inline void name_connection(const struct arrived *arrived, struct connection *connection)
+static __always_inline void connection_of(const struct arrived *arrived, struct connection *connection)
 {
 	const __be32 *word = arrived->message.word;
 

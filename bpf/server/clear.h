@@ -92,7 +92,7 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 		count_server(SERVER_NOT_EVICTED);
 		return TC_ACT_UNSPEC;
 	}
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	bpf_map_update_elem(&clearing, &connection, &cleared, BPF_ANY);
 	clearing_until = cleared.until;
 	skb->tc_index = CLEARED;
@@ -111,10 +111,10 @@ static __always_inline void note_copy(const struct arrived *arrived, bool made)
 	struct connection connection;
 	struct clearing *cleared;
 
-	name_connection(arrived, &connection);
+	connection_of(arrived, &connection);
 	cleared = made ? bpf_map_lookup_elem(&clearing, &connection) : 0;
 	if (cleared)
-		cleared->is_in = true;
+		cleared->copy_received = true;
 	else
 		bpf_map_delete_elem(&clearing, &connection);
 }
@@ -150,7 +150,7 @@ static __always_inline bool has_connection(struct __sk_buff *skb, const struct s
 
 /* True if a segment has to wait because its connection is still being created after an eviction.
  * The listener would reset a segment of an unknown connection. */
-__noinline int waits(struct __sk_buff *skb)
+__noinline int must_wait(struct __sk_buff *skb)
 {
 	struct connection connection;
 	struct clearing *cleared;
@@ -172,7 +172,7 @@ __noinline int waits(struct __sk_buff *skb)
 		return false;
 	/* Stored, because has_connection() becomes false again when the server has closed the new
 	 * connection and its socket is in TIME-WAIT. */
-	if (cleared->is_in && has_connection(skb, &segment))
+	if (cleared->copy_received && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;
 }

@@ -294,7 +294,7 @@ static __always_inline bool walk(struct cursor *cursor, struct outer *outer, str
 		__u64 *header;
 		__u32 len;
 
-		if (!walks_on(walked, i))
+		if (!begin_extension(walked, i))
 			break;
 		header = take_inside(cursor, outer, sizeof(struct extension));
 		len = header ? step_over_bytes(walked, *header, outer->len) : 0;

@@ -155,7 +155,7 @@ static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *e
 }
 
 /* Copies the first bytes of the response head, from earlier segments, to the parser's buffer. */
-static __always_inline bool bring_head(const struct connection *connection, struct message *m)
+static __always_inline bool load_head_start(const struct connection *connection, struct message *m)
 {
 	struct answer_head *head = bpf_map_lookup_elem(&answer_heads, connection);
 
@@ -185,7 +185,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 	__u64 status;
 
 	exchange->kept = 0;
-	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_head(connection, m)) ||
+	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !load_head_start(connection, m)) ||
 	    !read_behind(skb, payload->from, len, kept, MESSAGE_OUT) || !has_version(m))
 		return false;
 	if (is_cut(m) && kept + len < ANSWER_HEAD_MAX) {

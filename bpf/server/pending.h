@@ -39,14 +39,14 @@ static __always_inline void copy_words(__u64 *to, const __u64 *from)
 }
 
 /* State of the parser of a method (RFC 9110, section 5.6.2). */
-struct method {
+struct http_method {
 	__u8 byte[REQUEST_MIN];
 	bool is_method;
 };
 
 static long read_method_byte(__u32 at, void *arg)
 {
-	struct method *method = arg;
+	struct http_method *method = arg;
 	__u8 byte = method->byte[at_most(at, REQUEST_MIN - 1)];
 
 	method->is_method = byte == ' ' && at > 0;
@@ -80,7 +80,7 @@ static __always_inline void find_end(struct __sk_buff *skb, const struct data *d
 static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
 {
 	__u32 from = data->from, len = data->len;
-	struct method start = {};
+	struct http_method start = {};
 	__u64 word;
 
 	if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start.byte, sizeof(start.byte)))
@@ -146,7 +146,7 @@ static __always_inline bool is_status(__u64 status)
 }
 
 /* Copies the first bytes of the head, from earlier segments, to the parser's buffer. */
-static __always_inline bool bring_start(struct bpf_sock *sk, struct message *m)
+static __always_inline bool load_head_start(struct bpf_sock *sk, struct message *m)
 {
 	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, 0);
 
@@ -156,7 +156,7 @@ static __always_inline bool bring_start(struct bpf_sock *sk, struct message *m)
 }
 
 /* Stores the first bytes of an incomplete head. */
-static __always_inline bool keep_start(struct bpf_sock *sk, const struct message *m)
+static __always_inline bool save_head_start(struct bpf_sock *sk, const struct message *m)
 {
 	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -191,7 +191,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock 
 	position -= kept;
 	/* Stored even if the end turns out to be unknown. */
 	p->begin = position;
-	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_start(sk, m)))
+	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !load_head_start(sk, m)))
 		return false;
 	for (__u32 i = 0; i <= PROVISIONAL_MAX; i++) {
 		__u64 status, length, end;
@@ -202,7 +202,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock 
 			p->begin_sequence = sequence;
 			p->begin = position;
 			p->kept = kept + len;
-			return !len || keep_start(sk, m);
+			return !len || save_head_start(sk, m);
 		}
 		status = word_at(m, VERSION_LEN) >> 32;
 		if (!m->head_len || m->odd || !is_status(status))

@@ -230,7 +230,7 @@ int accept(struct __sk_buff *skb)
 	struct arrived arrived = {};
 
 	/* Requeues the segment behind the copy, until the copy was received. */
-	if (clearing_until && waits(skb))
+	if (clearing_until && must_wait(skb))
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (!read_arrived(skb, &arrived))
 		return TC_ACT_UNSPEC;

@@ -78,7 +78,7 @@ struct made {
  * was received and its socket exists. */
 struct clearing {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
-	__u32 is_in; /* the copy was received */
+	__u32 copy_received; /* the copy was received */
 	__u32 pad;
 };
 

@@ -177,7 +177,7 @@ impl Director {
             // A link that the engine refuses must not block other changes.
             self.report_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
-            self.look_around(now_ms);
+            self.update_membership(now_ms);
             return;
         }
         if reload.is_none() || self.in_force != self.plan.tables {

@@ -31,7 +31,7 @@ pub enum Event {
         notice: peers::PeerEvent,
     },
     /// Another host answers for an address that this host owns.
-    Answered {
+    AddressContested {
         /// MAC address of the sender.
         mac: Mac,
         notice: peers::PeerEvent,
@@ -80,7 +80,7 @@ pub enum Event {
         interface: String,
     },
     /// The engine failed to attach to an interface that came up.
-    Unattached {
+    AttachFailed {
         interface: String,
         error: String,
     },
@@ -97,7 +97,7 @@ pub enum Event {
         is_suspended: bool,
     },
     /// A server's report refuses new sessions, or accepts them again.
-    Wished {
+    RefusalReported {
         server: ServerName,
         /// True if the server refuses.
         refuses: bool,
@@ -140,7 +140,7 @@ pub enum Event {
         text: String,
     },
     /// New connections of a server no longer stall.
-    Continuing {
+    StallEnded {
         server: ServerName,
     },
     /// The engine refused a change.
@@ -177,7 +177,7 @@ impl Event {
     pub(super) fn of_server(server: ServerName, event: ServerEvent) -> Event {
         match event {
             ServerEvent::Health(transition) => Event::Health { server, transition },
-            ServerEvent::Refuses(refuses) => Event::Wished { server, refuses },
+            ServerEvent::Refuses(refuses) => Event::RefusalReported { server, refuses },
             ServerEvent::Reports(error) => Event::Reports { server, error },
             ServerEvent::Drained(drain) => Event::Drained { server, drain },
             ServerEvent::Suspended(is_suspended) => Event::Suspended { server, is_suspended },
@@ -203,7 +203,7 @@ impl Event {
             Event::Membership { notice, .. } => matches!(
                 notice.event,
                 membership::MembershipEvent::Refused { .. }
-                    | membership::MembershipEvent::Moved { .. }
+                    | membership::MembershipEvent::AddressConflict { .. }
                     | membership::MembershipEvent::Silent { .. }
             ),
             Event::Hosts(notice) => !matches!(
@@ -225,24 +225,24 @@ impl Event {
             ),
             Event::Link { now, .. } => *now != LinkState::Up,
             Event::DatagramRefused { .. }
-            | Event::Answered { .. }
+            | Event::AddressContested { .. }
             | Event::NotFound { .. }
             | Event::NoServers { .. }
             | Event::Degraded { .. }
             | Event::Stalling { .. }
-            | Event::Unattached { .. }
+            | Event::AttachFailed { .. }
             | Event::Reports { error: Some(_), .. }
             | Event::Path { error: Some(_), .. }
             | Event::Ranks { error: Some(_), .. }
             | Event::SlotsExhausted { .. } => true,
             Event::Found { .. }
-            | Event::Continuing { .. }
+            | Event::StallEnded { .. }
             | Event::ServersAgain { .. }
             | Event::Recovered { .. }
             | Event::Attached { .. }
             | Event::Drained { .. }
             | Event::Suspended { .. }
-            | Event::Wished { .. }
+            | Event::RefusalReported { .. }
             | Event::Reports { error: None, .. }
             | Event::Path { error: None, .. }
             | Event::Ranks { error: None, .. }
@@ -269,11 +269,11 @@ impl Event {
             | Event::NotFound { server, .. }
             | Event::Found { server }
             | Event::Stalling { server, .. }
-            | Event::Continuing { server }
+            | Event::StallEnded { server }
             | Event::SlotsExhausted { server }
             | Event::Drained { server, .. }
             | Event::Suspended { server, .. }
-            | Event::Wished { server, .. }
+            | Event::RefusalReported { server, .. }
             | Event::Reports { server, .. }
             | Event::Member { member: server, .. } => Some(server),
             _ => None,
@@ -285,9 +285,9 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Membership { text, .. } => f.write_str(text),
-            Event::Hosts(notice) | Event::DatagramRefused { notice, .. } | Event::Answered { notice, .. } => {
-                notice.fmt(f)
-            }
+            Event::Hosts(notice)
+            | Event::DatagramRefused { notice, .. }
+            | Event::AddressContested { notice, .. } => notice.fmt(f),
             Event::Health { transition, .. } => {
                 let to = match transition.to {
                     HealthState::Unknown => "unknown",
@@ -301,7 +301,7 @@ impl fmt::Display for Event {
             Event::Stalling { text, .. } => {
                 write!(f, "{text}, unlike those of other servers: `evener doctor` says what may be wrong")
             }
-            Event::Continuing { .. } => f.write_str("new connections continue as those of other servers do"),
+            Event::StallEnded { .. } => f.write_str("new connections continue as those of other servers do"),
             Event::NoServers { .. } => {
                 f.write_str("no server takes new sessions: new connections are dropped")
             }
@@ -318,7 +318,7 @@ impl fmt::Display for Event {
                 LinkState::Up => "the interface works again",
             }),
             Event::Attached { .. } => f.write_str("packets are taken from here, too"),
-            Event::Unattached { interface, error } => {
+            Event::AttachFailed { interface, error } => {
                 write!(f, "no packets can be taken from {interface}: {error}")
             }
             Event::Drained { drain: true, .. } => {
@@ -333,10 +333,12 @@ impl fmt::Display for Event {
             Event::Suspended { is_suspended: false, .. } => {
                 f.write_str("the operator's order: maintenance is over; its next probe decides")
             }
-            Event::Wished { refuses: true, .. } => {
+            Event::RefusalReported { refuses: true, .. } => {
                 f.write_str("its own report: it keeps its sessions and takes no new ones")
             }
-            Event::Wished { refuses: false, .. } => f.write_str("its own report: takes new sessions again"),
+            Event::RefusalReported { refuses: false, .. } => {
+                f.write_str("its own report: takes new sessions again")
+            }
             Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.sentence()),
             Event::Reports { error: None, .. } => f.write_str("it says its load again"),
             Event::Member { member: ServerName { service, server }, change } => {

@@ -127,7 +127,7 @@ impl Director {
             return;
         };
         for notice in hosts.peers.answered(now_ms, answer.address) {
-            self.emit(Event::Answered { mac, notice });
+            self.emit(Event::AddressContested { mac, notice });
         }
     }
 

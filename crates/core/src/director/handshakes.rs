@@ -246,7 +246,7 @@ impl Director {
                 (None, Some(_)) => {
                     events.push(Event::Stalling { server: name.clone(), text: memory.seen.sentence(method) })
                 }
-                (Some(_), None) => events.push(Event::Continuing { server: name.clone() }),
+                (Some(_), None) => events.push(Event::StallEnded { server: name.clone() }),
                 _ => {}
             }
         }

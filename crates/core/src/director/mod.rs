@@ -398,7 +398,7 @@ impl Director {
             }
             self.notice(notices, now_ms);
         }
-        self.look_after(now_ms);
+        self.run_due_checks(now_ms);
         self.compare_due(now_ms);
         self.check_missing(now_ms);
         if self.retry_at_ms <= now_ms {
@@ -442,7 +442,7 @@ impl Director {
         self.newcomers = self.links.keys().filter(is_new).copied().collect();
         self.network = Arc::new(network);
         self.forget_path_mtus(now_ms);
-        self.look_around(now_ms);
+        self.update_membership(now_ms);
         self.resolve_next_hops(now_ms);
         if moved {
             // Updates hosts that know an announced address at another MAC address, or have
@@ -452,7 +452,7 @@ impl Director {
     }
 
     /// Applies the current network configuration to the membership.
-    fn look_around(&mut self, now_ms: u64) {
+    fn update_membership(&mut self, now_ms: u64) {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
         self.report_membership(notices);

@@ -107,9 +107,9 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match self {
             Event::Membership { notice, .. } => of_members(&notice.event),
-            Event::Hosts(notice) | Event::DatagramRefused { notice, .. } | Event::Answered { notice, .. } => {
-                of_hosts(notice)
-            }
+            Event::Hosts(notice)
+            | Event::DatagramRefused { notice, .. }
+            | Event::AddressContested { notice, .. } => of_hosts(notice),
             Event::Health { transition, .. } => match transition.to {
                 HealthState::Unknown => "server_unknown",
                 HealthState::Up => "server_up",
@@ -118,7 +118,7 @@ impl Event {
             Event::NotFound { .. } => "server_not_found",
             Event::Found { .. } => "server_found",
             Event::Stalling { .. } => "server_connections_stall",
-            Event::Continuing { .. } => "server_connections_continue",
+            Event::StallEnded { .. } => "server_connections_continue",
             Event::NoServers { .. } => "service_without_servers",
             Event::ServersAgain { .. } => "service_with_servers",
             Event::Degraded { .. } => "service_degraded",
@@ -131,13 +131,13 @@ impl Event {
                 LinkState::Up => "link_up",
             },
             Event::Attached { .. } => "link_attached",
-            Event::Unattached { .. } => "link_refused",
+            Event::AttachFailed { .. } => "link_refused",
             Event::Drained { drain: true, .. } => "server_drained",
             Event::Drained { drain: false, .. } => "server_undrained",
             Event::Suspended { is_suspended: true, .. } => "server_in_maintenance",
             Event::Suspended { is_suspended: false, .. } => "server_maintenance_over",
-            Event::Wished { refuses: true, .. } => "server_refuses",
-            Event::Wished { refuses: false, .. } => "server_takes",
+            Event::RefusalReported { refuses: true, .. } => "server_refuses",
+            Event::RefusalReported { refuses: false, .. } => "server_takes",
             Event::Reports { error: Some(_), .. } => "reports_fail",
             Event::Reports { error: None, .. } => "reports_come",
             Event::Member { change, .. } => match change {
@@ -172,7 +172,7 @@ impl Event {
             Event::Membership { notice, .. } => {
                 EventSubject { service: notice.service.as_deref(), server: server_of(&notice.event), ..about }
             }
-            Event::Hosts(notice) | Event::Answered { notice, .. } => about_hosts(notice),
+            Event::Hosts(notice) | Event::AddressContested { notice, .. } => about_hosts(notice),
             Event::DatagramRefused { from, notice } => {
                 EventSubject { address: Some(from.ip()), ..about_hosts(notice) }
             }
@@ -181,7 +181,7 @@ impl Event {
             }
             Event::Link { interface, .. }
             | Event::Attached { interface }
-            | Event::Unattached { interface, .. } => EventSubject { interface: Some(interface), ..about },
+            | Event::AttachFailed { interface, .. } => EventSubject { interface: Some(interface), ..about },
             Event::PathMtu { server: address, .. } | Event::Path { address, .. } => {
                 EventSubject { address: Some(*address), ..about }
             }
@@ -189,7 +189,7 @@ impl Event {
             Event::NotFound { .. }
             | Event::Found { .. }
             | Event::Stalling { .. }
-            | Event::Continuing { .. }
+            | Event::StallEnded { .. }
             | Event::NoServers { .. }
             | Event::ServersAgain { .. }
             | Event::Degraded { .. }
@@ -197,7 +197,7 @@ impl Event {
             | Event::SlotsExhausted { .. }
             | Event::Drained { .. }
             | Event::Suspended { .. }
-            | Event::Wished { .. }
+            | Event::RefusalReported { .. }
             | Event::Reports { .. }
             | Event::Member { .. }
             | Event::NotApplied { .. } => about,
@@ -211,8 +211,8 @@ fn of_members(event: &membership::MembershipEvent) -> &'static str {
         membership::MembershipEvent::Silent { .. } => "server_silent",
         membership::MembershipEvent::Returned { .. } => "server_returned",
         membership::MembershipEvent::Removed { .. } => "server_removed",
-        membership::MembershipEvent::Moved { .. } => "server_address_conflict",
-        membership::MembershipEvent::Followed { .. } => "server_moved",
+        membership::MembershipEvent::AddressConflict { .. } => "server_address_conflict",
+        membership::MembershipEvent::Moved { .. } => "server_moved",
         membership::MembershipEvent::Rerouted { .. } => "server_rerouted",
         membership::MembershipEvent::Refused { .. } => "arp_refused",
     }
@@ -224,8 +224,8 @@ fn server_of(event: &membership::MembershipEvent) -> Option<&str> {
         | membership::MembershipEvent::Silent { server }
         | membership::MembershipEvent::Returned { server }
         | membership::MembershipEvent::Removed { server, .. }
+        | membership::MembershipEvent::AddressConflict { server, .. }
         | membership::MembershipEvent::Moved { server, .. }
-        | membership::MembershipEvent::Followed { server, .. }
         | membership::MembershipEvent::Rerouted { server, .. } => Some(server),
         membership::MembershipEvent::Refused { .. } => None,
     }
@@ -243,8 +243,8 @@ fn of_hosts(notice: &peers::PeerEvent) -> &'static str {
         peers::PeerEvent::Refused { .. } => "datagram_refused",
         peers::PeerEvent::Claimed { .. } => "address_claimed",
         peers::PeerEvent::Released { .. } => "address_released",
-        peers::PeerEvent::PutOff { .. } => "address_claim_deferred",
-        peers::PeerEvent::ClaimedTwice { .. } => "address_conflict",
+        peers::PeerEvent::ClaimDeferred { .. } => "address_claim_deferred",
+        peers::PeerEvent::AddressConflict { .. } => "address_conflict",
     }
 }
 
@@ -260,8 +260,8 @@ fn about_hosts(notice: &peers::PeerEvent) -> EventSubject<'_> {
         peers::PeerEvent::Rejoins => (None, None),
         peers::PeerEvent::Released { address, to } => (to.as_deref(), Some(*address)),
         peers::PeerEvent::Claimed { address }
-        | peers::PeerEvent::PutOff { address }
-        | peers::PeerEvent::ClaimedTwice { address } => (None, Some(*address)),
+        | peers::PeerEvent::ClaimDeferred { address }
+        | peers::PeerEvent::AddressConflict { address } => (None, Some(*address)),
     };
     EventSubject { host, address, ..EventSubject::default() }
 }

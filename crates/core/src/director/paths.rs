@@ -131,7 +131,7 @@ impl Director {
         let before = self.paths.mtus.insert(to, (mtu, until_ms));
         if before.is_none_or(|(before, _)| before != mtu) {
             self.emit(Event::PathMtu { server: to, mtu });
-            self.look_around(now_ms);
+            self.update_membership(now_ms);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::pool::{Effect, Fact, HealthKind, ServerChange, ServerEvent};
 impl Director {
     /// Starts the probes and report queries that are due, and applies changes that depend on time
     /// alone.
-    pub(super) fn look_after(&mut self, now_ms: u64) {
+    pub(super) fn run_due_checks(&mut self, now_ms: u64) {
         for (server, due) in self.pools.poll(now_ms) {
             if due.query {
                 self.request_load(&server);

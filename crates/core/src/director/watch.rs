@@ -144,7 +144,7 @@ impl Director {
         let news = newcomers.iter().filter(|ifindex| !self.missing_servers.unattached.contains(ifindex));
         let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let events: Vec<_> = found
-            .map(|link| Event::Unattached { interface: link.name.clone(), error: error.to_string() })
+            .map(|link| Event::AttachFailed { interface: link.name.clone(), error: error.to_string() })
             .collect();
         self.missing_servers.unattached.extend(newcomers);
         self.emit_all(events);

@@ -155,7 +155,7 @@ impl Catalog {
                 if allowance.is_some_and(|left| left.spend(request.client, request.now_ms).is_err()) {
                     return None;
                 }
-                let len = complain(out, unread, (header.id, kept))?;
+                let len = write_error(out, unread, (header.id, kept))?;
                 let outcome = ResponseOutcome { rcode: unread.rcode, truncated: false, limited: false };
                 return Some(EncodedResponse { len, outcome });
             }
@@ -420,7 +420,7 @@ impl Catalog {
 
 /// Writes an error to a malformed query: a header, and an OPT record if the query had one (RFC
 /// 6891, section 7).
-fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
+fn write_error(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
     let limit = writer.reserve(UDP_LEAST);
     if unread.has_edns {

@@ -104,14 +104,14 @@ impl RateBucket {
     /// # Errors
     /// A limit is exceeded.
     pub fn spend(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
-        if !self.take_of_network(client, now_ms) {
+        if !self.spend_network(client, now_ms) {
             return Err(LimitExceeded::Network);
         }
         // A query over its network's limit does not use the shared budget.
         self.total.try_spend(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 
-    fn take_of_network(&mut self, client: IpAddr, now_ms: u32) -> bool {
+    fn spend_network(&mut self, client: IpAddr, now_ms: u32) -> bool {
         let Limit { per_second, burst, .. } = self.limit;
         if per_second == 0 {
             return true;

@@ -25,7 +25,7 @@ impl SendTimes {
     }
 
     /// Schedules datagrams with news: soon, at most four times per interval.
-    pub(super) fn hurry(&mut self, interval_ms: u64) {
+    pub(super) fn send_soon(&mut self, interval_ms: u64) {
         let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms.saturating_add(pause_ms(interval_ms)));
         self.due_ms = self.due_ms.min(soonest);
     }

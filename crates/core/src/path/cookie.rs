@@ -260,13 +260,13 @@ impl SynOptions {
 
 /// Bit of a session's mark: a SYN came after the connection's first segment. The SYN may be forged,
 /// delayed, or begin another connection.
-pub const DOUBTED: u16 = 1 << 11;
+pub const SYN_SEEN: u16 = 1 << 11;
 
 /// Returns the bits of a cookie's hash that a session's mark holds. They distinguish a
 /// retransmitted first segment from the first segment of another connection with the same
 /// endpoints.
 pub const fn mark_of(cookie: u32) -> u16 {
-    (cookie >> 8) as u16 & (DOUBTED - 1)
+    (cookie >> 8) as u16 & (SYN_SEEN - 1)
 }
 
 /// Returns the minimum of the maximum segment size of a handed-off socket, in bytes.

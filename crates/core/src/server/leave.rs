@@ -53,12 +53,12 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// True if a reset has to be held until the segment that caused it arrives again. `is_strange`
-    /// returns true if that segment has arrived again. It is called only for resets of the host's
-    /// own stack (`is_own`), not for resets that a director sent or forwarded.
-    pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
+    /// True if a reset has to be held until the segment that caused it arrives again.
+    /// `was_seen_before` returns true if that segment has arrived again. It is called only for
+    /// resets of the host's own stack (`is_own`), not for resets that a director sent or forwarded.
+    pub fn is_held(&self, is_own: bool, was_seen_before: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
-        is_reset && self.offer.listener.is_some() && is_own && !is_strange()
+        is_reset && self.offer.listener.is_some() && is_own && !was_seen_before()
     }
 
     /// Returns the state of the exchange after this segment.

@@ -46,7 +46,7 @@ pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
     let outer = OuterHeader::read(packet.frame()).filter(|outer| tables.addresses.contains(&outer.to))?;
     match outer.inside(tables) {
         Ok(inner) => {
-            inner.take_out(packet, tables.marks.is_some());
+            inner.decapsulate(packet, tables.marks.is_some());
             Some(Reason::Decapsulated)
         }
         Err(reason) => Some(reason),
@@ -272,7 +272,7 @@ fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     split_prefix(&mut rest, header_len - IPV4_LEN)?;
     let word = ip.fragment.get();
     let (offset, more) = (word & IPV4_FRAGMENT_OFFSET, word & IPV4_MORE_FRAGMENTS != 0);
-    let fragment = Fragment::read(ip.id.get().into(), offset, more, rest.len()).map_err(nonsense)?;
+    let fragment = Fragment::read(ip.id.get().into(), offset, more, rest.len()).map_err(fault_reason)?;
     let portless = fragment.is_some() || ip.protocol == protocol::ICMP;
     let offer = find_service(tables, dst, ip.protocol, portless, rest)?;
     Ok((ip.tos & ECN, offer))
@@ -290,7 +290,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     if is_martian(src.into(), dst.into()) || src.is_unicast_link_local() {
         return Err(Reason::InnerMartian);
     }
-    let upper = walk(rest, ip.next_header).map_err(nonsense)?;
+    let upper = walk(rest, ip.next_header).map_err(fault_reason)?;
     let rest = rest.get(upper.offset..).ok_or(Reason::Malformed)?;
     let portless = upper.fragment.is_some() || upper.protocol == protocol::ICMPV6;
     let offer = find_service(tables, dst.into(), upper.protocol, portless, rest)?;
@@ -298,7 +298,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
 }
 
 /// Returns the reason for inner headers that are invalid, or for a packet to another host.
-const fn nonsense(fault: Fault) -> Reason {
+const fn fault_reason(fault: Fault) -> Reason {
     match fault {
         Fault::Foreign => Reason::NotOwnService,
         Fault::Truncated | Fault::Extensions | Fault::Length => Reason::Malformed,
@@ -354,7 +354,7 @@ impl Inner {
     /// Removes the outer headers. The frame keeps its MAC addresses, but with `marks` the source
     /// shows how often the packet was forwarded. A packet without a mark counts as forwarded twice,
     /// so this host serves it.
-    fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
+    fn decapsulate(&self, packet: &mut Packet<'_>, marks: bool) {
         let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(fits, "what is in front of the packet was longer");
         if let Some(ip) = packet.frame_mut().get_mut(ETHERNET_LEN..) {

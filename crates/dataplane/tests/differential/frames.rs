@@ -1,5 +1,5 @@
 //! Packets that mostly make sense: from clients, from servers that answer, from routers that
-//! complain.
+//! write_error.
 
 use std::net::IpAddr;
 
@@ -208,7 +208,7 @@ pub fn plan() -> impl Strategy<Value = Plan> {
 }
 
 impl Plan {
-    /// The frame; `None` where there is nothing to answer or to complain about yet.
+    /// The frame; `None` where there is nothing to answer or to write_error about yet.
     pub fn frame(&self, seen: &[Vec<u8>]) -> Option<Vec<u8>> {
         let back = |back: usize| seen.len().checked_sub(back + 1).and_then(|at| Packet::read(&seen[at]));
         let mut frame = match &self.kind {

@@ -303,7 +303,7 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     ];
     // Without an engine there are none, and never will be.
     if status.engine != "none" {
-        // The table takes some more than it is made for, until new sessions displace others.
+        // The table takes some more than it is made for, until new sessions claim_candidate others.
         let percent = match status.sessions > status.sessions_max {
             true => "full".to_owned(),
             false => share(status.sessions, status.sessions_max),

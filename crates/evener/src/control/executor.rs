@@ -229,7 +229,7 @@ impl Executor {
     /// sessions true to within ten seconds. Not while tables change: a session of a server that is
     /// about to come would be taken for nobody's.
     pub(super) fn walk_sessions(&mut self) {
-        self.handing.kept_back.get_mut().forget_old(now_ms());
+        self.handing.segment_buffer.get_mut().forget_old(now_ms());
         self.engine.plane.memory().guesses.forget_old(self.engine.plane.now());
         let mut walker = std::mem::take(&mut self.sessions.walker);
         let walk = self.is_known().and_then(|is_known| {

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use evener_core::director::transfer::KeptBack;
+use evener_core::director::transfer::SegmentBuffer;
 use evener_core::farm::Service;
 use evener_core::farm::choose::{ChoiceReason, ConnectionRequest, RequestContent};
 use evener_core::net::Protocol;
@@ -46,7 +46,7 @@ pub(super) struct HandoffControl {
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that are kept back; the sweep notes there those of which it finds nobody.
-    pub(super) kept_back: RefCell<KeptBack<HeldSegment>>,
+    pub(super) segment_buffer: RefCell<SegmentBuffer<HeldSegment>>,
     /// The reader of punted packets, for those that are decided once more.
     pub(super) again: Option<mpsc::Sender<HeldSegment>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.

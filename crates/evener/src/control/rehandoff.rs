@@ -93,7 +93,7 @@ impl Executor {
     pub(super) fn end(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
-            self.handing.kept_back.get_mut().end(&session_key(ends, &vip));
+            self.handing.segment_buffer.get_mut().end(&session_key(ends, &vip));
         }
         self.carry_out(held, decide::end);
     }
@@ -112,12 +112,12 @@ impl Executor {
 
     /// Notes that a connection is kept back until this host has done something about it.
     pub(super) fn keep_back(&self, ends: &FourTuple, vip: &Vip) {
-        self.handing.kept_back.borrow_mut().begin(session_key(ends, vip), now_ms());
+        self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }
 
     /// Keeps a segment until its connection has a server. By now it may have one.
     fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: HeldSegment) {
-        let free = self.handing.kept_back.get_mut().keep(&session_key(ends, vip), held);
+        let free = self.handing.segment_buffer.get_mut().keep(&session_key(ends, vip), held);
         if let Some(held) = free {
             self.decide_again(held);
         }
@@ -126,7 +126,7 @@ impl Executor {
     /// Sends on what was kept of a connection that has a server now.
     pub(super) fn release(&mut self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
-        let kept = self.handing.kept_back.get_mut().end(&session_key(ends, &vip));
+        let kept = self.handing.segment_buffer.get_mut().end(&session_key(ends, &vip));
         kept.into_iter().for_each(|held| self.decide_again(held));
     }
 
@@ -158,7 +158,8 @@ impl Executor {
         let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
         let now = now_ms();
         move |key, value| {
-            !nobodies.contains(&value.server()) || !self.handing.kept_back.borrow_mut().is_orphan(key, now)
+            !nobodies.contains(&value.server())
+                || !self.handing.segment_buffer.borrow_mut().is_orphan(key, now)
         }
     }
 

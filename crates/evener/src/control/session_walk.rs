@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evener_core::director::{STALLED_AFTER_MS, SessionWalk};
 use evener_core::path::sessions::{
-    Fitting, ResizeStep, SessionKey, Sessions, State, Value, buckets_for, ticks,
+    ResizeStep, SessionKey, Sessions, State, TableResizer, Value, buckets_for, ticks,
 };
 use evener_dataplane::DataPlane;
 
@@ -25,7 +25,7 @@ const PORTIONS: usize = 10;
 #[derive(Default)]
 pub(super) struct SessionUpkeep {
     pub(super) walker: SessionWalker,
-    fitting: Fitting,
+    fitting: TableResizer,
 }
 
 impl SessionUpkeep {

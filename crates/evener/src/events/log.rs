@@ -53,7 +53,7 @@ fn write_farm(event: &director::Event) {
     match event {
         director::Event::Health { transition, .. } => reason = transition.reason.as_ref().map(display),
         director::Event::DatagramRefused { from: address, .. } => from = Some(display(address)),
-        director::Event::Answered { mac: other, .. } => mac = Some(display(other)),
+        director::Event::AddressContested { mac: other, .. } => mac = Some(display(other)),
         director::Event::Link { interface: name, .. } | director::Event::Attached { interface: name } => {
             interface = Some(name.as_str());
         }

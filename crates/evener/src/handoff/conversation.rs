@@ -253,11 +253,11 @@ impl<'r> HandoffTask<'r> {
     }
 
     fn release(&mut self) -> TransferInput {
-        let Some(moving) = &self.moving else { return TransferInput::Unheard };
+        let Some(moving) = &self.moving else { return TransferInput::PeerDead };
         if self.exchange.is_none() {
             self.exchange = self.reader.speaker.exchange(moving.at, Receptor::Distributor, &self.ends);
         }
-        let Some(exchange) = &self.exchange else { return TransferInput::Unheard };
+        let Some(exchange) = &self.exchange else { return TransferInput::PeerDead };
         let (rcv_nxt, snd_nxt) = (moving.header.sequence, moving.header.acknowledgment);
         exchange.send(MessageBody::Release { socket: exchange.socket(), rcv_nxt, snd_nxt });
         TransferInput::Answered
@@ -268,21 +268,21 @@ impl<'r> HandoffTask<'r> {
         let Some(node) = speaker.dispatcher_elsewhere() else { return TransferInput::Undispatched };
         // A request too long for a message is decided here, without any fault.
         let Some(content) = self.wanted.as_ref().and_then(NormalizedRequest::content) else {
-            return TransferInput::Unheard;
+            return TransferInput::PeerDead;
         };
         if self.exchange.is_none() {
             self.exchange = speaker.exchange(node, Receptor::Dispatcher, &self.ends);
         }
         let Some(exchange) = &self.exchange else {
             speaker.dispatcher_answers(node, false, false);
-            return TransferInput::Unheard;
+            return TransferInput::PeerDead;
         };
         exchange.send(MessageBody::DispatchRequest { socket: exchange.socket(), content });
         TransferInput::Answered
     }
 
     async fn listen(&mut self) -> TransferInput {
-        let Some(exchange) = &mut self.exchange else { return TransferInput::Unheard };
+        let Some(exchange) = &mut self.exchange else { return TransferInput::PeerDead };
         loop {
             return match exchange.answer().await {
                 MessageBody::HandoffAck { missing, .. } => TransferInput::Acknowledged { missing },

@@ -41,7 +41,7 @@ fn the_service_echoes(engine: &str, way: Way) -> Result<()> {
 const SOMEWHERE: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
 /// Sends an error, as a router would, about what the service has sent to a client.
-fn complain(stage: &Stage, kind: &str, family: Family, client: SocketAddr) -> Result<()> {
+fn write_error(stage: &Stage, kind: &str, family: Family, client: SocketAddr) -> Result<()> {
     let raw = stage.farm.router().raw(1)?;
     let from = if family == Family::V4 { SOMEWHERE[0] } else { SOMEWHERE[1] };
     let (vip, ip) = (stage.service.ip(), if family == Family::V4 { "ip" } else { "ip6" });
@@ -66,7 +66,7 @@ fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result
             for _ in 0..2 {
                 let mut visit = Visit::open(stage.client(), stage.service)?;
                 let owner = visit.who()?;
-                complain(&stage, words, family, visit.client())?;
+                write_error(&stage, words, family, visit.client())?;
                 let mut client_errors = Vec::new();
                 wait::until("a server is told", || {
                     for (listener, host) in listeners.iter().zip(stage.farm.servers()) {

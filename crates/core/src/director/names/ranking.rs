@@ -12,7 +12,7 @@ use crate::pool::shares::{PoolMember, shares};
 
 /// Share of a working candidate in the answers, and the values from which it was computed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RankedAddress {
+pub(super) struct AnswerShare {
     pub(super) share: u16,
     /// Effective weight in thousandths of the configured weight.
     pub(super) permille: u32,
@@ -22,25 +22,25 @@ pub(super) struct RankedAddress {
 }
 
 /// Server and address of a working candidate, and whether its load was known.
-type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
+type WorkingAddress = (Option<Arc<str>>, IpAddr, bool);
 
 /// Result of one computation of shares, with the candidates for which it is valid.
 #[derive(Clone, Debug)]
-struct RankingRun {
+struct ShareRun {
     at_ms: u64,
     /// Period of validity, in milliseconds.
     for_ms: u64,
-    of: Vec<LiveAddress>,
-    ranked: Vec<RankedAddress>,
+    of: Vec<WorkingAddress>,
+    ranked: Vec<AnswerShare>,
 }
 
 /// Cached shares of one name, if they are computed once in a period.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranking {
-    last: Option<Box<RankingRun>>,
+pub(super) struct ShareCache {
+    last: Option<Box<ShareRun>>,
 }
 
-impl Ranking {
+impl ShareCache {
     /// Time of the next computation, in milliseconds.
     pub(super) fn due_ms(&self) -> u64 {
         self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
@@ -56,7 +56,7 @@ impl Ranking {
         candidates: Vec<AddressCandidate>,
         for_ms: u64,
         now_ms: u64,
-    ) -> Vec<(AddressCandidate, Option<RankedAddress>)> {
+    ) -> Vec<(AddressCandidate, Option<AnswerShare>)> {
         let weighing = name.weighing();
         let make = || {
             let known: Vec<PoolMember> =
@@ -68,10 +68,10 @@ impl Ranking {
             make()
         } else {
             let of = alive(weighing, &candidates);
-            let lasts = |last: &RankingRun| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
+            let lasts = |last: &ShareRun| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
             let last = self.last.take().filter(|last| lasts(last));
             let last =
-                last.unwrap_or_else(|| Box::new(RankingRun { at_ms: now_ms, for_ms, of, ranked: make() }));
+                last.unwrap_or_else(|| Box::new(ShareRun { at_ms: now_ms, for_ms, of, ranked: make() }));
             self.last.insert(last).ranked.clone()
         };
         let mut ranked = ranked.into_iter();
@@ -92,16 +92,16 @@ impl Ranking {
     }
 }
 
-fn alive(weighing: Option<&Weighing>, candidates: &[AddressCandidate]) -> Vec<LiveAddress> {
+fn alive(weighing: Option<&Weighing>, candidates: &[AddressCandidate]) -> Vec<WorkingAddress> {
     let is_known =
         |one: &AddressCandidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
     let alive = candidates.iter().filter(|candidate| candidate.lives());
     alive.map(|one| (one.server.clone(), one.address, is_known(one))).collect()
 }
 
-fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<PoolMember>) -> Vec<RankedAddress> {
+fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<PoolMember>) -> Vec<AnswerShare> {
     let shared = shares(weighing, gain_percent, &known);
-    let ranked = known.into_iter().zip(shared).map(|(known, share)| RankedAddress {
+    let ranked = known.into_iter().zip(shared).map(|(known, share)| AnswerShare {
         share: share.share,
         permille: u32::try_from(share.permille).unwrap_or(u32::MAX),
         known,

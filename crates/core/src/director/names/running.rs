@@ -8,7 +8,7 @@ use core::net::IpAddr;
 
 use super::candidate::{AddressCandidate, WatchedService};
 use super::own::OwnServers;
-use super::ranking::{RankedAddress, Ranking};
+use super::ranking::{AnswerShare, ShareCache};
 use crate::director::Moment;
 use crate::dns::{
     Address, AddressCounts, AddressPool, AddressSnapshot, BadRanks, BalancedName, FileRanks, LoadSnapshot,
@@ -27,7 +27,7 @@ const READ_MS: u64 = 5_000;
 pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,
     pub(super) servers: AddressSource,
-    ranking: Ranking,
+    ranking: ShareCache,
     /// State of the file of ranks, if one is configured.
     ranks: Option<Box<FileRanking>>,
     /// Pool that queries are answered from.
@@ -90,7 +90,7 @@ impl NameState {
         let ranks = ranks.filter(|_| rank_from == name.rank_from);
         NameState {
             servers,
-            ranking: Ranking::default(),
+            ranking: ShareCache::default(),
             ranks: name.rank_from.as_ref().map(|_| ranks.unwrap_or_else(new)),
             balanced,
             due_ms: u64::MAX,
@@ -191,7 +191,7 @@ impl NameState {
         ranks.file.apply_read(now.ms, for_ms, read)
     }
 
-    fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
+    fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<AnswerShare>) -> AddressSnapshot {
         let counts = self.counts(&candidate);
         let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, .. } = candidate;
         let weighs = self.name.weighing().is_some();

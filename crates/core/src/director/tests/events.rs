@@ -37,7 +37,7 @@ fn address() -> IpAddr {
 /// Events of one server, with their levels, names and texts.
 fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
     let drained = |drain| Event::Drained { server: server(), drain };
-    let wished = |refuses| Event::Wished { server: server(), refuses };
+    let wished = |refuses| Event::RefusalReported { server: server(), refuses };
     let reports = |error| Event::Reports { server: server(), error };
     [
         (health(HealthState::Up), Level::Info, "server_up", "server is up"),
@@ -167,11 +167,11 @@ fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
             "server_removed",
         ),
         (
-            membership::MembershipEvent::Moved { server: server(), from, to },
+            membership::MembershipEvent::AddressConflict { server: server(), from, to },
             Level::Warning,
             "server_address_conflict",
         ),
-        (membership::MembershipEvent::Followed { server: server(), from, to }, Level::Info, "server_moved"),
+        (membership::MembershipEvent::Moved { server: server(), from, to }, Level::Info, "server_moved"),
         (
             membership::MembershipEvent::Rerouted { server: server(), from, to },
             Level::Info,
@@ -205,7 +205,7 @@ fn links_that_fail_are_warnings_and_links_that_work_are_not() {
         assert_eq!(event.to_string(), text);
     }
     let attached = Event::Attached { interface: "eth1".into() };
-    let refused = Event::Unattached { interface: "eth1".into(), error: "no programs there".into() };
+    let refused = Event::AttachFailed { interface: "eth1".into(), error: "no programs there".into() };
     assert_eq!((attached.level(), attached.name()), (Level::Info, "link_attached"));
     assert_eq!((refused.level(), refused.name()), (Level::Warning, "link_refused"));
     assert_eq!((attached.about().interface, refused.about().interface), (Some("eth1"), Some("eth1")));
@@ -234,8 +234,8 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
     for (notice, level, name) in [
         (PeerEvent::Claimed { address: at }, Level::Info, "address_claimed"),
         (PeerEvent::Released { address: at, to: Some(host()) }, Level::Info, "address_released"),
-        (PeerEvent::PutOff { address: at }, Level::Warning, "address_claim_deferred"),
-        (PeerEvent::ClaimedTwice { address: at }, Level::Warning, "address_conflict"),
+        (PeerEvent::ClaimDeferred { address: at }, Level::Warning, "address_claim_deferred"),
+        (PeerEvent::AddressConflict { address: at }, Level::Warning, "address_conflict"),
     ] {
         let is_given_away = matches!(notice, PeerEvent::Released { .. });
         let event = Event::Hosts(notice);
@@ -243,7 +243,8 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
         let about = event.about();
         assert_eq!((about.address, about.host), (Some(at), is_given_away.then_some("b")), "{event:?}");
     }
-    let twice = Event::Answered { mac: place().mac, notice: PeerEvent::ClaimedTwice { address: at } };
+    let twice =
+        Event::AddressContested { mac: place().mac, notice: PeerEvent::AddressConflict { address: at } };
     assert_eq!((twice.level(), twice.name()), (Level::Warning, "address_conflict"));
     assert_eq!(twice.about().address, Some(at));
 }

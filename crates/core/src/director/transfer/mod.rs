@@ -30,12 +30,12 @@
 //! assert_eq!(transfer.order(), None);
 //! ```
 
-mod kept_back;
+mod segment_buffer;
 mod step;
 #[cfg(test)]
 mod tests;
 
-pub use kept_back::KeptBack;
+pub use segment_buffer::SegmentBuffer;
 
 use crate::net::http::HttpRefusal;
 use crate::node::lccp::ErrorCode;
@@ -64,13 +64,13 @@ pub enum TransferOrder {
     /// Take a place in this quota, and release the previous one. [`TransferInput::Admitted`].
     TakePlace(Quota),
     /// Send a release request to the current server. [`TransferInput::Answered`], or
-    /// [`TransferInput::Unheard`].
+    /// [`TransferInput::PeerDead`].
     Release,
     /// Read until the client's request is complete: [`TransferInput::Wanted`],
     /// [`TransferInput::Refused`] or [`TransferInput::Left`].
     Read,
     /// Send a request to the dispatching node. [`TransferInput::Answered`],
-    /// [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
+    /// [`TransferInput::PeerDead`], or [`TransferInput::Undispatched`].
     Dispatch,
     /// Select a server, and buffer the client's packets from then on: [`TransferInput::Chosen`] or
     /// [`TransferInput::Unserved`].
@@ -151,7 +151,7 @@ pub enum TransferInput {
     /// The message was sent, and an answer will follow.
     Answered,
     /// The target node of the message is not alive.
-    Unheard,
+    PeerDead,
     /// No other node selects servers.
     Undispatched,
     /// The dispatching node has named a server.
@@ -264,7 +264,7 @@ pub struct Transfer {
     deadline_ms: u64,
     /// True if a cookie validates the first segments, so that a server can create the socket from
     /// them without a transfer.
-    vouched: bool,
+    has_cookie: bool,
     /// True if the client needs TLS, so that it can't get an HTTP response.
     hello: bool,
     /// Number of exported bytes.
@@ -283,8 +283,8 @@ impl Transfer {
         Transfer::at(TransferState::Looking, false, now_ms)
     }
 
-    fn at(step: TransferState, vouched: bool, now_ms: u64) -> Transfer {
-        Transfer { step, deadline_ms: now_ms + step.patience_ms(), vouched, hello: false, len: 0 }
+    fn at(step: TransferState, has_cookie: bool, now_ms: u64) -> Transfer {
+        Transfer { step, deadline_ms: now_ms + step.patience_ms(), has_cookie, hello: false, len: 0 }
     }
 
     /// Returns the order of this step; `None` at the end.
@@ -348,7 +348,7 @@ impl Transfer {
             }
             (TransferState::Reaching, TransferInput::Reached(false))
             | (TransferState::Reaching | TransferState::Seating(_), TransferInput::Timer) => {
-                Some(last_word(TransferOutcome::Carried, FinalResponse::Status(502)))
+                Some(final_response(TransferOutcome::Carried, FinalResponse::Status(502)))
             }
             (
                 TransferState::Passing | TransferState::Returning,
@@ -398,7 +398,7 @@ impl Transfer {
             (TransferState::Releasing(_), TransferInput::Denied(ErrorCode::Busy)) => {
                 (TransferState::Returning, Some(TransferEvent::Busy))
             }
-            (TransferState::Releasing(_), TransferInput::Denied(_) | TransferInput::Unheard) => not_moved(),
+            (TransferState::Releasing(_), TransferInput::Denied(_) | TransferInput::PeerDead) => not_moved(),
             (TransferState::Releasing(round), TransferInput::Timer) => match round.next(RELEASES_MS) {
                 Some(round) => (TransferState::Releasing(round), None),
                 None => not_moved(),
@@ -413,8 +413,8 @@ impl Transfer {
                 self.hello = hello;
                 (TransferState::Dispatching(RequestRound::FIRST), None)
             }
-            TransferInput::Refused(word) => last_word(TransferOutcome::Refused, word),
-            TransferInput::Timer => last_word(TransferOutcome::Late, FinalResponse::TimedOut),
+            TransferInput::Refused(word) => final_response(TransferOutcome::Refused, word),
+            TransferInput::Timer => final_response(TransferOutcome::Late, FinalResponse::TimedOut),
             TransferInput::Left => (TransferState::Over, settled(TransferOutcome::Left, None)),
             _ => return None,
         })
@@ -432,7 +432,7 @@ impl Transfer {
             (TransferState::Dispatching(_), TransferInput::Advised) => {
                 (TransferState::Choosing { advised: true }, Some(TransferEvent::Advised))
             }
-            (TransferState::Dispatching(_), TransferInput::Unheard | TransferInput::Denied(_)) => {
+            (TransferState::Dispatching(_), TransferInput::PeerDead | TransferInput::Denied(_)) => {
                 (own, Some(TransferEvent::Alone { silent: false }))
             }
             (TransferState::Dispatching(round), TransferInput::Timer) => match round.next(DISPATCHES_MS) {
@@ -448,7 +448,7 @@ impl Transfer {
                 (step, (advised && !believed).then_some(TransferEvent::Unbelieved))
             }
             (TransferState::Choosing { .. }, TransferInput::Unserved) => {
-                last_word(TransferOutcome::Unserved, unserved)
+                final_response(TransferOutcome::Unserved, unserved)
             }
             // A server may still be selected, and the packets are buffered then.
             (TransferState::Choosing { .. }, TransferInput::Timer) => (
@@ -473,7 +473,7 @@ impl Transfer {
             }
             // The server gets the same segments as this host did. With the cookie they create a
             // socket without a transfer.
-            (TransferState::Exporting, TransferInput::Exported { len: None }) if self.vouched => {
+            (TransferState::Exporting, TransferInput::Exported { len: None }) if self.has_cookie => {
                 (TransferState::Committing(PeerKnowledge::Nothing), None)
             }
             (TransferState::Exporting, TransferInput::Exported { len: None } | TransferInput::Timer) => {
@@ -522,7 +522,7 @@ fn settled(outcome: TransferOutcome, word: Option<FinalResponse>) -> Option<Tran
     Some(TransferEvent::Settled { outcome, word })
 }
 
-fn last_word(outcome: TransferOutcome, word: FinalResponse) -> (TransferState, Option<TransferEvent>) {
+fn final_response(outcome: TransferOutcome, word: FinalResponse) -> (TransferState, Option<TransferEvent>) {
     (TransferState::Answering(word), settled(outcome, Some(word)))
 }
 

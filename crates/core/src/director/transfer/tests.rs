@@ -156,7 +156,7 @@ fn connection_that_server_refuses_to_release_stays_or_ends() {
     assert_eq!(after(Transfer::moving(0), &[TransferInput::Timer]).0, Some(TransferOrder::Return));
     assert_eq!(ends(&[TransferInput::Answered, busy]), Some(TransferOrder::Return));
     for inputs in [
-        vec![TransferInput::Unheard],
+        vec![TransferInput::PeerDead],
         vec![TransferInput::Answered, TransferInput::Denied(ErrorCode::Unknown)],
         [TransferInput::Answered, TransferInput::Timer].repeat(RELEASES_MS.len()),
         vec![TransferInput::Answered, TransferInput::Released, TransferInput::Restored(false)],
@@ -199,7 +199,7 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
         let input = match transfer.order()? {
             TransferOrder::Release => {
                 match releases.begin(GIVER, socket(), REST, now_ms) {
-                    ReleaseAction::LetGo => {
+                    ReleaseAction::Grant => {
                         releases.end(GIVER, socket(), REST, Some(Ok(state(0))));
                         answers.push(now_ms + late_ms);
                     }
@@ -315,7 +315,7 @@ fn this_host_chooses_alone_where_the_node_that_decides_for_all_gives_no_answer()
         (order, notices),
         (choose, vec![TransferEvent::DispatchRequested, TransferEvent::Alone { silent: true }])
     );
-    for input in [TransferInput::Unheard, TransferInput::Denied(ErrorCode::Unknown)] {
+    for input in [TransferInput::PeerDead, TransferInput::Denied(ErrorCode::Unknown)] {
         let (order, notices) = asked(&[input]);
         assert_eq!(
             (order, notices),
@@ -360,7 +360,7 @@ enum Parcel {
     Release,
     /// The server's stack has finished.
     Restored(Option<Result<(), ErrorCode>>),
-    LetGo(Option<Result<TcpState, ErrorCode>>),
+    Grant(Option<Result<TcpState, ErrorCode>>),
     /// True for the answer to an offer, false for the answer to a release request. Each exchange
     /// ignores answers to the other one.
     Answer(MessageBody, bool),
@@ -487,7 +487,7 @@ impl World {
             Parcel::Release => match self.releases.begin(GIVER, socket(), REST, self.now_ms) {
                 ReleaseAction::Answer(result) => self.send_result(result),
                 ReleaseAction::Wait => {}
-                ReleaseAction::LetGo => {
+                ReleaseAction::Grant => {
                     let result = match self.dice.below(5) {
                         _ if !self.before => Some(Err(ErrorCode::Unknown)),
                         0 => Some(Err(ErrorCode::Busy)),
@@ -496,10 +496,10 @@ impl World {
                     };
                     self.before &= !matches!(result, Some(Ok(_)));
                     let at_ms = self.now_ms + self.dice.below(160);
-                    self.parcels.push((at_ms, Parcel::LetGo(result)));
+                    self.parcels.push((at_ms, Parcel::Grant(result)));
                 }
             },
-            Parcel::LetGo(result) => {
+            Parcel::Grant(result) => {
                 if let Some(result) = self.releases.end(GIVER, socket(), REST, result) {
                     self.send_result(result);
                 }
@@ -574,7 +574,7 @@ impl World {
                 _ => TransferInput::Wanted { hello: self.dice.one_in(2) },
             },
             TransferOrder::Dispatch => {
-                [TransferInput::Undispatched, TransferInput::Unheard][self.dice.below(2) as usize]
+                [TransferInput::Undispatched, TransferInput::PeerDead][self.dice.below(2) as usize]
             }
             TransferOrder::Choose => match self.dice.below(8) {
                 0 => TransferInput::Unserved,
@@ -589,7 +589,7 @@ impl World {
             TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
                 // A released connection has no cookie, so its segments create no socket.
-                self.there |= is_sent && replayed && self.transfer.vouched;
+                self.there |= is_sent && replayed && self.transfer.has_cookie;
                 TransferInput::Committed(is_sent)
             }
             TransferOrder::Restore => {
@@ -657,7 +657,7 @@ fn any_input() -> impl Strategy<Value = TransferInput> {
     let code = prop_oneof![Just(ErrorCode::NoCapacity), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
     let result = prop_oneof![
         Just(TransferInput::Answered),
-        Just(TransferInput::Unheard),
+        Just(TransferInput::PeerDead),
         Just(TransferInput::Undispatched),
         Just(TransferInput::Advised),
         Just(TransferInput::Released),

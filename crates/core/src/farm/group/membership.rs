@@ -197,7 +197,7 @@ impl GroupMembership {
     }
 
     /// Applies a change of the member's own URL: the member has to join again.
-    pub fn begin_anew(&mut self) {
+    pub fn rejoin(&mut self) {
         self.is_member = false;
     }
 

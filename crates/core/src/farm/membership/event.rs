@@ -14,8 +14,8 @@ pub struct ServiceNotice {
     pub event: MembershipEvent,
 }
 
-/// Event of a server, or of a host that claims to be one. All except [`MembershipEvent::Moved`] and
-/// [`MembershipEvent::Refused`] require a new plan.
+/// Event of a server, or of a host that claims to be one. All except
+/// [`MembershipEvent::AddressConflict`] and [`MembershipEvent::Refused`] require a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
     /// A server answered for the first time, or its next hop became known.
@@ -31,7 +31,7 @@ pub enum MembershipEvent {
     /// A server was removed.
     Removed { server: String, why: Removal },
     /// Another place claims to be the server, which still answers from its own. Not followed.
-    Moved {
+    AddressConflict {
         server: String,
         /// Place of the server.
         from: LinkAddress,
@@ -40,7 +40,7 @@ pub enum MembershipEvent {
     },
     /// The server had been silent for several rounds, and another place that answers for its
     /// address is followed.
-    Followed {
+    Moved {
         server: String,
         /// Place of the server before.
         from: LinkAddress,
@@ -127,7 +127,7 @@ impl ReplyRefusal {
 impl MembershipEvent {
     /// True if servers changed, so that a new plan is due.
     pub fn changes_servers(&self) -> bool {
-        !matches!(self, MembershipEvent::Moved { .. } | MembershipEvent::Refused { .. })
+        !matches!(self, MembershipEvent::AddressConflict { .. } | MembershipEvent::Refused { .. })
     }
 }
 
@@ -174,10 +174,10 @@ impl fmt::Display for EventText<'_> {
             }
             MembershipEvent::Returned { server } => write!(f, "server {server} answers again"),
             MembershipEvent::Removed { server, why } => write!(f, "server {server} removed: {why}"),
-            MembershipEvent::Moved { server, from, to } => {
+            MembershipEvent::AddressConflict { server, from, to } => {
                 write!(f, "{} answers for server {server}, which is at {}; not followed", at(to), at(from))
             }
-            MembershipEvent::Followed { server, from, to } => {
+            MembershipEvent::Moved { server, from, to } => {
                 write!(f, "server {server} moved from {}, where it is silent, to {}", at(from), at(to))
             }
             MembershipEvent::Rerouted { server, from, to } => {

@@ -30,7 +30,7 @@ pub(super) struct ServiceMembers {
     /// Hosts that answered for the service address before all listed and allowed hosts were
     /// resolved.
     waiting: BTreeMap<Mac, NeighbourReply>,
-    strangers: RefusalLog,
+    server_refusals: RefusalLog,
     rounds_sent: u32,
     next_round_ms: u64,
 }
@@ -42,7 +42,7 @@ impl ServiceMembers {
             records: BTreeMap::new(),
             allowed: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            strangers: RefusalLog::default(),
+            server_refusals: RefusalLog::default(),
             rounds_sent: 0,
             next_round_ms: now_ms,
         };
@@ -91,9 +91,9 @@ impl ServiceMembers {
             Allow::Mac(_) => None,
         });
         self.allowed = addresses.map(|a| (a, known.remove(&a).unwrap_or_default())).collect();
-        self.strangers.set_max(self.service.servers_max.saturating_mul(4));
+        self.server_refusals.set_max(self.service.servers_max.saturating_mul(4));
         self.start_round(now_ms);
-        events.extend(self.remove_who_is_not_allowed());
+        events.extend(self.remove_disallowed());
         events
     }
 
@@ -168,7 +168,7 @@ impl ServiceMembers {
             return Vec::new();
         };
         if record.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
-            return self.strangers.refuse(*reply, ReplyRefusal::NotAllowed).into_iter().collect();
+            return self.server_refusals.refuse(*reply, ReplyRefusal::NotAllowed).into_iter().collect();
         }
         let mut events: Vec<MembershipEvent> = record.note_reply(reply.place, now_ms).into_iter().collect();
         events.extend(self.merge(name));
@@ -181,7 +181,7 @@ impl ServiceMembers {
             // With `every-host` each host answers for its own addresses.
             let conflicting = self.service.announce && !self.service.is_on_every_host();
             return conflicting
-                .then(|| self.strangers.refuse(*reply, ReplyRefusal::Announced))
+                .then(|| self.server_refusals.refuse(*reply, ReplyRefusal::Announced))
                 .flatten()
                 .into_iter()
                 .collect();
@@ -208,13 +208,13 @@ impl ServiceMembers {
             return None;
         }
         if !self.is_allowed(place.mac) {
-            return self.strangers.refuse(reply, ReplyRefusal::NotAllowed);
+            return self.server_refusals.refuse(reply, ReplyRefusal::NotAllowed);
         }
         let mut record = ServerRecord::discovered(place, now_ms);
         if self.is_full() || self.records.contains_key(&record.name) {
-            return self.strangers.refuse(reply, ReplyRefusal::Full);
+            return self.server_refusals.refuse(reply, ReplyRefusal::Full);
         }
-        self.strangers.forget(place.mac);
+        self.server_refusals.forget(place.mac);
         record.note_reply(place, now_ms);
         let event = MembershipEvent::Joined { server: record.name.clone(), place };
         self.records.insert(record.name.clone(), record);
@@ -280,13 +280,13 @@ impl ServiceMembers {
                 events.push(MembershipEvent::Removed { server, why: Removal::Silent });
             }
         }
-        events.extend(self.remove_who_is_not_allowed());
+        events.extend(self.remove_disallowed());
         events
     }
 
     /// Removes discovered servers that the `allow` list no longer names, once all its addresses are
     /// resolved.
-    fn remove_who_is_not_allowed(&mut self) -> Vec<MembershipEvent> {
+    fn remove_disallowed(&mut self) -> Vec<MembershipEvent> {
         if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();
         }
@@ -310,7 +310,7 @@ impl ServiceMembers {
     }
 
     pub(super) fn refused(&self) -> RefusalCounts {
-        self.strangers.refused()
+        self.server_refusals.refused()
     }
 
     fn discovers(&self) -> bool {

@@ -105,17 +105,17 @@ pub struct Membership {
     surroundings: LocalNetwork,
     services: BTreeMap<String, ServiceMembers>,
     /// Refused claims of an address of the director or a router.
-    impostors: RefusalLog,
+    address_refusals: RefusalLog,
 }
 
 impl Membership {
-    /// Maximum number of impostors remembered; further ones are counted but not logged.
-    const IMPOSTORS_MAX: usize = 4 * SERVICE_SERVERS_MAX;
+    /// Maximum number of address_refusals remembered; further ones are counted but not logged.
+    const ADDRESS_REFUSALS_MAX: usize = 4 * SERVICE_SERVERS_MAX;
 
     /// Returns the membership of a farm without any answer yet.
     pub fn new(services: &[farm::Service], surroundings: LocalNetwork, now_ms: u64) -> Membership {
-        let impostors = RefusalLog::new(Self::IMPOSTORS_MAX);
-        let mut membership = Membership { surroundings, services: BTreeMap::new(), impostors };
+        let address_refusals = RefusalLog::new(Self::ADDRESS_REFUSALS_MAX);
+        let mut membership = Membership { surroundings, services: BTreeMap::new(), address_refusals };
         membership.reconfigure(services, now_ms);
         membership
     }
@@ -209,13 +209,13 @@ impl Membership {
     /// refused for the whole farm.
     pub fn refused(&self, service: Option<&str>) -> RefusalCounts {
         match service {
-            None => self.impostors.refused(),
+            None => self.address_refusals.refused(),
             Some(name) => self.services.get(name).map(ServiceMembers::refused).unwrap_or_default(),
         }
     }
 
     fn impostor(&mut self, reply: NeighbourReply, refusal: ReplyRefusal) -> Vec<ServiceNotice> {
-        let event = self.impostors.refuse(reply, refusal);
+        let event = self.address_refusals.refuse(reply, refusal);
         event.map(|event| ServiceNotice { service: None, event }).into_iter().collect()
     }
 

@@ -130,9 +130,11 @@ impl ServerRecord {
                 self.last_seen_ms = Some(now_ms);
                 self.since_ms = now_ms;
                 self.draining = false;
-                Some(MembershipEvent::Followed { server, from, to: place })
+                Some(MembershipEvent::Moved { server, from, to: place })
             }
-            BindingChange::Claim { from } => Some(MembershipEvent::Moved { server, from, to: place }),
+            BindingChange::Claim { from } => {
+                Some(MembershipEvent::AddressConflict { server, from, to: place })
+            }
             BindingChange::OldClaim => None,
         }
     }
@@ -146,7 +148,7 @@ impl ServerRecord {
         if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
             self.since_ms = now_ms;
-            return Some(MembershipEvent::Followed { server: self.name.clone(), from, to });
+            return Some(MembershipEvent::Moved { server: self.name.clone(), from, to });
         }
         let silent = self.fixed.is_none() && self.binding.silent_rounds() >= rounds;
         (silent && !self.draining).then(|| {

@@ -319,7 +319,7 @@ fn moved_server_is_followed_once_old_mac_is_silent() {
     let mut lan = Lan::new(Service { servers: vec![listed(11)], discover: None, ..service() });
     let web = || String::from("web11");
     lan.reply(place(1), own_address(11));
-    let moved = MembershipEvent::Moved { server: web(), from: place(1), to: place(2) };
+    let moved = MembershipEvent::AddressConflict { server: web(), from: place(1), to: place(2) };
     assert_eq!(lan.reply(place(2), own_address(11)), [moved]);
     for _ in 0..10 {
         assert_eq!(lan.round(), [], "both answer: the first stays");
@@ -331,7 +331,7 @@ fn moved_server_is_followed_once_old_mac_is_silent() {
         events.extend(lan.round());
         events.extend(lan.reply(place(2), own_address(11)));
     }
-    assert_eq!(events, [MembershipEvent::Followed { server: web(), from: place(1), to: place(2) }]);
+    assert_eq!(events, [MembershipEvent::Moved { server: web(), from: place(1), to: place(2) }]);
     assert_eq!(lan.member("web11").unwrap().mac, Some(mac(2)));
 }
 
@@ -340,7 +340,7 @@ fn mac_is_bound_to_its_interface() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     let there = LinkAddress { mac: mac(1), ifindex: OTHER_ETH };
-    let moved = MembershipEvent::Moved { server: name(1), from: place(1), to: there };
+    let moved = MembershipEvent::AddressConflict { server: name(1), from: place(1), to: there };
     assert_eq!(lan.reply(there, VIP), [moved]);
     assert_eq!(lan.member(&name(1)).unwrap().ifindex, Some(ETH));
     for _ in 0..=ROUNDS {

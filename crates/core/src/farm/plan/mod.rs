@@ -380,7 +380,7 @@ impl Planner<'_> {
                 handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
             };
             self.tables.vips.insert(key, vip);
-            self.stand_behind(vip.id, key, &servers);
+            self.add_reply_origins(vip.id, key, &servers);
         }
         let name = service.name.clone();
         let planned = PlannedService {
@@ -411,7 +411,7 @@ impl Planner<'_> {
     }
 
     /// Records that packets from these servers' endpoints may be replies of this VIP.
-    fn stand_behind(&mut self, vip: u16, key: VipKey, servers: &[WeightedServer<'_>]) {
+    fn add_reply_origins(&mut self, vip: u16, key: VipKey, servers: &[WeightedServer<'_>]) {
         let tables = &mut self.tables;
         for server in servers.iter().map(|servers| servers.slot_weight.slot) {
             let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
@@ -474,7 +474,7 @@ impl Planner<'_> {
     fn standing(&mut self, service: &farm::Service, servers: &[WeightedServer<'_>]) -> Option<OwnPlace> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
-        let mut last_ways = BTreeMap::new();
+        let mut last_hops = BTreeMap::new();
         // With handoff only the accepting host knows a connection, so no other host's ring can find
         // it.
         let others = servers.iter().filter(|_| !service.method.hands_over());
@@ -495,10 +495,10 @@ impl Planner<'_> {
                     forwarding: way,
                 };
                 self.tables.servers.insert(slot, entry);
-                last_ways.insert(slot_weight.slot, slot);
+                last_hops.insert(slot_weight.slot, slot);
             }
         }
-        Some(OwnPlace { own, last_ways })
+        Some(OwnPlace { own, last_hops })
     }
 
     /// Records the MAC addresses of other hosts that forward packets on the link: configured ones

@@ -34,7 +34,7 @@ pub(super) struct OwnPlace {
     pub(super) own: u16,
     /// Slots of the other reachable hosts, with the slot of the entry by which each must not
     /// forward the packet again.
-    pub(super) last_ways: BTreeMap<u16, u16>,
+    pub(super) last_hops: BTreeMap<u16, u16>,
 }
 
 /// Returns the ring of service `number`, reusing unchanged parts of the previous plan.
@@ -92,8 +92,8 @@ fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>
 /// to the slot's previous host, until the slot changes again. Unreachable hosts are left out:
 /// nothing can be forwarded to them, and their slots may be reused.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
-    let OwnPlace { own, last_ways } = standing;
-    if last_ways.is_empty() {
+    let OwnPlace { own, last_hops } = standing;
+    if last_hops.is_empty() {
         return Arc::default();
     }
     let whole = |table: &&[u16]| table.len() == hash.len();
@@ -111,7 +111,7 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Ar
     }
     // Entries of the hosts, followed by earlier second chances that still exist.
     let mut ways = [NO_SERVER; 2 * SERVER_SLOTS];
-    for (slot, way) in last_ways {
+    for (slot, way) in last_hops {
         ways[place(*slot)] = *way;
         ways[place(*way) + SERVER_SLOTS] = *way;
     }

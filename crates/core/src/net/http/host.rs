@@ -72,7 +72,7 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
 pub fn has_hidden_dots(path: &str) -> bool {
     let Ok(mut path) = normal_path(path) else { return true };
     for _ in 0..CODES_MAX {
-        path = read_once_more(&path);
+        path = decode_once(&path);
     }
     path.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| {
         let name = segment.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn has_hidden_dots(path: &str) -> bool {
 
 /// Decodes percent codes once. Also decodes dots and slashes in overlong UTF-8, which is invalid
 /// but which some servers accept.
-fn read_once_more(path: &[u8]) -> Vec<u8> {
+fn decode_once(path: &[u8]) -> Vec<u8> {
     let mut read = Vec::with_capacity(path.len());
     let mut rest = path;
     while let [first, behind @ ..] = rest {

@@ -153,13 +153,13 @@ fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), UrlErro
     };
     let normal = host_of(host.as_bytes()).map_err(|_| UrlError::Host)?;
     let normal = String::from_utf8(normal).map_err(|_| UrlError::Host)?;
-    Ok((one_form(&normal).ok_or(UrlError::Host)?, port))
+    Ok((normal_host(&normal).ok_or(UrlError::Host)?, port))
 }
 
 /// Returns the normal form of a host. Resolvers also accept addresses such as 0x0a4f000b and
 /// 10.79.11. So a host whose last label is a number must be an IPv4 address (RFC 3986, section
 /// 3.2.2).
-fn one_form(host: &str) -> Option<String> {
+fn normal_host(host: &str) -> Option<String> {
     if let Some(address) = host.strip_prefix('[') {
         let address: Ipv6Addr = address.strip_suffix(']')?.parse().ok()?;
         return Some(match address.to_ipv4_mapped() {

@@ -204,7 +204,7 @@ impl Association {
         self.tally.counters.accepted += 1;
         self.received_ms = Some(now_ms);
         self.trouble = None;
-        self.presume(now_ms);
+        self.mark_alive(now_ms);
         MessageVerdict::Good { first, revived }
     }
 
@@ -352,14 +352,14 @@ impl Association {
     }
 
     /// Counts the node as alive until its next message is due. True if it was not alive.
-    pub(super) fn presume(&mut self, now_ms: u64) -> bool {
+    pub(super) fn mark_alive(&mut self, now_ms: u64) -> bool {
         self.alive_until_ms = now_ms.saturating_add(self.silence_ms);
         !core::mem::replace(&mut self.alive, true)
     }
 
     /// Extends the time for which the node counts as alive, since its messages were not read for a
     /// while.
-    pub(super) fn prolong(&mut self, ms: u64) {
+    pub(super) fn extend_liveness(&mut self, ms: u64) {
         self.alive_until_ms = self.alive_until_ms.saturating_add(ms);
     }
 

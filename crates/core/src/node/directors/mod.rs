@@ -143,7 +143,7 @@ pub struct Directors {
     incarnation: u64,
     /// Highest sequence number sent to a removed director. If that director is configured again,
     /// numbers continue after it, since the director may remember them.
-    left_at: u64,
+    last_sequence_of_removed: u64,
     own: DirectorReport,
     /// Other directors, by digest of their addresses.
     links: BTreeMap<u64, Link>,
@@ -158,7 +158,7 @@ impl Directors {
         let mut directors = Directors {
             settings,
             incarnation: incarnation.max(1),
-            left_at: 0,
+            last_sequence_of_removed: 0,
             own: DirectorReport::default(),
             links: BTreeMap::new(),
             others: SenderCounts::default(),
@@ -172,23 +172,32 @@ impl Directors {
     pub fn reconfigure(&mut self, settings: DirectorSettings, now_ms: u64) {
         self.settings = settings;
         self.arrange(now_ms);
-        self.sending.hurry(self.settings.interval_ms);
+        self.sending.send_soon(self.settings.interval_ms);
     }
 
     fn arrange(&mut self, now_ms: u64) {
         let wanted: BTreeMap<u64, IpAddr> =
             self.settings.others.iter().map(|address| (name_of(*address), *address)).collect();
-        let left_at = &mut self.left_at;
+        let last_sequence_of_removed = &mut self.last_sequence_of_removed;
         self.links.retain(|name, link| {
             let stays = wanted.contains_key(name);
-            *left_at = if stays { *left_at } else { link.association.sequence().max(*left_at) };
+            *last_sequence_of_removed = if stays {
+                *last_sequence_of_removed
+            } else {
+                link.association.sequence().max(*last_sequence_of_removed)
+            };
             stays
         });
         let silence_ms = self.settings.silence_ms;
         for (name, address) in wanted {
             let link = self.links.entry(name).or_insert_with(|| Link {
                 address,
-                association: Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at),
+                association: Association::new(
+                    Delivery::Latest,
+                    self.incarnation,
+                    silence_ms,
+                    self.last_sequence_of_removed,
+                ),
                 since_ms: now_ms,
                 report: None,
             });
@@ -200,7 +209,7 @@ impl Directors {
     pub fn set_own(&mut self, own: DirectorReport) {
         if self.own != own {
             self.own = own;
-            self.sending.hurry(self.settings.interval_ms);
+            self.sending.send_soon(self.settings.interval_ms);
         }
     }
 

@@ -194,7 +194,7 @@ mod tests {
         SocketId::new("203.0.113.7:40000".parse().unwrap(), "192.0.2.100:80".parse().unwrap()).unwrap()
     }
 
-    fn takings() -> IncomingHandoffs {
+    fn handoffs() -> IncomingHandoffs {
         IncomingHandoffs { services: [socket().server()].into(), ..IncomingHandoffs::default() }
     }
 
@@ -229,129 +229,129 @@ mod tests {
 
     #[test]
     fn repeated_handoff_restores_connection_once() {
-        let (mut takings, now) = (takings(), 1_000);
+        let (mut handoffs, now) = (handoffs(), 1_000);
         let bytes = vec![7; 2_500];
         let pieces = pieces(9_000, &bytes);
-        assert_eq!(takings.receive_piece(NODE, socket(), pieces[1].clone(), now), ack(0));
-        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
-        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
-        let HandoffAction::Restore(handed) = takings.receive_piece(NODE, socket(), pieces[2].clone(), now)
+        assert_eq!(handoffs.receive_piece(NODE, socket(), pieces[1].clone(), now), ack(0));
+        assert_eq!(handoffs.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        assert_eq!(handoffs.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        let HandoffAction::Restore(handed) = handoffs.receive_piece(NODE, socket(), pieces[2].clone(), now)
         else {
             panic!("all is here")
         };
         assert_eq!((handed.receive, handed.state.rcv_nxt), (bytes, 9_000));
-        assert_eq!(takings.receive_piece(NODE, socket(), pieces[2].clone(), now), HandoffAction::Wait);
-        takings.end(NODE, socket(), Some(Ok(())), now);
-        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_500));
+        assert_eq!(handoffs.receive_piece(NODE, socket(), pieces[2].clone(), now), HandoffAction::Wait);
+        handoffs.end(NODE, socket(), Some(Ok(())), now);
+        assert_eq!(handoffs.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_500));
     }
 
     #[test]
     fn failed_restore_is_never_retried() {
-        let (mut takings, now) = (takings(), 1_000);
+        let (mut handoffs, now) = (handoffs(), 1_000);
         let first = pieces(5, b"GET").remove(0);
         assert!(matches!(
-            takings.receive_piece(NODE, socket(), first.clone(), now),
+            handoffs.receive_piece(NODE, socket(), first.clone(), now),
             HandoffAction::Restore(_)
         ));
-        takings.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
-        assert_eq!(takings.receive_piece(NODE, socket(), first, now), error(ErrorCode::NotRestored));
+        handoffs.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
+        assert_eq!(handoffs.receive_piece(NODE, socket(), first, now), error(ErrorCode::NotRestored));
         // The next connection between the same endpoints is accepted.
         assert!(matches!(
-            takings.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            handoffs.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
             HandoffAction::Restore(_)
         ));
     }
 
     #[test]
     fn settled_handoffs_are_bounded() {
-        let (mut takings, now) = (takings(), 1_000);
+        let (mut handoffs, now) = (handoffs(), 1_000);
         let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
         let other = MessageBody::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
         assert_eq!(
-            takings.receive_piece(NODE, elsewhere, pieces(5, b"GET").remove(0), now),
+            handoffs.receive_piece(NODE, elsewhere, pieces(5, b"GET").remove(0), now),
             HandoffAction::Answer(other)
         );
         for len in [0, UNREAD_MAX as usize + 1] {
             let piece = pieces(5, &vec![0; len]).remove(0);
-            assert_eq!(takings.receive_piece(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
+            assert_eq!(handoffs.receive_piece(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
         }
-        assert!(takings.open.is_empty());
+        assert!(handoffs.open.is_empty());
         for port in 1..=HANDOFFS_MAX as u16 {
-            let answer = takings.receive_piece(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
+            let answer = handoffs.receive_piece(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
             assert_eq!(answer, ack_to(port, 1_024));
         }
         assert_eq!(
-            takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
+            handoffs.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             error(ErrorCode::NoCapacity)
         );
         // A repeated piece of a known connection needs no room.
         assert_eq!(
-            takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
+            handoffs.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 1_024)
         );
         // A finished handoff makes room for another one.
-        takings.end(NODE, from(1), Some(Ok(())), now);
+        handoffs.end(NODE, from(1), Some(Ok(())), now);
         assert!(matches!(
-            takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
+            handoffs.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             HandoffAction::Restore(_)
         ));
         assert_eq!(
-            takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
+            handoffs.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 2_000)
         );
         let code = ErrorCode::NoCapacity;
         let full = HandoffAction::Answer(MessageBody::Error { socket: Some(from(5_000)), code });
-        assert_eq!(takings.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
+        assert_eq!(handoffs.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 
     /// Finished handoffs don't take room from new ones.
     #[test]
     fn as_many_are_taken_as_come() {
-        let (mut takings, now) = (takings(), 1_000);
+        let (mut handoffs, now) = (handoffs(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
         for port in 1..=u16::MAX {
-            let taken = takings.receive_piece(NODE, from(port), piece.clone(), now);
+            let taken = handoffs.receive_piece(NODE, from(port), piece.clone(), now);
             assert!(matches!(taken, HandoffAction::Restore(_)), "{port}: {taken:?}");
-            takings.end(NODE, from(port), Some(Ok(())), now);
+            handoffs.end(NODE, from(port), Some(Ok(())), now);
         }
-        assert_eq!(takings.done.order.len(), usize::from(u16::MAX));
+        assert_eq!(handoffs.done.order.len(), usize::from(u16::MAX));
         let elsewhere = IpAddr::from([192, 0, 2, 12]);
         for port in 1..=2 {
-            takings.receive_piece(elsewhere, from(port), piece.clone(), now);
-            takings.end(elsewhere, from(port), Some(Ok(())), now);
+            handoffs.receive_piece(elsewhere, from(port), piece.clone(), now);
+            handoffs.end(elsewhere, from(port), Some(Ok(())), now);
         }
         // The oldest outcome was evicted; the others expire.
-        assert_eq!(takings.done.by_connection.len(), MEMORIES_MAX);
-        assert_eq!(takings.done.find(&(NODE, from(1)), piece.state()), None);
-        assert_eq!(takings.done.find(&(NODE, from(2)), piece.state()), Some(Ok(())));
-        takings.forget_old(now + MEMORY_MS);
-        assert!(takings.done.by_connection.is_empty() && takings.done.order.is_empty());
+        assert_eq!(handoffs.done.by_connection.len(), MEMORIES_MAX);
+        assert_eq!(handoffs.done.find(&(NODE, from(1)), piece.state()), None);
+        assert_eq!(handoffs.done.find(&(NODE, from(2)), piece.state()), Some(Ok(())));
+        handoffs.forget_old(now + MEMORY_MS);
+        assert!(handoffs.done.by_connection.is_empty() && handoffs.done.order.is_empty());
     }
 
     #[test]
     fn taken_connection_stays_after_service_removal() {
-        let (mut takings, now) = (takings(), 1_000);
+        let (mut handoffs, now) = (handoffs(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
         assert!(matches!(
-            takings.receive_piece(NODE, socket(), piece.clone(), now),
+            handoffs.receive_piece(NODE, socket(), piece.clone(), now),
             HandoffAction::Restore(_)
         ));
-        takings.end(NODE, socket(), Some(Ok(())), now);
+        handoffs.end(NODE, socket(), Some(Ok(())), now);
         let other = pieces(7, b"GET").remove(0);
         assert!(matches!(
-            takings.receive_piece(NODE, from(1), other.clone(), now),
+            handoffs.receive_piece(NODE, from(1), other.clone(), now),
             HandoffAction::Restore(_)
         ));
-        takings.serve(BTreeSet::new());
-        assert_eq!(takings.receive_piece(NODE, socket(), piece, now), ack(3));
-        assert_eq!(takings.receive_piece(NODE, from(1), other.clone(), now), HandoffAction::Wait);
-        takings.end(NODE, from(1), None, now);
+        handoffs.serve(BTreeSet::new());
+        assert_eq!(handoffs.receive_piece(NODE, socket(), piece, now), ack(3));
+        assert_eq!(handoffs.receive_piece(NODE, from(1), other.clone(), now), HandoffAction::Wait);
+        handoffs.end(NODE, from(1), None, now);
         assert!(
-            matches!(takings.receive_piece(NODE, from(1), other, now), HandoffAction::Restore(_)),
+            matches!(handoffs.receive_piece(NODE, from(1), other, now), HandoffAction::Restore(_)),
             "it may be here"
         );
         assert_eq!(
-            takings.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            handoffs.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
             error(ErrorCode::NoServer)
         );
     }

@@ -46,7 +46,7 @@ pub enum ReleaseAction {
     /// Send this answer to the node.
     Answer(Result<TcpState, ErrorCode>),
     /// Release the connection, and return the result to [`Releases::end`].
-    LetGo,
+    Grant,
     /// Nothing: the release is in progress.
     Wait,
 }
@@ -75,7 +75,7 @@ impl Releases {
             _ => {}
         }
         self.by_connection.insert(key, Released { place, answer: None, busy, since_ms: now_ms });
-        ReleaseAction::LetGo
+        ReleaseAction::Grant
     }
 
     /// Records the outcome, and returns the answer. With outcome `None` the request counts as not
@@ -137,13 +137,13 @@ mod tests {
     #[test]
     fn a_connection_is_let_go_once() {
         let mut releases = Releases::default();
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::Grant);
         assert_eq!(releases.begin(NODE, socket(), PLACE, 20), ReleaseAction::Wait);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
         assert_eq!(releases.begin(NODE, socket(), PLACE, 60), ReleaseAction::Answer(RESTS));
         // Another connection between the same endpoints is released separately.
         let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::Grant);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");
         releases.forget_old(60 + MEMORY_MS);
         assert!(releases.by_connection.is_empty());
@@ -153,15 +153,15 @@ mod tests {
     fn busy_release_is_retried_a_bounded_number_of_times() {
         let (mut releases, busy) = (Releases::default(), Some(Err(ErrorCode::Busy)));
         for _ in 0..BUSY_MAX {
-            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
+            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::Grant);
             assert_eq!(releases.end(NODE, socket(), PLACE, busy), busy);
         }
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::Grant);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
         // Without an outcome, the request counts as not received.
         let place = ResumePoint { rcv_nxt: 7, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::Grant);
         assert_eq!(releases.end(NODE, socket(), place, None), None);
-        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::Grant);
     }
 }

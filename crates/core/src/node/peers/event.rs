@@ -43,9 +43,9 @@ pub enum PeerEvent {
         to: Option<String>,
     },
     /// The local host should claim an address, but another host answers for it.
-    PutOff { address: IpAddr },
+    ClaimDeferred { address: IpAddr },
     /// Another host answers for an address that this host owns.
-    ClaimedTwice { address: IpAddr },
+    AddressConflict { address: IpAddr },
 }
 
 /// Names of the reasons for which a datagram may be refused.
@@ -87,13 +87,13 @@ impl fmt::Display for PeerEvent {
             PeerEvent::Released { address, to: None } => {
                 write!(f, "this host does not own {address} any more")
             }
-            PeerEvent::PutOff { address } => {
+            PeerEvent::ClaimDeferred { address } => {
                 write!(
                     f,
                     "{address} is this host's to own, but somebody else answers for it; asked again later"
                 )
             }
-            PeerEvent::ClaimedTwice { address } => write!(
+            PeerEvent::AddressConflict { address } => write!(
                 f,
                 "somebody else answers for {address}, which this host owns; only one may: look for the address on \
                  other hosts' interfaces, and for hosts with another configuration"

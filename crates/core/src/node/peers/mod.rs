@@ -89,7 +89,7 @@ pub struct Peers {
     incarnation: u64,
     /// Highest sequence number sent to a removed host. If that host is configured again, numbers
     /// continue after it, since the host may remember them.
-    left_at: u64,
+    last_sequence_of_removed: u64,
     /// Time from which this host takes part even without reports of other hosts, in milliseconds.
     ready_at_ms: u64,
     ready: bool,
@@ -118,7 +118,7 @@ impl Peers {
             settings,
             // 0 in a datagram means that nothing was received.
             incarnation: incarnation.max(1),
-            left_at: 0,
+            last_sequence_of_removed: 0,
             ready_at_ms,
             ready: false,
             waits: false,
@@ -152,7 +152,7 @@ impl Peers {
         }
         self.others.reset_logged();
         self.arrange_links(now_ms);
-        self.hurry();
+        self.send_soon();
         let lost = self.owner.reconfigure(publishable(&self.settings));
         lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
@@ -170,7 +170,7 @@ impl Peers {
         for (name, up) in hosts_up {
             if let Some(link) = self.links.get_mut(&digest(name)) {
                 link.content = Some(LastReport { ready: true, up, ..LastReport::default() });
-                link.association.presume(now_ms);
+                link.association.mark_alive(now_ms);
                 link.since_ms = now_ms;
                 link.note_presence(now_ms);
             }
@@ -186,7 +186,7 @@ impl Peers {
         self.own.load = own.load;
         if self.own != own {
             self.own = own;
-            self.hurry();
+            self.send_soon();
         }
     }
 
@@ -289,7 +289,7 @@ impl Peers {
         self.looked_ms = now_ms;
         if late_ms > self.settings.interval_ms {
             self.ready_at_ms = self.ready_at_ms.saturating_add(late_ms);
-            self.links.values_mut().for_each(|link| link.association.prolong(late_ms));
+            self.links.values_mut().for_each(|link| link.association.extend_liveness(late_ms));
         }
     }
 
@@ -304,12 +304,12 @@ impl Peers {
     pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<PeerEvent> {
         match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
             ConflictOutcome::Nothing => Vec::new(),
-            ConflictOutcome::PutOff { news } => {
-                news.then_some(PeerEvent::PutOff { address }).into_iter().collect()
+            ConflictOutcome::ClaimDeferred { news } => {
+                news.then_some(PeerEvent::ClaimDeferred { address }).into_iter().collect()
             }
             ConflictOutcome::Twice { news } => {
                 self.claimed_twice += 1;
-                news.then_some(PeerEvent::ClaimedTwice { address }).into_iter().collect()
+                news.then_some(PeerEvent::AddressConflict { address }).into_iter().collect()
             }
         }
     }
@@ -387,8 +387,12 @@ impl Peers {
             let digest = digest(&host.name);
             let mut link = old.remove(&digest).unwrap_or_else(|| {
                 let silence_ms = self.settings.silence_ms;
-                let association =
-                    Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at);
+                let association = Association::new(
+                    Delivery::Latest,
+                    self.incarnation,
+                    silence_ms,
+                    self.last_sequence_of_removed,
+                );
                 PeerState::new(&host.name, host.address, association, now_ms)
             });
             link.address = host.address;
@@ -397,14 +401,14 @@ impl Peers {
             self.links.insert(digest, link);
         }
         for PeerState { association, .. } in old.values() {
-            self.left_at = self.left_at.max(association.sequence());
+            self.last_sequence_of_removed = self.last_sequence_of_removed.max(association.sequence());
             self.others.counters.add(association.counters());
         }
     }
 
     /// Sends the next reports soon, rate-limited.
-    fn hurry(&mut self) {
-        self.sending.hurry(self.settings.interval_ms);
+    fn send_soon(&mut self) {
+        self.sending.send_soon(self.settings.interval_ms);
     }
 
     /// Decides if this host takes part: one interval after all other hosts have reported, or once
@@ -420,7 +424,7 @@ impl Peers {
         }
         self.ready = now_ms >= self.ready_at_ms && !self.waits;
         if self.ready {
-            self.hurry();
+            self.send_soon();
         }
         self.ready
     }
@@ -469,7 +473,7 @@ impl Peers {
             received.changed = true;
             received.notices.push(PeerEvent::Rejoins);
             self.owner.forget_claims();
-            self.hurry();
+            self.send_soon();
         }
     }
 
@@ -534,7 +538,7 @@ impl Peers {
         let released = self.owner.release(now_ms, publishable(&self.settings), &hosts, silence_ms);
         if !released.is_empty() {
             *changed = true;
-            self.hurry();
+            self.send_soon();
         }
         notices
             .extend(released.into_iter().map(|(address, to)| PeerEvent::Released { address, to: Some(to) }));
@@ -548,7 +552,7 @@ impl Peers {
         let step = self.owner.advance(now_ms, publishable(&self.settings), &hosts);
         if !step.gained.is_empty() {
             tick.changed = true;
-            self.hurry();
+            self.send_soon();
         }
         self.claims += step.gained.len() as u64;
         tick.notices.extend(step.gained.into_iter().map(|address| PeerEvent::Claimed { address }));

@@ -79,7 +79,7 @@ pub(super) struct OwnershipActions {
 pub(super) enum ConflictOutcome {
     Nothing,
     /// Conflict for an address being claimed. `news` is true for the first one.
-    PutOff {
+    ClaimDeferred {
         news: bool,
     },
     /// Conflict for an owned address. `news` is true for the first one.
@@ -143,7 +143,7 @@ impl AddressOwnership {
             }
             Some(stage @ ClaimStage::Probing { .. }) => {
                 *stage = ClaimStage::Idle { until_ms: retry_at_ms };
-                ConflictOutcome::PutOff { news: self.put_off.insert(address) }
+                ConflictOutcome::ClaimDeferred { news: self.put_off.insert(address) }
             }
             _ => ConflictOutcome::Nothing,
         }
@@ -339,7 +339,7 @@ mod tests {
         let list = core::slice::from_ref(&one);
         assert_eq!(owner.advance(0, list, &hosts).probes, [one.address]);
         assert_eq!(owner.next_at(), Some(PROBE_INTERVAL_MS));
-        assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::PutOff { news: true });
+        assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::ClaimDeferred { news: true });
         assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::Nothing);
         assert!(owner.advance(2_999, list, &hosts).probes.is_empty());
         assert_eq!(owner.advance(3_000, list, &hosts).probes, [one.address]);

@@ -65,7 +65,8 @@ impl Decide<'_, '_> {
     pub(super) fn choose(&self, flow: &Flow<'_>) -> Selected {
         let found = self.memory.sessions.find(flow.key, flow.hash, flow.now);
         let applies = |session: &FoundSession<'_>| {
-            session_applies(flow.arrival, flow.vip, session.value) && !self.chooses_anew(flow, session.value)
+            session_applies(flow.arrival, flow.vip, session.value)
+                && !self.selects_new_server(flow, session.value)
         };
         if let Some(session) = found.filter(applies) {
             let server = session.value.server();
@@ -120,7 +121,7 @@ impl Decide<'_, '_> {
     /// Unless the client has plausibly closed, a SYN stays with the server while the server accepts
     /// new sessions. Otherwise an attacker's RST and SYN would move an open connection. Packets of
     /// a stateless service follow the hash.
-    pub(super) fn chooses_anew(&self, flow: &Flow<'_>, value: Value) -> bool {
+    pub(super) fn selects_new_server(&self, flow: &Flow<'_>, value: Value) -> bool {
         let Some(server) = self.tables.servers.get(&value.server()) else {
             return true;
         };

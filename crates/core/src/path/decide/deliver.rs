@@ -41,14 +41,14 @@ impl Decide<'_, '_> {
             let is_full = selected.server == ALL_FULL;
             return dropped(if is_full { Reason::ServersFull } else { Reason::NoServer });
         };
-        let port = match self.hidden_port(flow, &selected, server) {
+        let port = match self.source_nat_port(flow, &selected, server) {
             Ok(port) => port,
             Err(Reason::NoSession) if !flow.opens() => {
                 return self.unmatched_segment(flow, Reason::NoSession);
             }
             Err(reason) => return dropped(reason),
         };
-        if let Err(reason) = self.note_track(flow, selected.server, port, false) {
+        if let Err(reason) = self.record_fragment(flow, selected.server, port, false) {
             return dropped(reason);
         }
         let context = DeliveryContext { hash: flow.hash, port, arrival: flow.arrival };
@@ -61,7 +61,12 @@ impl Decide<'_, '_> {
     ///
     /// # Errors
     /// The reason to drop the packet: it has no session, or no port is available.
-    fn hidden_port(&self, flow: &Flow<'_>, selected: &Selected, server: &ServerEntry) -> Result<u16, Reason> {
+    fn source_nat_port(
+        &self,
+        flow: &Flow<'_>,
+        selected: &Selected,
+        server: &ServerEntry,
+    ) -> Result<u16, Reason> {
         let Forwarding::Nat { source_nat, .. } = server.forwarding else {
             return Ok(0);
         };

@@ -19,7 +19,7 @@ use crate::net::ip::is_martian;
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::{ETHERNET_LEN, ETHERTYPE_IPV4, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
 use crate::path::arrival::Arrival;
-use crate::path::cookie::DOUBTED;
+use crate::path::cookie::SYN_SEEN;
 use crate::path::parse::{Layers, Segment, UDP_LEN};
 use crate::path::sessions::{State, Value};
 use crate::path::tables::RehandoffMode;
@@ -54,14 +54,14 @@ impl Decide<'_, '_> {
         let value = self.memory.sessions.find(flow.key, flow.hash, flow.now)?.value;
         let server = tables.servers.get(&value.server())?;
         // A UDP packet may select another server than one that is down.
-        if self.chooses_anew(&flow, value) {
+        if self.selects_new_server(&flow, value) {
             return None;
         }
         let value = unwritten(&flow, client_side(Some(server)), value)?;
         if let Some(handoff) = vip.handoff {
             // Later requests may belong to another server.
             let is_read = handoff.later != RehandoffMode::Stay && has_data;
-            if is_read || value.mark() & DOUBTED != 0 || server.is_down() {
+            if is_read || value.mark() & SYN_SEEN != 0 || server.is_down() {
                 return None;
             }
         }

@@ -61,7 +61,7 @@ impl Decide<'_, '_> {
     /// # Errors
     /// [`Reason::FragmentOverlap`] if another first fragment of the same packet has another
     /// destination or length: reassembly would overwrite one with the other.
-    pub(super) fn note_track(
+    pub(super) fn record_fragment(
         &self,
         flow: &Flow<'_>,
         server: u16,

@@ -11,7 +11,7 @@ use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::arrival::Arrival;
 use crate::path::content::{ContentParse, NO_ROUTE, RouteMatch, later_request, read};
-use crate::path::cookie::{Cookie, DOUBTED, EchoedNumbers, FIRST, FourTuple, REPLAYED, SynOptions, mark_of};
+use crate::path::cookie::{Cookie, EchoedNumbers, FIRST, FourTuple, REPLAYED, SYN_SEEN, SynOptions, mark_of};
 use crate::path::parse::{Parsed, Segment, TcpHeader};
 use crate::path::rewrite;
 use crate::path::select::select;
@@ -87,7 +87,7 @@ impl Decide<'_, '_> {
             if let Some(session) = found {
                 // The SYN may be forged while the connection is alive. The connection stays until
                 // another cookie is returned.
-                let doubted = session.value.mark() | DOUBTED;
+                let doubted = session.value.mark() | SYN_SEEN;
                 self.memory.sessions.change(session, session.value.with_mark(doubted));
             }
             return self.answer_syn(segment, handoff, found.map(|session| session.value.mark()));
@@ -98,7 +98,7 @@ impl Decide<'_, '_> {
         let at_work = alive.is_some_and(|session| !session.value.state().is_ending());
         let names = mark_of(segment.acknowledgment.wrapping_sub(1));
         let proof = match alive.map(|session| session.value.mark()) {
-            Some(mark) if mark & DOUBTED == 0 || mark & !DOUBTED == names => HandshakeProof::Missing,
+            Some(mark) if mark & SYN_SEEN == 0 || mark & !SYN_SEEN == names => HandshakeProof::Missing,
             _ => self.prove(flow, at_work),
         };
         match proof {
@@ -230,7 +230,7 @@ impl Decide<'_, '_> {
         let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
         // The cookie's mark must differ from that of the previous connection with the same
         // endpoints.
-        let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !DOUBTED == mark_of(made.number));
+        let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !SYN_SEEN == mark_of(made.number));
         let made = make(terms);
         let Some(cookie) = (if made.is_some_and(is_alike) { make(terms.shorter()) } else { made }) else {
             return Decision::drop(Reason::NoServer);

@@ -89,7 +89,7 @@ impl<'a> Decide<'a, '_> {
             self.memory.ports.keep(found, value);
         }
         let port = reply.port.map_or(0, |(port, _)| port);
-        if let Err(reason) = self.note_track(&flow, reply.server, port, true) {
+        if let Err(reason) = self.record_fragment(&flow, reply.server, port, true) {
             return Decision::drop(reason);
         }
         self.send_reply(&at, &reply.path, |packet| rewrite::translate(packet, &at, &reply.ends()))

@@ -19,7 +19,7 @@
 //!
 //! # Extent
 //! A table is allocated for the maximum number of sessions. It uses only as many buckets as its
-//! present sessions need ([`Extent`], [`Fitting`]).
+//! present sessions need ([`Extent`], [`TableResizer`]).
 //!
 //! # Eviction
 //! If both buckets of a new session are full of live sessions, the new session evicts one of them,
@@ -41,7 +41,7 @@ mod table;
 mod value;
 
 pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
-pub use resize::{Fitting, ResizeStep, buckets_in_use_for};
+pub use resize::{ResizeStep, TableResizer, buckets_in_use_for};
 pub use shares::{SHARE_WORDS, Shares};
 pub use table::{Bucket, FoundSession, Table, Words};
 pub use value::{Class, LIFE_MAX, State, Value};
@@ -268,7 +268,7 @@ impl<'a> Sessions<'a> {
 
     /// Starts to resize each table to at least so many buckets. New sessions enter the new extent.
     /// Lookups also search the previous extent until [`Sessions::end_move`]. No other resize may be
-    /// under way. [`Fitting`] drives these steps.
+    /// under way. [`TableResizer`] drives these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
         self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
         self.six.begin_move(extent::mask_for(six, self.six.buckets.len()));

@@ -194,7 +194,7 @@ impl<'a, const N: usize> Table<'a, N> {
             return Ok(number);
         }
         // Another CPU may win the same slot.
-        let displaced = (0..ATTEMPTS).find_map(|_| self.displace(pair, key, now));
+        let displaced = (0..ATTEMPTS).find_map(|_| self.claim_candidate(pair, key, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
@@ -244,7 +244,12 @@ impl<'a, const N: usize> Table<'a, N> {
     /// Among embryonic sessions, the victim belongs to the source with most embryonic sessions
     /// here, the newcomer included. So a client that sends from a whole network evicts its own
     /// sessions first.
-    fn displace(&self, numbers: [usize; 2], newcomer: &Words<N>, now: u32) -> Option<(usize, &'a Slot<N>)> {
+    fn claim_candidate(
+        &self,
+        numbers: [usize; 2],
+        newcomer: &Words<N>,
+        now: u32,
+    ) -> Option<(usize, &'a Slot<N>)> {
         let (shares, vip) = (self.counted.shares, vip_of(newcomer));
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
             Class::Assured => {

@@ -246,7 +246,7 @@ impl MemberTask {
             let located = self.director.locate().await;
             let found = located.ok().and_then(|located| default_url("http", located.own, 80));
             if found.is_some() && self.url.is_some() && self.url != found {
-                self.membership.begin_anew();
+                self.membership.rejoin();
             }
             self.url = found.or(self.url.take());
         }

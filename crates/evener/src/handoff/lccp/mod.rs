@@ -88,7 +88,7 @@ struct HandoffCounts {
     /// That were at work there, and are asked for again.
     release_busy: AtomicU64,
     /// That were let go here.
-    let_go: AtomicU64,
+    grant: AtomicU64,
     /// Questions to the dispatcher.
     requested: AtomicU64,
     /// That it answered by a server.
@@ -233,7 +233,7 @@ impl LccpNode {
             ("release_requested", &counts.release_requested),
             ("released", &counts.released),
             ("release_busy", &counts.release_busy),
-            ("releases_granted", &counts.let_go),
+            ("releases_granted", &counts.grant),
             ("dispatch_requested", &counts.requested),
             ("dispatch_answered", &counts.answered),
             ("dispatch_rejected", &counts.unbelieved),

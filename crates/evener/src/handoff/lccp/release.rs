@@ -49,15 +49,15 @@ impl LccpState {
         match taker.releases().begin(way.node, socket, place, now_ms()) {
             ReleaseAction::Answer(result) => return answer(self, result),
             ReleaseAction::Wait => return,
-            ReleaseAction::LetGo => {}
+            ReleaseAction::Grant => {}
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
-            let result = taker.let_go(&connections, socket, place).await;
+            let result = taker.grant(&connections, socket, place).await;
             // A node that got no answer asks again.
             let Some(result) = taker.releases().end(way.node, socket, place, result) else { return };
-            shared.counts.let_go.fetch_add(result.is_ok().into(), Relaxed);
+            shared.counts.grant.fetch_add(result.is_ok().into(), Relaxed);
             answer(&shared, result);
         });
     }
@@ -65,7 +65,7 @@ impl LccpState {
 
 impl HandoffReceiver {
     /// Ends a connection that rests here, and no other. `None`: that can't be told.
-    async fn let_go(
+    async fn grant(
         &self,
         connections: &Connections,
         socket: SocketId,

@@ -123,14 +123,14 @@ impl Members {
             return Err(MemberRefusal::NotHere(url.clone()));
         }
         for id in urls.iter().filter_map(|url| self.by_url.get(url).copied()).collect::<BTreeSet<_>>() {
-            self.let_go(id, MemberChange::Left);
+            self.remove_member(id, MemberChange::Left);
         }
         self.changed(now);
         Ok(())
     }
 
     /// Removes a member. A listed member stays visible as left, since it may return.
-    pub(super) fn let_go(&mut self, id: usize, why: MemberChange) {
+    pub(super) fn remove_member(&mut self, id: usize, why: MemberChange) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let name = member.name().to_string();
         if member.listed.is_some() {

@@ -187,7 +187,7 @@ pub enum MemberChange {
 #[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
-    care: MemberSettings,
+    settings: MemberSettings,
     seed: Seed,
     /// Members by their numbers.
     members: Pool<usize, TrackedMember>,
@@ -208,7 +208,7 @@ impl Members {
     pub fn new(now: ClockReading, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
-            care: MemberSettings::of(group),
+            settings: MemberSettings::of(group),
             seed,
             members: Pool::default(),
             by_url: BTreeMap::new(),
@@ -229,10 +229,10 @@ impl Members {
     pub fn reload(&mut self, now: ClockReading, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
-        self.care = MemberSettings::of(group);
+        self.settings = MemberSettings::of(group);
         self.list(now, true);
         for member in self.members.values_mut() {
-            let settings = self.care.settings(member.listed.is_none());
+            let settings = self.settings.settings(member.listed.is_none());
             member.server.reconfigure(settings, seed_of(self.seed, member.id), now.now_ms);
             member.check_address(now, group);
         }
@@ -290,7 +290,7 @@ impl Members {
     ) -> usize {
         let id = self.next_id;
         self.next_id += 1;
-        let settings = self.care.settings(listed.is_none());
+        let settings = self.settings.settings(listed.is_none());
         let server = PoolServer::new(settings, seed_of(self.seed, id), now.now_ms, is_new);
         let mut member = TrackedMember::new(id, joiner, listed.is_none(), server, now);
         if let Some(listed) = listed {
@@ -404,8 +404,8 @@ impl Members {
     /// Returns the orders due now.
     pub fn poll(&mut self, now: ClockReading) -> Vec<MemberOrder> {
         let mut orders = Vec::new();
-        self.mind_the_silent(now, &mut orders);
-        self.look_after(now, &mut orders);
+        self.query_silent(now, &mut orders);
+        self.order_due_checks(now, &mut orders);
         if core::mem::take(&mut self.is_to_save) {
             orders.push(MemberOrder::Save { record: self.record() });
         }
@@ -433,7 +433,7 @@ impl Members {
         }
     }
 
-    fn mind_the_silent(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
+    fn query_silent(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         let joining = self.group.joining;
         let gone = |member: &&TrackedMember| {
             member.joined && now.now_ms.saturating_sub(member.reported_ms) >= joining.remove_after_ms
@@ -446,7 +446,7 @@ impl Members {
                 Some(member) => {
                     (member.joined, member.reported_ms, member.load.report) = (false, now.now_ms, None);
                 }
-                None => self.let_go(id, MemberChange::Removed),
+                None => self.remove_member(id, MemberChange::Removed),
             }
             self.changed(now);
         }

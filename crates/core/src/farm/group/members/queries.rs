@@ -34,7 +34,7 @@ impl Members {
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
         if is_gone && queried == QueryResult::Refused {
-            self.let_go(member, MemberChange::Refused);
+            self.remove_member(member, MemberChange::Refused);
             self.changed(now);
         }
     }
@@ -47,16 +47,16 @@ impl Members {
     }
 
     /// Orders the probes and report queries that are due.
-    pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
+    pub(super) fn order_due_checks(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         for (id, DueChecks { probe, query, change }) in self.members.poll(now.now_ms) {
             let Some(member) = self.members.get(&id) else { continue };
             let to = || (member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let ((url, reach), address) = (to(), member.health_address);
-                let check = Arc::clone(self.care.check());
+                let check = Arc::clone(self.settings.check());
                 orders.push(MemberOrder::Probe { member: id, url, address, check, reach });
             }
-            if let Some(settings) = self.care.report().filter(|_| query) {
+            if let Some(settings) = self.settings.report().filter(|_| query) {
                 let ((url, reach), settings) = (to(), Arc::clone(settings));
                 orders.push(MemberOrder::FetchReport { member: id, url, settings, reach });
             }

@@ -19,14 +19,14 @@ use crate::path::seed::Seed;
 use core::ops::Range;
 
 /// The table grows if more than this part of the sampled slots is taken.
-const CROWDED: (usize, usize) = (3, 8);
+const GROW_ABOVE: (usize, usize) = (3, 8);
 /// Number of buckets sampled to estimate how full the table is. The hash is keyed, so each bucket
 /// is as good as a random one.
 const SAMPLE: usize = 256;
 /// Number of buckets moved per step.
 const PORTION: usize = 8_192;
 /// Number of consecutive samples that must be nearly empty before the table shrinks.
-const IDLE_LOOKS: u32 = 100;
+const IDLE_SAMPLES: u32 = 100;
 
 /// Next step of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,18 +37,19 @@ pub enum ResizeStep {
     Watch,
     /// More buckets are to be moved.
     Walk,
-    /// Wait until all packets that were in progress are done, call [`Fitting::settled`], and go on.
+    /// Wait until all packets that were in progress are done, call [`TableResizer::settled`], and
+    /// go on.
     Settle,
 }
 
 /// Resizes the session tables of both IP versions as their number of sessions changes.
 #[derive(Clone, Debug, Default)]
-pub struct Fitting {
+pub struct TableResizer {
     four: Resizer,
     six: Resizer,
 }
 
-impl Fitting {
+impl TableResizer {
     /// Takes the next step. `buckets` is the maximum number of buckets in use, for IPv4 and IPv6.
     /// Only one caller at a time may resize these tables.
     pub fn step(&mut self, sessions: &Sessions<'_>, buckets: [usize; 2], seed: Seed, now: u32) -> ResizeStep {
@@ -65,11 +66,11 @@ impl Fitting {
 
 /// Returns the least number of buckets in use at which a table with so many sessions doesn't grow.
 pub const fn buckets_in_use_for(sessions: usize) -> usize {
-    let buckets = (sessions * CROWDED.1).div_ceil(CROWDED.0 * BUCKET_SESSIONS);
+    let buckets = (sessions * GROW_ABOVE.1).div_ceil(GROW_ABOVE.0 * BUCKET_SESSIONS);
     if buckets > FIRST_BUCKETS { buckets } else { FIRST_BUCKETS }
 }
 
-/// Resizes one table. See [`Fitting`].
+/// Resizes one table. See [`TableResizer`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Resizer {
     /// Next bucket to sample or to move.
@@ -121,7 +122,7 @@ impl Resizer {
             0 => used,
             // Nearly full: how many more sessions come is unknown, so grow 16-fold.
             _ if 4 * taken > 3 * places => used.saturating_mul(16),
-            _ if CROWDED.1 * taken > CROWDED.0 * places => used.saturating_mul(2),
+            _ if GROW_ABOVE.1 * taken > GROW_ABOVE.0 * places => used.saturating_mul(2),
             _ if 16 * taken < places => used / 2,
             _ => used,
         };
@@ -130,7 +131,7 @@ impl Resizer {
         let mask = mask_for(wanted, all);
         let is_other = mask != table.extent.masks().now;
         let must_shrink = extent::used(mask_for(most, all), all) < used;
-        if is_other && (wanted >= used || must_shrink || self.idle_looks > IDLE_LOOKS) {
+        if is_other && (wanted >= used || must_shrink || self.idle_looks > IDLE_SAMPLES) {
             table.begin_move(mask);
             self.is_settled = false;
             (self.next, self.left) = (0, 0);

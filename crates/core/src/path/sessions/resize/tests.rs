@@ -235,7 +235,7 @@ fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
 }
 
 /// Takes steps until nothing is left to do at once.
-fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
+fn fit(world: &World, fitting: &mut TableResizer, most: usize, now: u32) {
     let none: [super::super::Bucket6; 0] = [];
     let counted = Counted { active: &world.active, shares: Shares(&world.shares) };
     let sessions = Sessions::new(&world.buckets, &none, counted).within(core::slice::from_ref(&world.extent));
@@ -252,7 +252,7 @@ fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
 fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     let all = buckets_for(400_000);
     let world = World::new(all, extent_for(FIRST_BUCKETS, all));
-    let mut fitting = Fitting::default();
+    let mut fitting = TableResizer::default();
     let (mut used, mut refused) = (Vec::new(), 0);
     for client in 0..400_000u32 {
         if client % 500 == 0 {

@@ -20,7 +20,7 @@ const UNSEEN_MS: u64 = 60_000;
 
 /// Connections that this host holds while no server owns them. `F` is a client's segment.
 #[derive(Debug)]
-pub struct KeptBack<F> {
+pub struct SegmentBuffer<F> {
     connections: BTreeMap<SessionKey, BufferedSegments<F>>,
     /// Number of segments in total.
     kept: usize,
@@ -29,9 +29,9 @@ pub struct KeptBack<F> {
     orphans: BTreeMap<SessionKey, u64>,
 }
 
-impl<F> Default for KeptBack<F> {
+impl<F> Default for SegmentBuffer<F> {
     fn default() -> Self {
-        KeptBack { connections: BTreeMap::new(), kept: 0, orphans: BTreeMap::new() }
+        SegmentBuffer { connections: BTreeMap::new(), kept: 0, orphans: BTreeMap::new() }
     }
 }
 
@@ -41,8 +41,8 @@ struct BufferedSegments<F> {
     segments: Vec<F>,
 }
 
-impl<F> KeptBack<F> {
-    /// Starts to buffer a connection's segments, until [`KeptBack::end`].
+impl<F> SegmentBuffer<F> {
+    /// Starts to buffer a connection's segments, until [`SegmentBuffer::end`].
     pub fn begin(&mut self, key: SessionKey, now_ms: u64) {
         self.orphans.remove(&key);
         let new = || BufferedSegments { since_ms: now_ms, segments: Vec::new() };
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn an_orphan_was_met_by_two_passes_of_the_sweep() {
-        let mut all = KeptBack::<u8>::default();
+        let mut all = SegmentBuffer::<u8>::default();
         assert!(!all.is_orphan(key(1), 1_000), "its segment may wait still");
         assert!(!all.is_orphan(key(1), 1_010), "a reload sweeps too, at any time");
         assert!(!all.is_orphan(key(2), 6_000));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn connection_is_an_orphan_five_seconds_after_first_sweep() {
-        let mut all = KeptBack::<u8>::default();
+        let mut all = SegmentBuffer::<u8>::default();
         assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
         assert!(all.is_orphan(key(1), 6_000));
         assert!(!all.is_orphan(key(1), 6_000), "it is dealt with, and another one begins anew");
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn buffered_connection_expires_fifteen_seconds_after_last_use() {
-        let mut all = KeptBack::default();
+        let mut all = SegmentBuffer::default();
         all.begin(key(1), 1_000);
         assert_eq!(all.keep(&key(1), 7), None);
         all.begin(key(1), 2_000);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn buffered_segments_are_replayed_in_order() {
-        let mut all = KeptBack::default();
+        let mut all = SegmentBuffer::default();
         assert_eq!(all.keep(&key(1), 1), Some(1), "it has a server");
         all.begin(key(1), 0);
         for segment in 0..KEPT_MAX + 5 {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn buffered_segments_are_bounded() {
-        let mut all = KeptBack::default();
+        let mut all = SegmentBuffer::default();
         let connections = KEPT_OF_ALL_MAX as u16 / KEPT_MAX as u16 + 1;
         for port in 0..connections {
             all.begin(key(port), u64::from(port));
