@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /* ICMP of both versions: core/src/path/parse/icmp.rs, core/src/path/decide/error.rs,
- * core/src/path/rewrite/answer.rs. */
+ * core/src/path/rewrite/local_reply.rs. */
 #ifndef EVENER_ICMP_H
 #define EVENER_ICMP_H
 

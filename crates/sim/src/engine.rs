@@ -15,7 +15,7 @@ use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{Marker, SharedMarker, WORDS as MARKER_WORDS};
 use evener_core::path::ports::Ports;
-use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, buckets_for};

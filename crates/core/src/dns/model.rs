@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::address_pool::NameSettings;
-use super::paths::PathProbing;
+use super::path_probes::PathProbing;
 use super::period::Period;
 use super::servers::ServerList;
 use crate::pool::policy::{Policy, Weighing};

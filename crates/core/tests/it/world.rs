@@ -16,7 +16,7 @@ use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::{ENDLESS, Lease};
 use evener_core::path::mark::{self, ForwardCount, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{

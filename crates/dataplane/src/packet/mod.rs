@@ -35,9 +35,9 @@ use nix::net::if_::if_nametoindex;
 
 use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
+use crate::kernel_routes::HostRoutes;
 use crate::link::name_of;
 use crate::rehandoff::RehandoffSlot;
-use crate::routes::HostRoutes;
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use fragments::FirstFragments;
 use guard::Guard;

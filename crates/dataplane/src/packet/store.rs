@@ -19,7 +19,7 @@ use evener_core::path::guesses::{self, Guesses};
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::path::routes::Routes;
+use evener_core::path::reply_hops::Routes;
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{

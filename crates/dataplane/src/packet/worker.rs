@@ -24,9 +24,9 @@ use super::store::Store;
 use super::trace::EventSender;
 use super::virtio::VIRTIO_LEN;
 use crate::fragment_queue::ROUND;
+use crate::kernel_routes::HostRoutes;
 use crate::now_ticks;
 use crate::rehandoff::RehandoffSlot;
-use crate::routes::HostRoutes;
 
 /// The longest frame the kernel makes of a packet, with an inner tag, and what is before it.
 const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;

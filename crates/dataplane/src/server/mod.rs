@@ -7,7 +7,7 @@
 
 mod attach;
 mod connections;
-mod handoff;
+mod handoff_support;
 mod program;
 mod reason;
 mod socket_snapshot;
@@ -30,7 +30,7 @@ use program::Program;
 pub use attach::Hook;
 pub use connections::{ConnectionState, Connections, Idle};
 pub use evener_core::server::{Offer, Reason, Tables};
-pub use handoff::{HandoffUnsupported, handoff_support};
+pub use handoff_support::{HandoffUnsupported, handoff_support};
 
 /// The mark of what a director that is this host sends by itself: no reset of the stack's, so it
 /// goes out at once (`bpf/server/server.bpf.c`, `outgoing`).

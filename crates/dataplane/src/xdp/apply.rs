@@ -12,8 +12,8 @@ use evener_core::path::tables::{Delta, Ring, ServerEntry, Tables};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi::{self, HandoffKeys};
+use super::content_routes::Current;
 use super::program::{Program, refused};
-use super::routes::Current;
 use crate::EngineError;
 
 /// The tables that stand ready beside those in force.

@@ -19,7 +19,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi;
 use crate::ServerCounters;
-use crate::routes::HostRoutes;
+use crate::kernel_routes::HostRoutes;
 use crate::shared::Shared;
 
 /// Words of `struct server_stats`.

@@ -9,6 +9,7 @@ pub(crate) mod abi;
 mod adopt;
 mod apply;
 mod attach;
+mod content_routes;
 mod detached;
 mod ethtool;
 mod events;
@@ -20,7 +21,6 @@ pub mod pins;
 mod program;
 mod punt;
 mod readings;
-mod routes;
 mod test_run;
 mod verify;
 

@@ -22,12 +22,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject}
 
 use super::abi::{self, Settings};
 use super::attach::Hook;
+use super::content_routes::Generations;
 use super::grace::{GraceMap, GracePeriod};
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
-use super::routes::Generations;
+use crate::kernel_routes::HostRoutes;
 use crate::load::{LoadError, Refusal, load};
-use crate::routes::HostRoutes;
 use crate::shared::Shared;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
 

@@ -18,7 +18,7 @@ use evener_core::path::guesses::{self, Guesses};
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, Marker, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
-use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{

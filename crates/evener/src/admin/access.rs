@@ -18,7 +18,7 @@ use nix::unistd::{Uid, User};
 use super::api::ApiError;
 use super::change_limit::{CHANGES_A_MINUTE, ChangeLimit};
 use super::dashboard;
-use super::paths::{API_PATHS, GROUPS};
+use super::endpoints::{API_PATHS, GROUPS};
 use super::progress::Progress;
 use crate::config;
 use crate::runtime::certificate_names::{CertificateNames, CertificateNamesError};

@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::access::{self, Access};
+use super::endpoints::API_PATHS;
 use super::groups;
 use super::live::LiveFeed;
 use super::metrics::{self, Format, Scrape};
-use super::paths::API_PATHS;
 use super::process::Process;
 use super::ready::LastLook;
 use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};

@@ -11,7 +11,7 @@ use super::client::{Client, ClientError, escape};
 use super::{changes, events, listing, table, trace};
 use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
-use crate::runtime::paths;
+use crate::runtime::folders;
 use crate::runtime::terminal::{self, Page, print};
 use crate::views::{ServerView, ServiceView, SessionView};
 
@@ -168,7 +168,7 @@ pub(crate) fn admin_client(admin: &AdminArgs) -> Result<(Client, Runtime), Strin
 pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     Ok(match &admin.socket {
         Some(path) => Client::new(path),
-        None => Client::new(paths::admin_socket().map_err(CommandError::Namespace)?),
+        None => Client::new(folders::admin_socket().map_err(CommandError::Namespace)?),
     })
 }
 

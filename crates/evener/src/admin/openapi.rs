@@ -4,7 +4,7 @@
 use axum::Json;
 use serde_json::{Map, Value, json};
 
-use super::paths::{API_PATHS, ApiMethod, ApiPath};
+use super::endpoints::{API_PATHS, ApiMethod, ApiPath};
 
 /// Answers with it.
 pub(super) async fn description() -> Json<Value> {
@@ -61,7 +61,7 @@ fn operation(path: &ApiPath, method: &ApiMethod) -> Value {
         // Where it was only asked.
         responses.insert("200".to_owned(), response(method.answer, method.about));
     }
-    if path.path.starts_with(super::paths::GROUPS) {
+    if path.path.starts_with(super::endpoints::GROUPS) {
         for (status, about) in [("201", "A member is new."), ("204", "It is noted.")] {
             responses.insert(status.to_owned(), json!({"description": about}));
         }

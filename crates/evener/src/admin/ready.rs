@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::api::{Api, ApiError};
 use crate::ready::Looked;
-use crate::runtime::paths;
+use crate::runtime::folders;
 
 /// How old an answer may be: strangers may ask, and as often as they like.
 const KEPT: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(super) async fn one(
 
 async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiError> {
     let unavailable = |message: String| ApiError(StatusCode::SERVICE_UNAVAILABLE, message);
-    let directory = paths::directory().map_err(|error| unavailable(error.to_string()))?;
+    let directory = folders::directory().map_err(|error| unavailable(error.to_string()))?;
     let mut last = api.ready.0.lock().await;
     let fresh = last.take().filter(|(at, _)| at.elapsed() <= KEPT);
     let fresh = match fresh {

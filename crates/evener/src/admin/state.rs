@@ -20,7 +20,7 @@ use super::access::Caller;
 use super::api::{self, Api, ApiError, send_request};
 use crate::board::request::ControlRequest;
 use crate::state::{
-    Difference, FarmState, OrderError, Outcome, Place, Request, ServerFields, StateChange, StateOrder,
+    Difference, EditTarget, FarmState, OrderError, Outcome, Request, ServerFields, StateChange, StateOrder,
 };
 
 /// A farm of 65,535 servers is half of this, in bytes.
@@ -96,12 +96,12 @@ impl DifferenceView {
             value.map_or(JsonValue::Null, |value| serde_json::to_value(value).unwrap_or_default())
         };
         let (service, server, key) = match place {
-            Place::Service { service } => (service, None, None),
-            Place::ServiceKey { service, key } => (service, None, Some(key)),
-            Place::Server { service, server } => (service, Some(server), None),
-            Place::ServerKey { service, server, key } => (service, Some(server), Some(key)),
-            Place::Operator { service, server } => (service, Some(server), Some("state".to_owned())),
-            Place::Director => (String::new(), None, Some("state".to_owned())),
+            EditTarget::Service { service } => (service, None, None),
+            EditTarget::ServiceKey { service, key } => (service, None, Some(key)),
+            EditTarget::Server { service, server } => (service, Some(server), None),
+            EditTarget::ServerKey { service, server, key } => (service, Some(server), Some(key)),
+            EditTarget::Operator { service, server } => (service, Some(server), Some("state".to_owned())),
+            EditTarget::Director => (String::new(), None, Some("state".to_owned())),
         };
         DifferenceView { service, server, key, from: json(from), to: json(to) }
     }

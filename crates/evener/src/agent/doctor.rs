@@ -18,8 +18,8 @@ use super::state::{self, AppliedState};
 use crate::config::Config;
 use crate::io::network::{Interface, Network};
 use crate::io::sysctl::is_reverse_path_strict;
+use crate::runtime::folders;
 use crate::runtime::lock::Lock;
-use crate::runtime::paths;
 use crate::views::{Finding, Severity};
 
 /// The file that the agent of this network namespace goes by, if there is one.
@@ -28,7 +28,7 @@ pub fn config_file() -> Option<PathBuf> {
 }
 
 fn done() -> Option<AppliedState> {
-    state::read(&paths::directory().ok()?).ok()?
+    state::read(&folders::directory().ok()?).ok()?
 }
 
 /// The findings, if this host is a server of the file; none if it isn't.
@@ -60,7 +60,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
 
 /// An agent that set this host up and is gone.
 fn left_behind() -> Option<Finding> {
-    let directory = paths::directory().ok()?;
+    let directory = folders::directory().ok()?;
     (done().is_some() && !Lock::is_held(&state::lock_path(&directory))).then(|| {
         let message =
             "It set this host up and no longer runs: changes of the file and of the network are not \
@@ -72,7 +72,7 @@ fn left_behind() -> Option<Finding> {
 
 /// An agent that measures, and knows only a part of what this host has to send.
 fn unfollowed(config: &Config) -> Option<Finding> {
-    let directory = paths::directory().ok()?;
+    let directory = folders::directory().ok()?;
     let measures = config.agent.listen.is_some() && !load::ports(config).is_empty();
     let is_blind =
         measures && Lock::is_held(&state::lock_path(&directory)) && load::number_of(&directory).is_none();
@@ -86,7 +86,7 @@ fn unfollowed(config: &Config) -> Option<Finding> {
 
 /// Whether it is a member of the groups that it is to join.
 fn memberships(config: &Config, identity: &AgentIdentity, network: &Network) -> Vec<Finding> {
-    let (true, Ok(directory)) = (!member::wanted(config, identity, network).is_empty(), paths::directory())
+    let (true, Ok(directory)) = (!member::wanted(config, identity, network).is_empty(), folders::directory())
     else {
         return Vec::new();
     };

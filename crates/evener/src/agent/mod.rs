@@ -39,9 +39,9 @@ use crate::config::{self, Config, Problems};
 use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::Exit;
+use crate::runtime::folders;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::log;
-use crate::runtime::paths;
 use crate::runtime::program::{self, HostError};
 use crate::runtime::reader;
 use crate::runtime::secret;
@@ -180,7 +180,7 @@ impl Agent {
         // Without a secret nothing is begun, so nothing is written down.
         let plan = AgentPlan::new(config, &identity, hook).await?;
         let AgentPlan { config, network, desired, secret, keys } = plan;
-        let directory = paths::make_directory()?;
+        let directory = folders::make_directory()?;
         let (state, lock) = take_over(&directory, config_path, identity.clone())?;
         let adopted = state.done.is_something();
         let network_changes = network::watch().await?;

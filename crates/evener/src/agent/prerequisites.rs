@@ -14,8 +14,8 @@ use super::doctor::finding;
 use super::place::{dotted, read_setting};
 use super::state::lock_path;
 use crate::config::Config;
+use crate::runtime::folders;
 use crate::runtime::lock::Lock;
-use crate::runtime::paths;
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
@@ -106,7 +106,7 @@ fn running(role: &ServedService<'_>) -> Finding {
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
-    if !paths::directory().is_ok_and(|directory| Lock::is_held(&lock_path(&directory))) {
+    if !folders::directory().is_ok_and(|directory| Lock::is_held(&lock_path(&directory))) {
         return None;
     }
     let tables = ["raw", "raw6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));

@@ -21,7 +21,7 @@ use crate::io::diag::{self, OpenConnection};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::lock::Lock;
 use crate::runtime::terminal::{self, Page};
-use crate::runtime::{Exit, paths};
+use crate::runtime::{Exit, folders};
 use crate::views::RequestView;
 
 /// With `--watch`, between two looks.
@@ -95,7 +95,8 @@ fn network() -> Result<Network, RequestsError> {
 
 /// The file: that which is named, or the agent's, or the usual one.
 fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
-    let of_agent = || Some(state::read(&paths::directory().ok()?).ok()??.config).filter(|path| path.exists());
+    let of_agent =
+        || Some(state::read(&folders::directory().ok()?).ok()??.config).filter(|path| path.exists());
     let path = args.config.clone().or_else(of_agent).unwrap_or_else(|| PathBuf::from(CONFIG_FILE));
     config::load(&path).map_err(|problems| RequestsError::Config(problems.render(false)))
 }
@@ -111,7 +112,7 @@ enum PendingSource {
 impl PendingSource {
     fn open(ports: &BTreeSet<u16>) -> Result<PendingSource, RequestsError> {
         let of_agent = || {
-            let directory = paths::directory().ok()?;
+            let directory = folders::directory().ok()?;
             let number =
                 load::number_of(&directory).filter(|_| Lock::is_held(&state::lock_path(&directory)))?;
             requests_of(number).ok()

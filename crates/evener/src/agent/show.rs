@@ -12,8 +12,8 @@ use super::member::{self, MembershipView};
 use super::place::dotted;
 use super::state::{self, AppliedState};
 use crate::runtime::Exit;
+use crate::runtime::folders;
 use crate::runtime::lock::Lock;
-use crate::runtime::paths;
 
 /// The state to show.
 #[derive(Debug, Serialize)]
@@ -54,7 +54,7 @@ pub(super) fn run(json: bool) -> Exit {
 }
 
 fn view() -> io::Result<AgentView> {
-    let directory = paths::directory()?;
+    let directory = folders::directory()?;
     let AppliedState { addresses, settings, .. } = state::read(&directory)?.unwrap_or_default();
     let pins = server::existing_directory();
     let mut programs: Vec<AttachedProgram> = pins

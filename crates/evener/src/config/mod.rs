@@ -17,7 +17,7 @@ mod load;
 mod member;
 mod method;
 mod once;
-mod paths;
+mod path_probes;
 mod patterns;
 mod placement;
 mod problems;
@@ -339,7 +339,7 @@ fn config(
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
     let config = Config { engine, admin, log, agent, farm, services, groups, dns };
-    paths::check(root, &config, paths::ProblemSpans { dns: refers.dns.clone(), agent_listen });
+    path_probes::check(root, &config, path_probes::ProblemSpans { dns: refers.dns.clone(), agent_listen });
     (config, refers, files)
 }
 

@@ -130,7 +130,7 @@ impl DirectorTalk {
         network: &Network,
         is_host: bool,
     ) -> Result<DirectorLink, String> {
-        let place = Place::find(config, network, is_host)?;
+        let place = DirectorIdentity::find(config, network, is_host)?;
         let before = self.link.take();
         if let Some(mut link) = before.filter(|link| link.own == place.own) {
             let key = Key(link.secret.derive(LABEL));
@@ -147,14 +147,14 @@ impl DirectorTalk {
 }
 
 /// Where this director is among those of a file.
-struct Place {
+struct DirectorIdentity {
     own: SocketAddr,
     addresses: Vec<IpAddr>,
     secret_file: PathBuf,
 }
 
-impl Place {
-    fn find(config: &Config, network: &Network, is_host: bool) -> Result<Place, String> {
+impl DirectorIdentity {
+    fn find(config: &Config, network: &Network, is_host: bool) -> Result<DirectorIdentity, String> {
         let listed = &config.farm.directors;
         if is_host {
             return Err("every host decides here: `evener hosts` lists them".to_owned());
@@ -177,7 +177,7 @@ impl Place {
             return Err("without [farm] secret_file directors can't know each other".to_owned());
         };
         let own = SocketAddr::new(*own, config.farm.peers.port);
-        Ok(Place { own, addresses, secret_file })
+        Ok(DirectorIdentity { own, addresses, secret_file })
     }
 
     fn settings(&self, config: &Config, key: Key) -> DirectorSettings {

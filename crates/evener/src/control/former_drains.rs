@@ -19,7 +19,7 @@ use super::groups::record_path;
 use crate::config::{Config, GroupService};
 use crate::runtime::files;
 use crate::state::store::{AuditEntry, Store};
-use crate::state::{Author, Change, FarmState, Place, operator_value};
+use crate::state::{Author, Change, EditTarget, FarmState, operator_value};
 
 /// Makes changes of drains that are none yet; the state with them.
 pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory: &Path) -> FarmState {
@@ -63,7 +63,7 @@ fn changed(state: &FarmState, drained: &[ServerName]) -> FarmState {
         drained.iter().map(|server| format!("{}/{}", server.service, server.server)).collect();
     let message = format!("drained before, by the version before: {}", names.join(", "));
     let edits = drained.iter().map(|ServerName { service, server }| {
-        let place = Place::Operator { service: service.clone(), server: server.clone() };
+        let place = EditTarget::Operator { service: service.clone(), server: server.clone() };
         (place, operator_value(OperatorState::Drain))
     });
     let mut record = state.record.clone();

@@ -54,8 +54,8 @@ use crate::record::Recorder;
 use crate::redirect::{GroupSockets, ListenError, MemberMessage};
 use crate::runtime::Exit;
 use crate::runtime::descriptors::ClientLimits;
+use crate::runtime::folders;
 use crate::runtime::lock::{Lock, LockError};
-use crate::runtime::paths;
 use crate::runtime::program::HostError;
 use crate::runtime::secret;
 use crate::runtime::terminal::has_colour;
@@ -184,10 +184,10 @@ impl DaemonBase {
         if !file.config.has_services() {
             return Err(StartError::NoService(config_path.to_owned()));
         }
-        let directory = paths::make_directory()?;
+        let directory = folders::make_directory()?;
         let mut lock = Lock::acquire(&directory.join("lock"))?;
         let folder =
-            paths::state_directory().map_err(HostError::of("the network namespace can't be told"))?;
+            folders::state_directory().map_err(HostError::of("the network namespace can't be told"))?;
         history::start(readers, &folder).await;
         let (bus, store) = (readers.bus().clone(), Store::new(&folder));
         let restored = restore(&store, file, &directory, &bus).map_err(StartError::Config)?;
@@ -195,7 +195,7 @@ impl DaemonBase {
         if config.takes_packets() {
             lock.claim(Role::Director)?;
         }
-        paths::clear_vanished(&directory);
+        folders::clear_vanished(&directory);
         let recorder = Arc::new(Recorder::default());
         open_log(&config).and_then(|log| recorder.log(log)).map_err(StartError::Log)?;
         let config_path = config_path.to_owned();

@@ -8,7 +8,7 @@ use std::path::Path;
 use evener_core::farm::Service;
 
 use super::links::Links;
-use super::{admin, host, hosts, ingress, owners, routes};
+use super::{admin, host, hosts, ingress, owners, routed_servers};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::io::network::{Network, interface_name};
@@ -63,9 +63,9 @@ pub(super) async fn check_farm(
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
         findings.extend(addresses(service, network));
-        findings.extend(routes::loops(service, network));
+        findings.extend(routed_servers::loops(service, network));
         findings.extend(match service.is_routed() {
-            true => routes::check_routes(config, service, network, links),
+            true => routed_servers::check_routes(config, service, network, links),
             false => servers(service, network, links),
         });
     }

@@ -13,7 +13,7 @@ mod installs;
 mod links;
 mod names;
 mod owners;
-mod routes;
+mod routed_servers;
 mod servers;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::agent;
 use crate::cli::{CONFIG_FILE, DoctorArgs};
 use crate::io::network;
 use crate::runtime::Exit;
-use crate::runtime::paths;
+use crate::runtime::folders;
 use crate::runtime::terminal::{self, Colour, Page, print};
 use crate::views::{Finding, Severity};
 
@@ -59,7 +59,7 @@ pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
 async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
     findings.extend(installs::findings());
-    let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
+    let socket = socket.map_or_else(folders::admin_socket, |path| Ok(path.to_owned()));
     let daemon = match socket {
         Ok(socket) => daemon::check_daemon(&Client::new(socket), &mut findings).await,
         Err(error) => {

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Looked, ReadinessView};
 use crate::cli::ReadyArgs;
 use crate::runtime::Exit;
-use crate::runtime::paths;
+use crate::runtime::folders;
 use crate::runtime::shown::is_shown;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use crate::runtime::terminal;
@@ -33,7 +33,7 @@ pub fn run(args: &ReadyArgs) -> Exit {
 }
 
 fn act(args: &ReadyArgs) -> Result<bool, String> {
-    let directory = paths::directory()
+    let directory = folders::directory()
         .map_err(|error| format!("the network namespace can't be told: {error}; is /proc mounted?"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the host can't be looked at: {error}"))?;

@@ -97,22 +97,22 @@ impl Clients {
     }
 
     /// A place for a new connection.
-    pub(super) async fn admit(&self, client: SocketAddr, front: &Frontend) -> Place {
+    pub(super) async fn admit(&self, client: SocketAddr, front: &Frontend) -> ClientSlot {
         let is_waiting = front.is_secure();
         let limit = if is_waiting { &self.waiting } else { &self.places };
-        Place { slot: limit.acquire(client.ip()).await, is_waiting, renewed: None }
+        ClientSlot { slot: limit.acquire(client.ip()).await, is_waiting, renewed: None }
     }
 }
 
 /// The place that a connection has.
-pub(super) struct Place {
+pub(super) struct ClientSlot {
     slot: ConnectionSlot,
     /// Whether it is one of the few.
     is_waiting: bool,
     renewed: Option<Instant>,
 }
 
-impl Place {
+impl ClientSlot {
     /// The connection has a request.
     fn renew(&mut self, now: Instant) {
         if self.renewed.is_none_or(|renewed| now.duration_since(renewed) >= RENEWAL) {
@@ -129,7 +129,7 @@ pub(super) struct Connection {
     certificate: Option<CertificateDer<'static>>,
     front: Arc<Frontend>,
     clients: Arc<Clients>,
-    place: Mutex<Place>,
+    place: Mutex<ClientSlot>,
 }
 
 /// The decision about a request.
@@ -147,7 +147,7 @@ impl Connection {
         client: SocketAddr,
         front: Arc<Frontend>,
         clients: Arc<Clients>,
-        place: Place,
+        place: ClientSlot,
     ) -> Connection {
         Connection { client, certificate: None, front, clients, place: Mutex::new(place) }
     }
@@ -196,7 +196,7 @@ impl Connection {
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, ClientSlot> {
         // Nothing is half done in there that another could not go on with.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use toml::Table;
 use super::order::{self, Meaning, NewValues, OrderError, StateOrder, same_on_all_hosts, sentence};
 use super::record::{Author, OperatorStates, Record};
 use super::store::AuditEntry;
-use super::{FarmDocument, FarmState, Place, tag};
+use super::{EditTarget, FarmDocument, FarmState, tag};
 use crate::config::{self, Config, Sources};
 use crate::runtime::token::Role;
 
@@ -41,7 +41,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The place.
-    pub place: Place,
+    pub place: EditTarget,
     /// The value before.
     pub from: Option<toml::Value>,
     /// The value now.
@@ -53,7 +53,7 @@ impl Difference {
     fn keeps_rules(&self) -> bool {
         match (&self.place, &self.to) {
             (place, _) if place.is_operators() => true,
-            (Place::ServerKey { key, .. }, Some(toml::Value::Integer(weight))) => {
+            (EditTarget::ServerKey { key, .. }, Some(toml::Value::Integer(weight))) => {
                 key == "weight" && u16::try_from(*weight).is_ok()
             }
             _ => false,
@@ -148,7 +148,7 @@ fn reweighted(in_force: &Config, before: &FarmDocument, after: &FarmDocument) ->
     }
     let differences = before.differences(after);
     let weights = differences.iter().map(|(place, to)| match (place, to) {
-        (Place::ServerKey { service, server, key }, Some(toml::Value::Integer(weight)))
+        (EditTarget::ServerKey { service, server, key }, Some(toml::Value::Integer(weight)))
             if key == "weight" =>
         {
             Some((service, server, u16::try_from(*weight).ok()?))
@@ -224,7 +224,7 @@ impl Draft<'_> {
             let (generation, author) = (self.record.generation, author.clone());
             self.audit.push(AuditEntry { unix_ms, author, generation, message: message.clone() });
         }
-        let value = |place: &Place| before.1.at(place).or_else(|| before.0.at(place));
+        let value = |place: &EditTarget| before.1.at(place).or_else(|| before.0.at(place));
         let differences =
             edits.into_iter().map(|(place, to)| Difference { from: value(&place), place, to }).collect();
         Ok(Outcome { message, generation: self.record.generation, tag: self.tag(), differences })
@@ -242,7 +242,7 @@ impl Draft<'_> {
                 edits
             }
         };
-        let differs = |(place, value): &(Place, Option<toml::Value>)| {
+        let differs = |(place, value): &(EditTarget, Option<toml::Value>)| {
             self.states.at(place).or_else(|| self.farm.at(place)) != *value
         };
         Ok(edits.into_iter().filter(differs).collect())

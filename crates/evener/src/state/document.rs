@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use toml::{Table, Value};
 
-use super::edit::Place;
+use super::edit::EditTarget;
 use crate::config::Config;
 
 /// The key under which a file has its services, and a service its servers.
@@ -149,25 +149,25 @@ impl FarmDocument {
     }
 
     /// The value at a place; `None` where there is none.
-    pub fn at(&self, place: &Place) -> Option<Value> {
+    pub fn at(&self, place: &EditTarget) -> Option<Value> {
         match place {
-            Place::Service { service } => Some(Value::Table(self.service(service)?.table())),
-            Place::ServiceKey { service, key } => self.service(service)?.keys.get(key).cloned(),
-            Place::Server { service, server } => {
+            EditTarget::Service { service } => Some(Value::Table(self.service(service)?.table())),
+            EditTarget::ServiceKey { service, key } => self.service(service)?.keys.get(key).cloned(),
+            EditTarget::Server { service, server } => {
                 Some(Value::Table(self.service(service)?.server(server)?.keys.clone()))
             }
-            Place::ServerKey { service, server, key } => {
+            EditTarget::ServerKey { service, server, key } => {
                 self.service(service)?.server(server)?.keys.get(key).cloned()
             }
-            Place::Operator { .. } | Place::Director => None,
+            EditTarget::Operator { .. } | EditTarget::Director => None,
         }
     }
 
     /// Puts a value where an edit has it, or removes it; `false` where there is no such place any
     /// more.
-    pub fn put(&mut self, place: &Place, value: Option<&Value>) -> bool {
+    pub fn put(&mut self, place: &EditTarget, value: Option<&Value>) -> bool {
         match place {
-            Place::Service { service } => match value {
+            EditTarget::Service { service } => match value {
                 None => remove(&mut self.services, |known| known.name == *service),
                 Some(Value::Table(table)) => {
                     let table = ServiceTable::of(service, table.clone());
@@ -178,10 +178,10 @@ impl FarmDocument {
                 }
                 Some(_) => false,
             },
-            Place::ServiceKey { service, key } => {
+            EditTarget::ServiceKey { service, key } => {
                 self.service_mut(service).is_some_and(|service| put_key(&mut service.keys, key, value))
             }
-            Place::Server { service, server } => {
+            EditTarget::Server { service, server } => {
                 self.service_mut(service).is_some_and(|service| match value {
                     None => remove(&mut service.servers, |known| known.name == *server),
                     Some(Value::Table(table)) => {
@@ -192,23 +192,23 @@ impl FarmDocument {
                     Some(_) => false,
                 })
             }
-            Place::ServerKey { service, server, key } => {
+            EditTarget::ServerKey { service, server, key } => {
                 let server = self.service_mut(service).and_then(|service| service.server_mut(server));
                 server.is_some_and(|server| put_key(&mut server.keys, key, value))
             }
-            Place::Operator { .. } | Place::Director => true,
+            EditTarget::Operator { .. } | EditTarget::Director => true,
         }
     }
 
     /// The edits that make `other` of this document. The order of services and of servers is none.
-    pub fn differences(&self, other: &FarmDocument) -> Vec<(Place, Option<Value>)> {
+    pub fn differences(&self, other: &FarmDocument) -> Vec<(EditTarget, Option<Value>)> {
         let gone = self.services.iter().filter(|known| other.service(&known.name).is_none());
         let mut edits: Vec<_> =
-            gone.map(|known| (Place::Service { service: known.name.clone() }, None)).collect();
+            gone.map(|known| (EditTarget::Service { service: known.name.clone() }, None)).collect();
         for new in &other.services {
             match self.service(&new.name) {
                 None => {
-                    let place = Place::Service { service: new.name.clone() };
+                    let place = EditTarget::Service { service: new.name.clone() };
                     edits.push((place, Some(Value::Table(new.table()))));
                 }
                 Some(old) if std::ptr::eq(old, &**new) => {}
@@ -259,25 +259,25 @@ impl ServiceTable {
         self.servers.iter_mut().find(|server| server.name == name).map(Arc::make_mut)
     }
 
-    fn differences(&self, new: &ServiceTable, edits: &mut Vec<(Place, Option<Value>)>) {
+    fn differences(&self, new: &ServiceTable, edits: &mut Vec<(EditTarget, Option<Value>)>) {
         let service = || self.name.clone();
         for (key, value) in different_keys(&self.keys, &new.keys) {
-            edits.push((Place::ServiceKey { service: service(), key }, value));
+            edits.push((EditTarget::ServiceKey { service: service(), key }, value));
         }
         for old in self.servers.iter().filter(|old| new.server(&old.name).is_none()) {
-            edits.push((Place::Server { service: service(), server: old.name.clone() }, None));
+            edits.push((EditTarget::Server { service: service(), server: old.name.clone() }, None));
         }
         for server in &new.servers {
             let name = || server.name.clone();
             match self.server(&server.name) {
                 None => {
-                    let place = Place::Server { service: service(), server: name() };
+                    let place = EditTarget::Server { service: service(), server: name() };
                     edits.push((place, Some(Value::Table(server.keys.clone()))));
                 }
                 Some(old) if std::ptr::eq(old, &**server) => {}
                 Some(old) => {
                     edits.extend(different_keys(&old.keys, &server.keys).into_iter().map(|(key, value)| {
-                        (Place::ServerKey { service: service(), server: name(), key }, value)
+                        (EditTarget::ServerKey { service: service(), server: name(), key }, value)
                     }))
                 }
             }

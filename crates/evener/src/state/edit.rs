@@ -11,7 +11,7 @@ use crate::runtime::token::Role;
 /// A place in the farm.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "at", rename_all = "kebab-case")]
-pub enum Place {
+pub enum EditTarget {
     /// A whole service.
     Service {
         /// Its name.
@@ -51,48 +51,48 @@ pub enum Place {
     Director,
 }
 
-impl Place {
+impl EditTarget {
     /// Whether it is the operator's word, which no file has.
     pub fn is_operators(&self) -> bool {
-        matches!(self, Place::Operator { .. } | Place::Director)
+        matches!(self, EditTarget::Operator { .. } | EditTarget::Director)
     }
 
     /// The service that it is in; empty for the director itself.
     pub fn service(&self) -> &str {
         match self {
-            Place::Director => "",
-            Place::Service { service }
-            | Place::ServiceKey { service, .. }
-            | Place::Server { service, .. }
-            | Place::ServerKey { service, .. }
-            | Place::Operator { service, .. } => service,
+            EditTarget::Director => "",
+            EditTarget::Service { service }
+            | EditTarget::ServiceKey { service, .. }
+            | EditTarget::Server { service, .. }
+            | EditTarget::ServerKey { service, .. }
+            | EditTarget::Operator { service, .. } => service,
         }
     }
 
     /// The role that an edit there takes. Weights and states are daily work.
     pub fn needs(&self) -> Role {
         match self {
-            Place::Operator { .. } | Place::Director => Role::Operate,
-            Place::ServerKey { key, .. } if key == "weight" => Role::Operate,
+            EditTarget::Operator { .. } | EditTarget::Director => Role::Operate,
+            EditTarget::ServerKey { key, .. } if key == "weight" => Role::Operate,
             _ => Role::Admin,
         }
     }
 
     /// Whether it is a whole service or server.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Place::Service { .. } | Place::Server { .. })
+        matches!(self, EditTarget::Service { .. } | EditTarget::Server { .. })
     }
 
     /// Whether a place is this one or within it.
-    pub fn holds(&self, other: &Place) -> bool {
-        let server_of = |place: &Place| match place {
-            Place::Server { server, .. } | Place::ServerKey { server, .. } => Some(server.clone()),
+    pub fn holds(&self, other: &EditTarget) -> bool {
+        let server_of = |place: &EditTarget| match place {
+            EditTarget::Server { server, .. } | EditTarget::ServerKey { server, .. } => Some(server.clone()),
             _ => None,
         };
         match (self, other) {
             _ if self.is_operators() || other.is_operators() => self == other,
-            (Place::Service { service }, other) => service == other.service(),
-            (Place::Server { service, server }, other) => {
+            (EditTarget::Service { service }, other) => service == other.service(),
+            (EditTarget::Server { service, server }, other) => {
                 service == other.service() && server_of(other).as_ref() == Some(server)
             }
             _ => self == other,
@@ -100,15 +100,15 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EditTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Service { service } => write!(f, "service {service}"),
-            Place::ServiceKey { service, key } => write!(f, "{service}: {key}"),
-            Place::Server { service, server } => write!(f, "{service}/{server}"),
-            Place::ServerKey { service, server, key } => write!(f, "{service}/{server}: {key}"),
-            Place::Operator { service, server } => write!(f, "{service}/{server}: state"),
-            Place::Director => f.write_str("director: state"),
+            EditTarget::Service { service } => write!(f, "service {service}"),
+            EditTarget::ServiceKey { service, key } => write!(f, "{service}: {key}"),
+            EditTarget::Server { service, server } => write!(f, "{service}/{server}"),
+            EditTarget::ServerKey { service, server, key } => write!(f, "{service}/{server}: {key}"),
+            EditTarget::Operator { service, server } => write!(f, "{service}/{server}: state"),
+            EditTarget::Director => f.write_str("director: state"),
         }
     }
 }
@@ -118,7 +118,7 @@ impl fmt::Display for Place {
 pub struct Edit {
     /// Where.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: EditTarget,
     /// The value that it puts there; none: it removes what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,

@@ -18,7 +18,7 @@ pub(crate) use batch::{Batch, NextState, batch};
 pub use batch::{Difference, Outcome, Request};
 pub use document::FarmDocument;
 pub(crate) use edit::places;
-pub use edit::{Edit, Place, operator_state, operator_value};
+pub use edit::{Edit, EditTarget, operator_state, operator_value};
 pub use order::{OrderError, ServerFields, StateChange, StateOrder};
 pub use record::Override;
 pub use record::{Author, Change, OperatorStates, Overrides, Record};

@@ -7,7 +7,7 @@ use evener_core::pool::OperatorState;
 use toml::{Table, Value};
 
 use super::document::FarmDocument;
-use super::edit::{Place, director_state, operator_state, operator_value};
+use super::edit::{EditTarget, director_state, operator_state, operator_value};
 use super::record::OperatorStates;
 use crate::runtime::spelling::meant;
 
@@ -101,7 +101,7 @@ impl StateChange {
 }
 
 /// Places, each with the value that it gets.
-pub(super) type NewValues = Vec<(Place, Option<Value>)>;
+pub(super) type NewValues = Vec<(EditTarget, Option<Value>)>;
 
 /// The meaning of an order.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ pub(super) fn meaning(
         StateOrder::ChangeServer { server, fields } => change_server(server, fields, farm, states)?,
         StateOrder::ChangeService { service, keys } => {
             has_service(farm, service)?;
-            let place = |key: &String| Place::ServiceKey { service: service.clone(), key: key.clone() };
+            let place = |key: &String| EditTarget::ServiceKey { service: service.clone(), key: key.clone() };
             refuse_keys(keys, &["name", "server"])?;
             keys.iter().map(|(key, value)| (place(key), value.clone())).collect()
         }
@@ -169,7 +169,7 @@ pub(super) fn meaning(
             let Some(server) = keys.get("name").and_then(Value::as_str) else {
                 return Ok(Meaning::File(with_server(farm, service, keys.clone()), Vec::new()));
             };
-            let place = Place::Server { service: service.clone(), server: server.to_owned() };
+            let place = EditTarget::Server { service: service.clone(), server: server.to_owned() };
             if farm.at(&place).is_some() {
                 let message = format!("{service}/{server} is there already: change it by PATCH");
                 return Err(OrderError::Conflict(message));
@@ -179,7 +179,7 @@ pub(super) fn meaning(
         StateOrder::RemoveServer(name) => {
             has_server(farm, name)?;
             let ServerName { service, server } = name.clone();
-            let mut edits = vec![(Place::Server { service, server }, None)];
+            let mut edits = vec![(EditTarget::Server { service, server }, None)];
             edits.extend(states.servers.contains_key(name).then(|| state_edit(name, OperatorState::Ready)));
             edits
         }
@@ -192,11 +192,13 @@ pub(super) fn meaning(
         StateOrder::RemoveService(service) => {
             has_service(farm, service)?;
             let of = states.servers.keys().filter(|name| name.service == *service);
-            let mut edits = vec![(Place::Service { service: service.clone() }, None)];
+            let mut edits = vec![(EditTarget::Service { service: service.clone() }, None)];
             edits.extend(of.map(|name| state_edit(name, OperatorState::Ready)));
             edits
         }
-        StateOrder::DrainDirector(drain) => vec![(Place::Director, operator_value(director_state(*drain)))],
+        StateOrder::DrainDirector(drain) => {
+            vec![(EditTarget::Director, operator_value(director_state(*drain)))]
+        }
         StateOrder::Undo => Vec::new(),
     };
     Ok(Meaning::Edits(edits))
@@ -259,7 +261,7 @@ fn change_server(
         has_server(farm, name)?;
     }
     refuse_keys(&fields.keys, &["name"])?;
-    let place = |key: &String| Place::ServerKey {
+    let place = |key: &String| EditTarget::ServerKey {
         service: service.clone(),
         server: server.clone(),
         key: key.clone(),
@@ -279,16 +281,16 @@ fn refuse_keys(keys: &[(String, Option<Value>)], refused: &[&str]) -> Result<(),
     }
 }
 
-fn state_edit(name: &ServerName, state: OperatorState) -> (Place, Option<Value>) {
+fn state_edit(name: &ServerName, state: OperatorState) -> (EditTarget, Option<Value>) {
     let ServerName { service, server } = name.clone();
-    (Place::Operator { service, server }, operator_value(state))
+    (EditTarget::Operator { service, server }, operator_value(state))
 }
 
 /// The edits that lead from what operators said to what they are to have said.
 pub(super) fn state_edits(before: &OperatorStates, wanted: &OperatorStates) -> NewValues {
     let mut edits = server_state_edits(&before.servers, &wanted.servers);
     let is_other = before.is_director_drained != wanted.is_director_drained;
-    edits.extend(is_other.then(|| (Place::Director, wanted.at(&Place::Director))));
+    edits.extend(is_other.then(|| (EditTarget::Director, wanted.at(&EditTarget::Director))));
     edits
 }
 
@@ -353,27 +355,27 @@ pub(super) fn sentence(edits: &NewValues, before: &FarmDocument, file: &FarmDocu
     parts.join("; ")
 }
 
-fn clause(place: &Place, value: Option<&Value>, before: &FarmDocument, file: &FarmDocument) -> String {
+fn clause(place: &EditTarget, value: Option<&Value>, before: &FarmDocument, file: &FarmDocument) -> String {
     let written = |value: Option<&Value>| value.map_or_else(|| "unset".to_owned(), ToString::to_string);
     match (place, value) {
-        (Place::Operator { service, server }, value) => {
+        (EditTarget::Operator { service, server }, value) => {
             format!("{service}/{server} is in state {}", operator_state(value).name())
         }
-        (Place::Director, Some(_)) => {
+        (EditTarget::Director, Some(_)) => {
             "this director drains: it isn't ready any more, and serves what still comes".to_owned()
         }
-        (Place::Director, None) => "this director may be ready again".to_owned(),
-        (Place::Service { .. } | Place::Server { .. }, None) => format!("{place} is removed"),
-        (Place::Service { .. } | Place::Server { .. }, Some(_)) if before.at(place).is_some() => {
+        (EditTarget::Director, None) => "this director may be ready again".to_owned(),
+        (EditTarget::Service { .. } | EditTarget::Server { .. }, None) => format!("{place} is removed"),
+        (EditTarget::Service { .. } | EditTarget::Server { .. }, Some(_)) if before.at(place).is_some() => {
             format!("{place} is replaced")
         }
-        (Place::Service { .. }, Some(_)) => format!("{place} is added"),
-        (Place::Server { service, .. }, Some(_)) => {
+        (EditTarget::Service { .. }, Some(_)) => format!("{place} is added"),
+        (EditTarget::Server { service, .. }, Some(_)) => {
             let needs_agent = matches!(before.method(service), Some("handoff" | "tunnel"));
             let agent = if needs_agent { ", and counts once its agent has it in its file" } else { "" };
             format!("{place} is added{agent}")
         }
-        (Place::ServiceKey { .. } | Place::ServerKey { .. }, value) => {
+        (EditTarget::ServiceKey { .. } | EditTarget::ServerKey { .. }, value) => {
             let of_file = file.at(place);
             let note = match of_file.as_ref() == value {
                 true => "as in the file".to_owned(),

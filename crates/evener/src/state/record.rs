@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::document::FarmDocument;
-use super::edit::{Edit, Place, director_state, operator_state, operator_value};
+use super::edit::{Edit, EditTarget, director_state, operator_state, operator_value};
 
 /// Changes that can be undone. Older ones are made one with the oldest that is kept.
 const CHANGES_MAX: usize = 1_000;
@@ -25,13 +25,13 @@ pub struct OperatorStates {
 
 impl OperatorStates {
     /// The value of a place; none where that is no operator's, or where nothing was said.
-    pub(super) fn at(&self, place: &Place) -> Option<Value> {
+    pub(super) fn at(&self, place: &EditTarget) -> Option<Value> {
         match place {
-            Place::Operator { service, server } => {
+            EditTarget::Operator { service, server } => {
                 let name = ServerName { service: service.clone(), server: server.clone() };
                 operator_value(self.servers.get(&name).copied().unwrap_or_default())
             }
-            Place::Director => operator_value(director_state(self.is_director_drained)),
+            EditTarget::Director => operator_value(director_state(self.is_director_drained)),
             _ => None,
         }
     }
@@ -45,17 +45,17 @@ impl OperatorStates {
     }
 
     /// Gives an operator's place another value.
-    pub(super) fn put(&mut self, place: &Place, value: Option<&Value>) {
+    pub(super) fn put(&mut self, place: &EditTarget, value: Option<&Value>) {
         let state = operator_state(value);
         match place {
-            Place::Operator { service, server } => {
+            EditTarget::Operator { service, server } => {
                 let name = ServerName { service: service.clone(), server: server.clone() };
                 match state {
                     OperatorState::Ready => drop(self.servers.remove(&name)),
                     state => drop(self.servers.insert(name, state)),
                 }
             }
-            Place::Director => self.is_director_drained = state != OperatorState::Ready,
+            EditTarget::Director => self.is_director_drained = state != OperatorState::Ready,
             _ => {}
         }
     }
@@ -147,7 +147,7 @@ impl Record {
         unix_ms: u64,
         author: Author,
         message: String,
-        edits: Vec<(Place, Option<Value>)>,
+        edits: Vec<(EditTarget, Option<Value>)>,
         file: &FarmDocument,
     ) {
         self.generation += 1;
@@ -199,7 +199,7 @@ impl Record {
 
     /// The values in force that aren't the file's, by the service or the server that has them.
     pub fn overrides(&self, file: &FarmDocument) -> Overrides {
-        let mut last: BTreeMap<&Place, (&Edit, &Change)> = BTreeMap::new();
+        let mut last: BTreeMap<&EditTarget, (&Edit, &Change)> = BTreeMap::new();
         for change in &self.changes {
             for edit in &change.edits {
                 if edit.place.is_whole() {
@@ -211,12 +211,12 @@ impl Record {
         let mut overrides = Overrides::new();
         for (place, (edit, change)) in last {
             let (of, key) = match place {
-                Place::Service { service } => ((service, None), "service"),
-                Place::ServiceKey { service, key } => ((service, None), key.as_str()),
-                Place::Server { service, server } => ((service, Some(server)), "server"),
-                Place::ServerKey { service, server, key } => ((service, Some(server)), key.as_str()),
-                Place::Operator { service, server } => ((service, Some(server)), "state"),
-                Place::Director => continue,
+                EditTarget::Service { service } => ((service, None), "service"),
+                EditTarget::ServiceKey { service, key } => ((service, None), key.as_str()),
+                EditTarget::Server { service, server } => ((service, Some(server)), "server"),
+                EditTarget::ServerKey { service, server, key } => ((service, Some(server)), key.as_str()),
+                EditTarget::Operator { service, server } => ((service, Some(server)), "state"),
+                EditTarget::Director => continue,
             };
             let file = file.at(place);
             if file == edit.value {

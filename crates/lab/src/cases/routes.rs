@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::reply_hops::{FibResult, Routes};
 
 use super::ground::MTU;
 use super::words::{Words, Wrong};

@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use super::answer::NeighbourReply;
 use super::binding::LinkAddress;
+use super::neighbour_reply::NeighbourReply;
 
 /// An event with its service; `None` if it is about the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::answer::NeighbourReply;
 use super::binding::{Binding, LinkAddress};
 use super::event::{MembershipEvent, Removal, ReplyRefusal};
+use super::neighbour_reply::NeighbourReply;
 use super::record::ServerRecord;
 use super::refusal_log::{RefusalCounts, RefusalLog};
 use super::surroundings::LocalNetwork;

@@ -13,19 +13,19 @@
 //! [`Membership`] is a state machine. Its inputs are frames and the time. Its outputs are addresses
 //! to request and [`ServiceNotice`]s. [`Membership::members`] returns its state.
 
-mod answer;
 mod binding;
 mod event;
 mod members;
+mod neighbour_reply;
 mod record;
 mod refusal_log;
 mod surroundings;
 #[cfg(test)]
 mod tests;
 
-pub use answer::NeighbourReply;
 pub use binding::LinkAddress;
 pub use event::{MembershipEvent, Removal, ReplyRefusal, ServiceNotice};
+pub use neighbour_reply::NeighbourReply;
 pub use refusal_log::RefusalCounts;
 pub use surroundings::{LocalNetwork, Router, ServerRoute};
 

@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeSet;
 
-use super::answer::NeighbourReply;
 use super::event::{MembershipEvent, ReplyRefusal};
+use super::neighbour_reply::NeighbourReply;
 use crate::net::wire::Mac;
 
 /// Number of refused answers by reason.

@@ -4,9 +4,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::answer::NeighbourReply;
 use super::binding::LinkAddress;
 use super::event::ReplyRefusal;
+use super::neighbour_reply::NeighbourReply;
 use crate::net::wire::Mac;
 
 /// The director's own interfaces and addresses, and its routers.

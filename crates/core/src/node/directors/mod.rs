@@ -129,7 +129,7 @@ pub struct DirectorEffect {
 }
 
 #[derive(Clone, Debug)]
-struct Link {
+struct DirectorLink {
     address: IpAddr,
     association: Association,
     since_ms: u64,
@@ -146,7 +146,7 @@ pub struct Directors {
     last_sequence_of_removed: u64,
     own: DirectorReport,
     /// Other directors, by digest of their addresses.
-    links: BTreeMap<u64, Link>,
+    links: BTreeMap<u64, DirectorLink>,
     /// Counters of datagrams without a known sender.
     others: SenderCounts,
     sending: SendTimes,
@@ -190,7 +190,7 @@ impl Directors {
         });
         let silence_ms = self.settings.silence_ms;
         for (name, address) in wanted {
-            let link = self.links.entry(name).or_insert_with(|| Link {
+            let link = self.links.entry(name).or_insert_with(|| DirectorLink {
                 address,
                 association: Association::new(
                     Delivery::Latest,
@@ -293,9 +293,9 @@ impl Directors {
             .flat_map(|(at, report)| report.addresses.iter().copied().filter(move |address| *address != at))
             .collect();
         let is_own_name =
-            |link: &&Link| link.association.received_ms().is_some() || !more.contains(&link.address);
+            |link: &&DirectorLink| link.association.received_ms().is_some() || !more.contains(&link.address);
         let links = self.links.values().filter(is_own_name);
-        let mut known: Vec<KnownDirector> = links.map(Link::known).collect();
+        let mut known: Vec<KnownDirector> = links.map(DirectorLink::known).collect();
         known.sort_unstable_by_key(|one| one.address);
         known
     }
@@ -364,7 +364,7 @@ impl Directors {
     }
 }
 
-impl Link {
+impl DirectorLink {
     fn believe(&mut self, envelope: &Envelope<'_>) -> Option<DirectorEvent> {
         let refusal = match envelope.version {
             VERSION => match DirectorReport::read(envelope.body) {

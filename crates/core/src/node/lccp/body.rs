@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::handoff::{STATE_LEN, TcpState};
+use super::handoff_information::{STATE_LEN, TcpState};
 use super::socket::{SocketId, bare};
 use super::transfer::Piece;
 

@@ -14,7 +14,7 @@
 
 mod body;
 mod event;
-mod handoff;
+mod handoff_information;
 mod incoming;
 mod key;
 mod releases;
@@ -27,7 +27,7 @@ pub mod wire;
 
 pub use body::{CONTENT_MAX, ClientRequest, Components, ErrorCode, MessageBody, Receptor};
 pub use event::{LccpEvent, REFUSALS};
-pub use handoff::{QUEUE_MAX, Scales, TcpState, TcpWindow};
+pub use handoff_information::{QUEUE_MAX, Scales, TcpState, TcpWindow};
 pub use incoming::{HandoffAction, IncomingHandoffs};
 pub use key::{EPOCH_S, HourlyKeys};
 pub use releases::{ReleaseAction, Releases, ResumePoint};

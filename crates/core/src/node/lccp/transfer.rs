@@ -6,7 +6,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::handoff::TcpState;
+use super::handoff_information::TcpState;
 
 /// Length of each piece except the last, in bytes of the queues.
 pub const CHUNK_LEN: u32 = 1_024;

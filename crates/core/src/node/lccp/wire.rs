@@ -10,7 +10,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::body::{BodyFields, CONTENT_MAX, MessageBody, Receptor, mapped};
-use super::handoff::STATE_LEN;
+use super::handoff_information::STATE_LEN;
 use super::key::HourlyKeys;
 use super::socket::SocketId;
 use super::transfer::CHUNK_LEN;

@@ -3,14 +3,14 @@
 //! These functions trust the layers that [`crate::path::parse`] found. They leave packets unchanged
 //! that end before a field.
 
-mod answer;
 mod handshake;
+mod local_reply;
 mod nat;
 mod tunnel;
 
-use answer::send_back;
-pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
 pub use handshake::{SynAck, acknowledge, reset, write_syn_ack};
+use local_reply::send_back;
+pub use local_reply::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
 pub use nat::{Translation, translate, translate_error};
 pub use tunnel::{Tunnel, encapsulate, outer_len};
 

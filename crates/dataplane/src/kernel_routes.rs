@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::reply_hops::{FibResult, Routes};
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
 use netlink_packet_route::neighbour::{
