@@ -14,7 +14,7 @@ use crate::runtime::spelling::meant;
 
 /// Example file with all keys. A test compares it with the defaults.
 const EXAMPLE: &str = include_str!("../../../evener.example.toml");
-/// Pages besides those of the commands.
+/// Pages that don't belong to a command.
 const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 
 /// Environment variables of the program.
@@ -145,9 +145,9 @@ fn begin(name: &str, section: &str, about: &str) -> Roff {
 /// Adjacent keys of the example, with the comment above them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExampleEntry<'e> {
-    /// Table whose first entry this is, as `[engine]`.
+    /// Table that begins with this entry, such as `[engine]`.
     pub heading: Option<&'e str>,
-    /// Lines such as `kind = "auto"`. Empty if the comment is about the table.
+    /// Lines such as `kind = "auto"`. Empty if the comment describes the table.
     pub keys: Vec<&'e str>,
     /// Lines of the comment.
     pub comment: Vec<&'e str>,
@@ -201,8 +201,8 @@ fn explained(table: &str, key: &str) -> Option<String> {
     found.map(|entry| entry.comment.join(" "))
 }
 
-/// Returns the key of a line `# KEY = VALUE`. Such keys are comments in the example, because they
-/// conflict with others. Code within a comment is indented further.
+/// Returns the key of a line `# KEY = VALUE`. In the example, a key that conflicts with another key
+/// is a comment. Code within a comment is indented further.
 fn commented_key(line: &str) -> Option<&str> {
     let key = line.strip_prefix("# ")?;
     let (name, _) = key.split_once(" = ")?;

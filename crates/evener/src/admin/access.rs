@@ -264,7 +264,7 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME.as_bytes()).then(|| token.trim_ascii())
 }
 
-/// Passes requests of authenticated senders on, with their [`Caller`].
+/// Forwards requests of authenticated senders, with their [`Caller`].
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     Extension(OwnAddress(reached)): Extension<OwnAddress>,
@@ -326,7 +326,7 @@ pub(super) async fn name_user(
     next.run(request).await
 }
 
-/// Passes requests on if the caller's role suffices for the path.
+/// Forwards requests if the caller's role suffices for the path.
 pub(super) async fn authorize(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = match request.method() {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 pub(super) const CHANGES_A_MINUTE: u32 = 60;
 const MINUTE_MS: u64 = 60_000;
 
-/// Start of each holder's current minute, and the changes in it. Holders are those of the
-/// operator's tokens and certificates, so there are few.
+/// Start of each holder's current minute, and the changes in it. Only the operator's tokens and
+/// certificates have holders, so there are few.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLimit(BTreeMap<String, (u64, u32)>);
 

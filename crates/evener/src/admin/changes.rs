@@ -17,7 +17,7 @@ use crate::cli::{AddArgs, AdminArgs, ChangeArgs, Command, DrainArgs, DrainedArgs
 use crate::runtime::terminal;
 use crate::views::{ServerView, StatusView};
 
-/// Interval of looks at the sessions of a draining server.
+/// Interval at which the sessions of a draining server are counted.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Executes a command, and returns the text to print.

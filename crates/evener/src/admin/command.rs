@@ -113,7 +113,7 @@ pub(super) enum CommandError {
     /// A file of the command line can't be read.
     #[error("{path} can't be read: {why}")]
     File { path: String, why: String },
-    /// There is no such service.
+    /// The service does not exist.
     #[error("{0}")]
     Unknown(String),
     /// The command took too long.
@@ -185,7 +185,7 @@ fn done(done: &CommandResult, page: Page) -> String {
 /// Shows sessions. On a terminal the number is limited by default.
 fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
     let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
-    // One more, to detect if there are more.
+    // Requests one more session, to detect if there are more.
     let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
     let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
@@ -224,7 +224,7 @@ fn explain(args: &ExplainArgs) -> String {
     with_query("/v1/explain", query)
 }
 
-/// Returns a path with those pairs that have a value.
+/// Returns a path with the query pairs that have a value.
 fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) -> String {
     let query = query.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(&value?))));
     format!("{path}?{}", query.collect::<Vec<_>>().join("&"))

@@ -54,7 +54,7 @@ pub(super) async fn events(
         ));
     }
     let (past, listener) = api.farm.listen(since_seconds.map(Duration::from_secs));
-    // The head of the response tells the client that it gets every event from now on.
+    // The head of the response signals that the client gets every event from now on.
     let first_line = stream::iter([": listening\n\n".to_owned()]);
     let past = stream::iter(past).map(|event| message(&EventStreamItem::Event(event)));
     let live =
@@ -77,7 +77,7 @@ fn message(item: &EventStreamItem) -> String {
         EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
         EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
     };
-    // One line. The JSON ends with its own newline.
+    // The JSON is one line, and ends with its own newline.
     format!("{head}data: {}\n", record::json(item))
 }
 
@@ -104,8 +104,8 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
     following.show(|line| line.strip_prefix(DATA), text)
 }
 
-/// Passes events as text to `take` until it returns false. Returns true if the daemon's stream has
-/// ended instead.
+/// Passes events as text to `take` until `take` returns false. Returns true if the daemon's stream
+/// ended first.
 pub(crate) fn events_of(admin: &AdminArgs, mut take: impl FnMut(String) -> bool) -> bool {
     let Ok((client, runtime)) = admin_client(admin) else { return true };
     runtime.block_on(async {

@@ -54,7 +54,7 @@ struct LoadReport {
     time: Option<f64>,
 }
 
-/// One value, or a list.
+/// A value, or a list of values.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum OneOrMore<T> {

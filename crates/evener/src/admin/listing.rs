@@ -27,7 +27,7 @@ pub(super) trait ListRow: DeserializeOwned + Serialize {
 
     fn state(&self) -> &str;
 
-    /// Formats those rows that `is_shown` selects.
+    /// Formats the rows that `is_shown` selects.
     fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, page: Page) -> String;
 }
 
@@ -65,7 +65,7 @@ impl ListRow for ServerView {
     }
 }
 
-/// Prints the rows of a service and in a state, if given.
+/// Prints the rows, optionally only of one service and in one state.
 pub(super) fn run<T: ListRow>(args: &ListArgs, state: Option<&str>) -> Result<(), CommandError> {
     let (client, runtime) = (daemon(&args.view.admin)?, runtime()?);
     let service = args.service.as_deref();

@@ -61,8 +61,8 @@ pub struct Scrape {
     pub process: Process,
 }
 
-/// Formats all metrics. They are computed from the views at each scrape, so removed servers leave
-/// none behind.
+/// Formats all metrics. They are computed from the views at each scrape, so no metrics of removed
+/// servers remain.
 pub fn text(scrape: Scrape, format: Format) -> String {
     // Close to the size of a large farm's text, so that it isn't copied as it grows.
     let bytes = (64 << 10) + (scrape.farm.servers.len() << 10);
@@ -95,9 +95,10 @@ fn write_all(registries: &[Registry], text: &mut impl fmt::Write) -> fmt::Result
     encode_eof(text)
 }
 
-/// Converts OpenMetrics to the older format. In the older format a counter family has the name of
-/// its samples, and there are no units and infos (Prometheus, "Exposition formats"). Samples,
-/// nearly all of the text, are the same in both.
+/// Converts OpenMetrics to the older format.
+/// In the older format, a counter family has the name of its samples. Units and infos don't exist
+/// (Prometheus, "Exposition formats"). Samples, nearly all of the text, are the same in both
+/// formats.
 struct PlainText {
     text: String,
     /// Comment that is being written, without its end.
@@ -148,7 +149,7 @@ impl fmt::Write for PlainText {
             if let Some(comment) = self.comment.take() {
                 self.end_comment(&comment);
             }
-            // After a comment, a sample always starts on a line of its own.
+            // After a comment, each sample starts on its own line.
             match line.starts_with('#') {
                 true => self.comment = Some(line.to_owned()),
                 false => self.text.push_str(line),
@@ -192,7 +193,7 @@ impl Collector for FarmView {
         encode_servers(farm.encoder, &self.servers)?;
         encode_names(encoder, &self.status, &self.names)?;
         encode_directors(encoder, &self.directors)?;
-        // A farm with directors has no such metrics at all.
+        // A farm with directors has no metrics of hosts.
         if self.hosts.is_empty() { Ok(()) } else { encode_hosts(encoder, &self.status, &self.hosts) }
     }
 }

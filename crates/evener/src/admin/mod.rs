@@ -1,5 +1,5 @@
-//! Administration of a running farm: an HTTP API on a Unix socket and, restricted by roles, on a
-//! TCP port, metrics, and the commands that use the API.
+//! Administration of a running farm: the HTTP API, the metrics, and the commands that use the API.
+//! The API is available on a Unix socket and, restricted by roles, on a TCP port.
 //!
 //! [`crate::views`] defines the stable names. All other modules here transport them.
 

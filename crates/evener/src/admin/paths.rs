@@ -1,4 +1,4 @@
-//! All paths of the API, from which the router, its description and the manual are generated.
+//! Table of all paths of the API. The router, its description and the manual are generated from it.
 
 use std::fmt;
 
@@ -19,7 +19,6 @@ pub struct ApiPath {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ApiMethod {
-    /// As in HTTP.
     pub method: &'static str,
     /// Query parameters, separated by commas.
     pub query: &'static str,
@@ -41,7 +40,7 @@ impl fmt::Debug for ApiPath {
     }
 }
 
-/// Prefix of paths that a credential of the group gives access to.
+/// Prefix of paths that a credential of the group can access.
 pub(super) const GROUPS: &str = "/v1/groups/";
 
 const DRY_RUN: &str = "dry_run";

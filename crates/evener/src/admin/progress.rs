@@ -11,8 +11,8 @@ pub(super) enum Stage {
     Unread,
     /// A request is being answered.
     Answering,
-    /// The response is a stream, which may last longer than others, and waits for a slot among
-    /// streams.
+    /// The response is a stream, and waits for a slot among streams. Streams have a longer time
+    /// limit.
     Waiting,
     /// The stream has a slot.
     Streaming,

@@ -17,12 +17,12 @@ const KEPT: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct LastLook(Mutex<Option<(Instant, Looked)>>);
 
-/// Returns if all services are ready.
+/// Answers whether all services are ready.
 pub(super) async fn all(State(api): State<Api>) -> Result<&'static str, ApiError> {
     answer(&api, None).await
 }
 
-/// Returns if one service is ready.
+/// Answers whether one service is ready.
 pub(super) async fn one(
     State(api): State<Api>,
     Path(subject): Path<String>,

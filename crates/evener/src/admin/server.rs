@@ -34,8 +34,9 @@ use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 use crate::runtime::token::TokenError;
 use crate::views::ViewSource;
 
-/// Maximum number of connections of each socket, and of streams, which are counted separately. If
-/// all slots are taken, a new connection evicts the oldest one of the source with the most.
+/// Maximum number of connections of each socket, and of streams, which are counted separately.
+/// If all slots are taken, a new connection evicts the oldest connection of the source with the
+/// most connections.
 const CONNECTIONS: usize = 64;
 pub(super) const STREAMS: usize = 256;
 /// Time in which a client must send its request.
@@ -202,7 +203,7 @@ struct SocketPath(PathBuf);
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // It may be removed already.
+        // The socket may be removed already.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -212,8 +213,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Linux creates the file with the socket's mode at the time of bind. A later chmod would leave
-    // a moment in which others could connect.
+    // Linux creates the file with the socket's mode at the time of bind. Before a later chmod,
+    // other users could connect.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(CONNECTIONS as i32)?;

@@ -340,8 +340,8 @@ fn value(json: JsonValue) -> Result<Value, ApiError> {
     })
 }
 
-/// Parses new values of a server: `drain` and `maintenance` are the operator state, all others are
-/// keys of the file.
+/// Parses new values of a server: `drain` and `maintenance` are the operator state. All other keys
+/// are keys of the file.
 fn server_fields(object: serde_json::Map<String, JsonValue>) -> Result<ServerFields, ApiError> {
     let mut fields = ServerFields::default();
     let (mut drain, mut maintenance) = (None, None);

@@ -20,14 +20,15 @@ const NOTE: &str = "    ";
 struct Column<T> {
     heading: &'static str,
     right: bool,
-    /// Priority of omission if there is too little room: the highest goes first, 0 stays.
+    /// Priority of omission if there is too little room. The column with the highest value is
+    /// omitted first, and 0 is never omitted.
     spare: u8,
     cell: fn(&T) -> String,
     /// True if the cells are states, which are coloured.
     is_state: bool,
 }
 
-/// Makes a column omittable.
+/// Marks a column as omittable.
 fn spare<T>(spare: u8, column: Column<T>) -> Column<T> {
     Column { spare, ..column }
 }
@@ -57,7 +58,7 @@ fn colour(state: &str) -> Option<Colour> {
     }
 }
 
-/// Formats those services that `is_shown` selects.
+/// Formats the services that `is_shown` selects.
 pub(super) fn services(
     services: &[ServiceView],
     is_shown: impl Fn(&ServiceView) -> bool,
@@ -95,7 +96,7 @@ pub(super) fn services(
     table(&shown, "There are no services.", columns, note, page)
 }
 
-/// Formats those servers that `is_shown` selects. Shares refer to all servers.
+/// Formats the servers that `is_shown` selects. Shares refer to all servers.
 pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> bool, page: Page) -> String {
     let chosen = |server: &ServerView| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
@@ -147,7 +148,7 @@ fn weight(server: &ServerView) -> String {
     }
 }
 
-/// True if a server takes new sessions, but fewer than by its weight.
+/// True if a server's effective weight is reduced, but not to zero.
 fn is_spared(server: &ServerView) -> bool {
     server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
 }
@@ -298,8 +299,8 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     ];
     // Without an engine there are never sessions.
     if status.engine != "none" {
-        // The table holds some more sessions than its nominal number, until new sessions displace
-        // others.
+        // The table can hold more sessions than its nominal number, until new sessions evict old
+        // ones.
         let percent = match status.sessions > status.sessions_max {
             true => "full".to_owned(),
             false => share(status.sessions, status.sessions_max),

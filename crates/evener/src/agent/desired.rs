@@ -111,7 +111,7 @@ impl<'a> ServedService<'a> {
     }
 }
 
-/// How a server holds a service address.
+/// Mode of a service address on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArpMode {
     /// Not at all: packets have the server's own address.
@@ -177,7 +177,7 @@ fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &
         })
 }
 
-/// Returns the every-host services of this host, and the handoff services whose connections are
+/// Returns the every-host services of this host, and the handoff services with connections that are
 /// read here.
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
@@ -338,7 +338,7 @@ fn loopback(network: &Network) -> String {
     found.map_or_else(|| "lo".to_owned(), |interface| interface.name.clone())
 }
 
-/// Returns the interface on whose link directors ask for the address.
+/// Returns the interface on which directors send ARP requests for the address.
 fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<String, String> {
     let by_directors = directors.iter().find_map(|director| network.route_to(*director));
     // Once this host has the address, no route leads to it any more. The address stays on its
@@ -360,8 +360,8 @@ fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<S
         .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))
 }
 
-/// Returns the interfaces through which directors' packets arrive: those that lead to directors,
-/// and those with the packets' destination addresses.
+/// Returns the interfaces through which directors' packets arrive: the interfaces that lead to
+/// directors, and the interfaces with the packets' destination addresses.
 fn inbound(roles: &[&ServedService<'_>], directors: &[IpAddr], network: &Network) -> BTreeSet<u32> {
     let own: BTreeSet<IpAddr> =
         roles.iter().flat_map(|role| &role.own).map(|(address, _)| *address).collect();
@@ -431,9 +431,9 @@ fn tables(
     tables
 }
 
-/// Adds handed-off connections to the tables, whichever link they arrive through. An engine with
-/// copies of frames delivers local packets through the loopback interface, and the stack gets no
-/// others. In an every-host farm, connections that were read and are served here arrive there, too.
+/// Adds handed-off connections to the tables, for every link that they arrive through.
+/// An engine with copies of frames delivers local packets only through the loopback interface. In
+/// an every-host farm, connections that were read and are served here arrive there, too.
 fn accept(
     roles: &[&ServedService<'_>],
     network: &Network,

@@ -1,4 +1,5 @@
-//! `evener doctor` on a server: finds what keeps it from serving, without changes.
+//! `evener doctor` on a server: finds problems that keep the server from serving. Nothing is
+//! changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -111,7 +112,7 @@ pub(super) fn finding(check: &str, state: Severity, message: String) -> Finding 
     Finding { check: check.to_owned(), state, message }
 }
 
-/// Checks if the service addresses exist, and on interfaces where they are silent.
+/// Checks that the service addresses exist, and only on interfaces that don't answer for them.
 fn addresses(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
     let arp_mode = role.arp_mode();
@@ -315,7 +316,7 @@ fn admission(
     Some(found.unwrap_or_else(|| finding(&check, Severity::Ok, "Clients are let in.".to_owned())))
 }
 
-/// Checks if a socket listens at each address where clients' packets arrive.
+/// Checks that a socket listens at each address that clients' packets arrive at.
 fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
     let service = role.service;
     arrivals(role)

@@ -187,7 +187,7 @@ impl Walk<'_> {
                 "accept" | "drop" | "reject" | "jump" | "goto" | "return" | "queue" => {
                     return self.decided(chain, rule, kind, of, matches, depth);
                 }
-                // For example matches of iptables' own modules.
+                // Example: matches of iptables' own modules.
                 _ => matches = matches.and(Tri::Maybe),
             }
             if matches == Tri::No {
@@ -267,7 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    /// True if the packet's value equals `right`, or is one of its elements.
+    /// True if the packet's value equals `right`, or an element of `right`.
     fn is_in(&self, chain: &Value, left: &Value, right: &Value) -> Tri {
         if let Some(set) = right.get("set").or(right.is_array().then_some(right)).and_then(Value::as_array) {
             return set.iter().fold(Tri::No, |is, one| is.or(self.is_in(chain, left, one)));

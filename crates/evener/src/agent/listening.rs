@@ -14,8 +14,8 @@ use crate::config::AgentListen;
 pub(super) fn bind(listen: AgentListen, kind: Type) -> io::Result<Socket> {
     match listen {
         AgentListen::At(address) => bound(open(address, kind)?, address),
-        // An IPv6 socket accepts both IP versions, whatever the host's default. On a host without
-        // IPv6, only IPv4 is served.
+        // An IPv6 socket accepts both IP versions, independent of the host's default. On a host
+        // without IPv6, only IPv4 is served.
         AgentListen::Everywhere { port } => {
             let (all, all_ipv4) =
                 ((Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into());

@@ -1,8 +1,8 @@
-//! `evener agent`: sets up a server for its services. The agent finds its services in the file,
-//! puts their addresses where the method requires, decapsulates tunnels, and removes its setup when
-//! it stops.
+//! `evener agent`: sets up a server for its services.
+//! The agent finds its services in the file, places their addresses as the method requires, and
+//! decapsulates tunnels. When it stops, it removes its setup.
 //!
-//! All hosts share one file. Each host finds itself in it by its addresses.
+//! All hosts share one file. Each host finds itself in the file by its addresses.
 
 mod desired;
 pub mod doctor;
@@ -65,7 +65,7 @@ const RENEWAL: Duration = Duration::from_secs(2);
 pub(crate) enum AgentError {
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file has nothing for this host.
+    /// The file has no service for this host.
     #[error("{0}")]
     Role(String),
     #[error("another evener agent (pid {0}) already runs in this network namespace; stop it first")]

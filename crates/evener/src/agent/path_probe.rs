@@ -99,7 +99,7 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
     }
 }
 
-/// Sends a train on a thread of its own, so that trains don't delay each other.
+/// Sends a train on a separate thread, so that trains don't delay each other.
 fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     use std::os::fd::AsFd;
     let sender = match socket.as_fd().try_clone_to_owned() {
@@ -109,8 +109,8 @@ fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     tokio::task::spawn_blocking(move || send(&sender, to, train));
 }
 
-/// Sends each packet with a call of its own, so that packets are never merged (GSO). If the
-/// socket's queue is full, the packet is lost, as on any full link.
+/// Sends each packet with a separate call, so that packets are never merged (GSO). If the socket's
+/// queue is full, the packet is lost, as on any full link.
 fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
     let (began, gap) = (Instant::now(), Duration::from_nanos(train.gap_ns.into()));
     for index in 0..train.step.packets() {

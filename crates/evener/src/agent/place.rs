@@ -266,7 +266,7 @@ impl HostState {
     }
 
     fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
-        // The original value is kept, whatever an earlier change set.
+        // The original value is kept, also after several changes.
         let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
         self.state.done.settings.insert(path.to_owned(), SysctlChange { was, set: value });
         self.state.store().map_err(PlaceError::State)?;
@@ -292,9 +292,9 @@ impl HostState {
     }
 }
 
-/// True if the host holds the address where desired. On lo an address is silent, and so it is on
-/// any interface off the link. An address that the operator has put on an interface of its own
-/// stays.
+/// True if the host holds the address as desired.
+/// For an address that is desired on lo, any interface is accepted, so an address that the operator
+/// has placed stays.
 fn is_there(placed: &PlacedAddress, network: &Network) -> bool {
     let wanted_on_loopback =
         network.interfaces.values().any(|found| found.loopback && found.name == placed.interface);
@@ -312,11 +312,12 @@ fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Keeps the address from being the source of this host's own connections and requests. An IPv4
-/// address gets `scope host`: on an interface without other addresses, `arp_announce=2` selects
-/// among addresses of a wider scope, and ARP requests would announce the service at this server. An
-/// IPv6 address is deprecated (RFC 6724, section 5, rule 3), and without duplicate detection, since
-/// servers share it.
+/// Keeps the address from being the source of this host's own connections and requests.
+/// An IPv4 address gets `scope host`. With a wider scope, an interface without other addresses
+/// would use the address as source of ARP requests, even with `arp_announce=2`. ARP requests would
+/// then announce the service at this server.
+/// An IPv6 address is deprecated (RFC 6724, section 5, rule 3). Duplicate detection is off, since
+/// servers share the address.
 fn make_passive(message: &mut AddressMessage) {
     if message.header.family == AddressFamily::Inet {
         message.header.scope = AddressScope::Host;

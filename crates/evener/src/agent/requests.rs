@@ -91,7 +91,7 @@ fn network() -> Result<Network, RequestsError> {
     Ok(runtime.map_err(RequestsError::Host)?.block_on(network::read())?)
 }
 
-/// Loads the given file, or the agent's, or the default one.
+/// Loads the named file, the agent's file, or the default file.
 fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
     let of_agent = || Some(state::read(&paths::directory().ok()?).ok()??.config).filter(|path| path.exists());
     let path = args.config.clone().or_else(of_agent).unwrap_or_else(|| PathBuf::from(CONFIG_FILE));

@@ -1,5 +1,5 @@
-//! Record of the agent's changes of this host, written before each change, so that the next agent
-//! can undo them, however this one ends.
+//! Record of the agent's changes of this host, written before each change.
+//! The next agent can undo the changes, no matter how this agent ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -6,7 +6,7 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 use crate::events::DaemonEvent;
 
-/// Parts that are set up, and those that are missing.
+/// Parts that are set up, and the missing ones among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
     /// All parts.
@@ -16,7 +16,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// Records missing parts. Returns events for those that are news.
+    /// Records missing parts. Returns an event for each part that was restored or has a new error.
     pub(crate) fn record_missing(&mut self, found: Vec<MissingPart>) -> Vec<DaemonEvent> {
         let before = std::mem::take(&mut self.missing);
         let mut news = Vec::new();

@@ -16,8 +16,8 @@ use super::{Tls, defaults, group, kept, values};
 pub struct AdminConfig {
     /// Address that serves metrics, health and the API over HTTP. `None` for no address.
     pub listen: Option<SocketAddr>,
-    /// File of tokens. Requests need one of them, if the address is not loopback or this file is
-    /// given.
+    /// File of tokens. Requests need a token if the address is not loopback, or if the file of
+    /// tokens is configured.
     pub token_file: Option<PathBuf>,
     /// Names of this host in requests, in lower case.
     pub hosts: Vec<String>,

@@ -52,7 +52,7 @@ pub(super) const DELAYS: [(&str, DelayKind); 2] =
 /// Address of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentListen {
-    /// One address.
+    /// A single address.
     At(SocketAddr),
     /// All addresses of the host, IPv4 and IPv6.
     Everywhere {
@@ -72,7 +72,7 @@ impl fmt::Display for AgentListen {
 
 impl AgentConfig {
     /// True if only this host, the directors and [`AgentConfig::allow`] may query at this address.
-    /// With an address of its own and no list, all clients may.
+    /// All clients may query at a configured address if there is no list.
     pub fn is_restricted(&self, listen: AgentListen) -> bool {
         !self.allow.is_empty() || matches!(listen, AgentListen::Everywhere { .. })
     }

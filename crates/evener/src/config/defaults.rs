@@ -8,7 +8,7 @@ use evener_core::path::tables::SERVICE_SERVERS_MAX;
 
 use super::keys::tables::engine;
 
-/// Returns the default for IPv6 sessions. They take twice the memory, and most farms have fewer of
+/// Returns the default for IPv6 sessions. They need twice the memory, and most farms have fewer of
 /// them.
 pub(super) fn sessions6_max(sessions_max: usize) -> usize {
     (sessions_max / 4).max(*engine::SESSIONS6_MAX.limits().start() as usize)
@@ -56,7 +56,7 @@ pub(super) const NAME_CHARS: usize = 64;
 pub(super) const FILE_BYTES: usize = 64 << 20;
 /// Maximum number of problems shown. A file with more is most likely no configuration.
 pub(super) const PROBLEMS: usize = 100;
-/// Maximum number of problems of one file that are collected. Each takes some hundred bytes.
+/// Maximum number of problems of one file that are collected. Each needs some hundred bytes.
 pub(super) const NOTED_PROBLEMS: usize = 10_000;
 
 /// Default port for probes of a name's server.

@@ -15,7 +15,7 @@ use super::problems::{Problem, ProblemSink, Span, line_and_column};
 use super::syntax;
 use super::variables::{self, VariableLookup};
 
-/// Help for other keys in such a file.
+/// Help for other keys in an included file.
 const OTHERS: &str = "an included file holds [[service]], [[dns.zone]] and [[dns.name]] alone: move this into the file that includes it";
 
 /// A file that another one includes.
@@ -34,7 +34,7 @@ pub(super) struct SourceText<'a> {
     /// Name of the file, as given.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
-    /// Folder of included files and of files with names. `None`: such files aren't read.
+    /// Folder of included files and of files with names. `None`: no such file is read.
     pub(super) folder: Option<&'a Path>,
     /// Files that the text includes.
     pub(super) included: &'a [IncludedFile],

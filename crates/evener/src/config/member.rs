@@ -35,7 +35,7 @@ pub struct MemberConfig {
     /// File with the member's token.
     pub token_file: Option<PathBuf>,
     pub report_ms: u64,
-    /// Authorities that sign the group's certificate. `None`: those that this system trusts.
+    /// Authorities that sign the group's certificate. `None`: the authorities of this system.
     pub ca: Option<PathBuf>,
     /// TLS identity that the member presents.
     pub tls: Option<Tls>,

@@ -331,7 +331,7 @@ fn config(
     (config, refers, files)
 }
 
-/// Reads a service of either kind. Records if its policy isn't written.
+/// Reads a service of either kind. A service without a policy is recorded.
 fn service_or_group(
     section: &mut Section<'_>,
     unwritten: &mut DefaultedPolicies,
@@ -445,8 +445,8 @@ fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &
     }
 }
 
-/// Reports servers with a service's address. The data plane would take their packets, so these
-/// never reach the server.
+/// Reports servers with a service's address. The data plane would intercept their packets, so no
+/// packet would reach the server.
 fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let servers: BTreeMap<IpAddr, (&ServiceEntry, &str)> = placed
         .iter()

@@ -88,7 +88,7 @@ impl ProblemSink {
 /// All problems of a configuration file, and of its files of names, in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    /// File that names the others.
+    /// Main file.
     file: String,
     parts: Vec<FileProblems>,
     omitted: usize,
@@ -122,7 +122,7 @@ impl Problems {
         Problems::of(file, [(file, text, list)])
     }
 
-    /// Creates the problems of several files, each with its text. `file` names the others.
+    /// Creates the problems of several files, each with its text. `file` is the main file.
     pub(super) fn of<'f>(
         file: &str,
         files: impl IntoIterator<Item = (&'f str, &'f str, Vec<Problem>)>,
@@ -219,11 +219,11 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Removes problems that only follow from others.
+/// Removes problems that only follow from other problems.
 ///
 /// A string with an unset variable is invalid in other ways, too. Near a syntax error the rest of
-/// the file is uncertain: missing keys may only be unreadable, problems on the same line follow
-/// from the error, and after a broken header keys seem to be in another table.
+/// the file is uncertain: missing keys may only be unreadable. Problems on the same line follow
+/// from the error. After a broken header, keys seem to be in another table.
 fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
     let mut variables: Vec<Span> = list
         .iter()
@@ -231,7 +231,7 @@ fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
         .filter_map(|problem| problem.span.clone())
         .collect();
     variables.sort_by_key(|variable| variable.start);
-    // Variables don't overlap. Of those that start in the span, the first one ends first.
+    // Variables don't overlap. The first variable that starts in the span also ends first.
     let holds_variable = |problem: &Problem| {
         let Some(span) = &problem.span else { return false };
         let behind = variables.partition_point(|variable| variable.start < span.start);

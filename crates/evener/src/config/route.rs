@@ -115,7 +115,7 @@ fn pattern<T>(
     parse(&text).or_else(|error| Complaint::new(format!("matches no {what}: {text:?}"), error.to_string()))
 }
 
-/// Parses a method as clients send it. The data plane supports no others
+/// Parses a method as clients send it. The data plane supports no other methods
 /// (`evener_core::path::content`).
 fn method(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::word(value)?;

@@ -344,7 +344,7 @@ impl<'d> Section<'d> {
     }
 }
 
-/// Returns "did you mean ...?" if one of `names` is similar to `wrong`, else lists all of them.
+/// Returns "did you mean ...?" if a name in `names` is similar to `wrong`, else lists all names.
 pub(super) fn nearest_or_all(wrong: &str, names: &[&str]) -> String {
     match nearest(wrong, names.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),

@@ -115,8 +115,8 @@ fn panic_percent(section: &Section<'_>, keep_last: bool) -> u8 {
     percent.map_or(0, Spanned::into_inner)
 }
 
-/// Reads if failed client connections count against a server, in addition to probes. This host must
-/// see the answers for that.
+/// Reads whether failed client connections count against a server, in addition to probes. This
+/// requires that this host sees the answers.
 fn passive_checks(section: &Section<'_>, probes: &HealthKind) -> bool {
     let wanted = section.flag(&keys::PASSIVE_CHECKS);
     if let Some(span) = section.key_span("passive_checks").filter(|_| wanted && *probes == HealthKind::None) {
@@ -161,7 +161,7 @@ pub(super) fn service_addresses(
 
 /// Discovery of unlisted servers, and whether the director announces the address.
 struct Discovery {
-    /// True if the file asks for discovery, even if that is invalid.
+    /// True if the file enables discovery, even if the setting is invalid.
     wanted: bool,
     how: Option<Discover>,
     interval_ms: u64,

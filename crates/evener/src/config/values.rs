@@ -144,7 +144,7 @@ pub(super) fn written(ms: u64) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
-/// Parses one of the named values. `later` lists values that future versions will have.
+/// Parses a named value. `later` lists values that future versions will have.
 pub(super) fn choice<T: Copy>(
     choices: &'static [(&'static str, T)],
     later: &'static [&'static str],

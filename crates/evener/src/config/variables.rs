@@ -55,8 +55,7 @@ fn part_span(text: &str, span: Span, part: &str) -> Span {
     found.map_or(span.clone(), |at| span.start + at..span.start + at + part.len())
 }
 
-/// Replaces variables by their values. `$${` stands for `${`, and other dollar signs for
-/// themselves.
+/// Replaces variables by their values. `$${` becomes `${`, and other dollar signs stay.
 fn expanded(string: &str, lookup: VariableLookup) -> Result<String, ExpansionError> {
     let mut out = String::with_capacity(string.len());
     let mut rest = string;

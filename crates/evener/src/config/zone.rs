@@ -87,7 +87,7 @@ impl ZoneSource {
         RecordFault { place, error }
     }
 
-    /// Returns the line that an error is about. `None` if something is missing.
+    /// Returns the line of an error. `None` if something is missing.
     fn line_of(&self, error: &RecordError) -> Option<usize> {
         let is_address = |rtype: u16| matches!(rtype, rtype::A | rtype::AAAA);
         let lines = || self.lines.iter();
@@ -190,8 +190,8 @@ fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, ZoneRecord)>, ZoneErr
     })
 }
 
-/// Parses a zone's text into records with their lines, or reports the error of each line that is
-/// not understood, up to [`FAULTS_MAX`].
+/// Parses a zone's text into records with their lines.
+/// Otherwise reports the error of each line that is not understood, up to [`FAULTS_MAX`].
 fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec<SyntaxError>> {
     let mut faults = Vec::new();
     loop {

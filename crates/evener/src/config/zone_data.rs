@@ -19,7 +19,7 @@ enum Field {
     Name,
     /// Text of up to 255 bytes, after its length.
     Text,
-    /// All remaining words, as such texts.
+    /// All remaining words, each as [`Field::Text`].
     Texts,
     /// All remaining words as one text, without its length.
     Bytes,

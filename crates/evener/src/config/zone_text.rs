@@ -80,7 +80,7 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
     Ok(plain)
 }
 
-/// Converts bytes beyond ASCII, in any encoding, to `\DDD`. The record gets them unchanged.
+/// Converts non-ASCII bytes, in any encoding, to `\DDD`. The record gets the bytes unchanged.
 fn ascii(text: &[u8]) -> Vec<u8> {
     let mut ascii = Vec::with_capacity(text.len());
     let mut is_escaped = false;

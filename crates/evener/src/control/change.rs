@@ -216,7 +216,7 @@ impl Daemon {
         self.changes.reader.begin(&self.config_path, forget, answer);
     }
 
-    /// Queues a request. If the request changes a server's operator state, its server is looked up
+    /// Queues a request. If the request changes a server's operator state, looks up its server
     /// among services, groups and names.
     pub(super) fn receive_request(&mut self, mut request: Request, answer: ChangeAnswer) {
         let mut server = None;
@@ -236,7 +236,7 @@ impl Daemon {
         self.changes.queue.push_back(Queued::Request(Box::new(pending)));
     }
 
-    /// Goes on with the change under way, or starts the next one.
+    /// Continues the change under way, or starts the next one.
     pub(super) async fn continue_change(&mut self, input: ChangeInput) {
         if let ChangeInput::Read(read) = input {
             return self.changes.queue.push_back(Queued::File(read));
@@ -325,7 +325,7 @@ impl Daemon {
         }));
     }
 
-    /// Answers requests that change nothing, and goes on with the others.
+    /// Answers requests that change nothing, and continues with the other requests.
     async fn requests_validated(&mut self, batch: Batch, pending: Vec<PendingRequest>, groups: GroupFiles) {
         let mut committed = Vec::new();
         for (pending, outcome) in pending.into_iter().zip(batch.outcomes) {
@@ -345,7 +345,7 @@ impl Daemon {
         let Some(NextState { state, audit, config }) = batch.next else { return };
         let change = FarmChange { next: Arc::new(state), origin: Origin::Requests { committed, audit } };
         let Some(config) = config else { return self.write(None, change) };
-        // All files were read during the validation.
+        // The validation has read all files.
         match groups.read_new(&config) {
             Ok(groups) => {
                 let named = NamedFiles { groups, dns: self.changes.named.dns.clone() };
@@ -582,7 +582,7 @@ impl Daemon {
 }
 
 impl FarmChange {
-    /// Writes to the audit log who made the change.
+    /// Writes the author of the change to the audit log.
     fn log(&self, store: &Store) {
         let dropped;
         let entries = match &self.origin {

@@ -1,4 +1,4 @@
-//! Exchange of reports between this director and the others of the farm.
+//! Exchange of reports between this director and the other directors of the farm.
 
 use std::future::pending;
 use std::io;
@@ -70,7 +70,7 @@ impl DirectorTalk {
         }
     }
 
-    /// True if there is an obstacle that another look at this host's network may clear.
+    /// True if there is an obstacle that may disappear when this host's network is read again.
     pub(super) fn is_hindered(&self) -> bool {
         self.obstacle.is_some()
     }
@@ -91,7 +91,7 @@ impl DirectorTalk {
         events.into_iter().for_each(|event| executor.bus.publish(DaemonEvent::Director(event)));
     }
 
-    /// Updates this director's report, and publishes the reports of the others.
+    /// Updates this director's report, and publishes the reports of the other directors.
     pub(super) fn report(&mut self, record: &Record, executor: &mut Executor) {
         let mut state =
             DirectorsState { at_ms: now_ms(), obstacle: self.obstacle.clone(), ..DirectorsState::default() };
@@ -144,7 +144,7 @@ impl DirectorTalk {
     }
 }
 
-/// This director among those of a file.
+/// This director's position among the directors of a file.
 struct Place {
     own: SocketAddr,
     addresses: Vec<IpAddr>,
@@ -231,7 +231,7 @@ impl DirectorLink {
     }
 }
 
-/// Reads the farm's secret on a thread of its own, since a file system may hang.
+/// Reads the farm's secret on a separate thread, since a file system may hang.
 async fn read_secret(path: PathBuf) -> Result<Secret, String> {
     let read = move || {
         reader::blocking_within(reader::TIMEOUT, "the farm's secret", move || {

@@ -194,7 +194,7 @@ impl Executor {
         }
     }
 
-    /// Ends the sessions of removed servers and service addresses, and adds the counters of those
+    /// Ends the sessions of removed servers and service addresses. Adds the counters of removed
     /// servers to their services' totals.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
         if let Some(is_known) = self.is_known() {
@@ -245,8 +245,8 @@ impl Executor {
         }
     }
 
-    /// Takes the next step of fitting the session tables to their number of sessions. Returns the
-    /// pause before the next step.
+    /// Resizes the session tables by one step, to fit their number of sessions. Returns the pause
+    /// before the next step.
     pub(super) fn fit_sessions(&mut self) -> Duration {
         if self.is_idle() {
             return FIT_NEVER;

@@ -2,7 +2,7 @@
 //! ordinary run-time changes. Remove this module in the next version.
 //!
 //! The changes are written before the members. If the daemon is killed before the members are
-//! written, the next daemon finds the same drains, and finds that they are changes already. No
+//! written, the next daemon finds the drains in both files. It does not import them again. No
 //! request is served before both are written.
 
 use std::fs;
@@ -22,7 +22,7 @@ use crate::runtime::files;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{Author, Change, FarmState, Place, operator_value};
 
-/// Turns drains that aren't run-time changes yet into such. Returns the state with them.
+/// Converts drains that aren't run-time changes yet. Returns the state with these changes.
 pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory: &Path) -> FarmState {
     let (mut drained, mut records) = (Vec::new(), Vec::<(PathBuf, String)>::new());
     for service in &config.groups {

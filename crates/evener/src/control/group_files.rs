@@ -62,7 +62,7 @@ impl GroupFiles {
         files.collect::<Result<_, _>>().map(GroupFiles)
     }
 
-    /// Adds the files that a changed farm newly names. A thread of its own reads them, since a file
+    /// Adds the files that a changed farm newly names. A separate thread reads them, since a file
     /// system may hang. Files loaded earlier keep precedence.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ use crate::runtime::spelling::meant;
 /// Capacity of the queue of members' messages.
 const MESSAGES: usize = 256;
 
-/// All that serves groups.
+/// Frontends, credentials and threads of groups.
 pub(super) struct GroupControl {
     fronts: Arc<Frontends>,
     /// File of authorities that sign members' certificates, by group.
@@ -50,7 +50,7 @@ pub(super) struct GroupControl {
     request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
-    /// Addresses on which this daemon listens. No member can have one of them.
+    /// Addresses on which this daemon listens. Members can't use them.
     own: Arc<[SocketAddr]>,
 }
 
@@ -161,7 +161,7 @@ impl GroupControl {
         }
     }
 
-    /// Returns the stored members of those of a file's groups that aren't served yet.
+    /// Returns the stored members of the file's groups that aren't served yet.
     pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, String> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());
@@ -224,7 +224,7 @@ impl GroupControl {
         }
     }
 
-    /// Runs `answer` with a group's context. Returns `None` if there is no such group.
+    /// Runs `answer` with a group's context. Returns `None` if the group does not exist.
     fn at_desk(
         &mut self,
         director: &mut Director,

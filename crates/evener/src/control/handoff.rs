@@ -31,8 +31,8 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Maximum number of connections for which a dispatcher is told of the end, and of those checked
-/// per second.
+/// Maximum number of dispatched connections that are tracked until their end, and of connections
+/// checked per second.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
 /// Maximum number of attempts to change a session that packets change concurrently.
@@ -41,7 +41,7 @@ const ATTEMPTS: usize = 8;
 /// State of handoff.
 #[derive(Default)]
 pub(super) struct HandoffControl {
-    /// Secret whose keys make cookies that servers accept.
+    /// Secret from which the keys of cookies are derived. Servers accept these cookies.
     secret: Option<Secret>,
     /// Sockets for output, by interface.
     exits: BTreeMap<u32, LinkSocket>,

@@ -1,4 +1,4 @@
-//! Checks that the kernel still has what this daemon set up.
+//! Checks that the parts that this daemon set up in the kernel are still there.
 
 use evener_dataplane::installed::Part;
 
@@ -6,8 +6,8 @@ use super::executor::Executor;
 use super::interfaces::forwarded;
 
 impl Executor {
-    /// Checks what this daemon set up in the kernel, and restores missing parts. The result is part
-    /// of the next published state.
+    /// Checks the parts that this daemon set up in the kernel, and restores missing ones. The
+    /// result belongs to the next published state.
     pub(super) fn restore(&mut self) {
         if self.is_idle() {
             return;

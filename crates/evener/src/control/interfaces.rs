@@ -25,7 +25,7 @@ pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forw
     let is_own_v4 = |address: IpAddr| address.is_ipv4() && network.is_local(address);
     let is_own = addresses.iter().any(|address| is_own_v4(*address));
     // With direct server return, answers have the service's address as source. If this host has
-    // that address and routes the answers, its stack takes them for its own packets.
+    // that address and routes the answers, its stack would treat them as its own packets.
     let is_direct = |service: &&Service| !service.method.translates();
     let is_owned = |service: &Service| service.addresses.iter().any(|address| is_own_v4(address.ip()));
     let routes_own = farm.services.iter().filter(is_direct).any(is_owned);

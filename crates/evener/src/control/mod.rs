@@ -61,10 +61,10 @@ use start::StartError;
 
 /// Interval between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Interval of checks of what this daemon set up in the kernel. A firewall's reload may have
-/// interrupted the service.
+/// Interval of checks of the parts that this daemon set up in the kernel. A firewall's reload may
+/// have removed them.
 const RESTORE: Duration = Duration::from_millis(500);
-/// Interval of checks of this host as a server, which take longer.
+/// Interval of checks of this host as a server, which need more time.
 const RESTORE_SERVER: Duration = Duration::from_secs(3);
 /// Changes of the network come in bursts: read it once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -287,7 +287,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves the farm, and removes or keeps what was set up.
+    /// Leaves the farm. Keeps the setup with `keep`, and removes it otherwise.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         program::notify(NotifyState::Stopping);
         self.executor.bus.publish(DaemonEvent::Stopping);

@@ -29,7 +29,7 @@ impl SnapshotPublisher {
         &self.state.installed
     }
 
-    /// Sets what is set up in the kernel, for the next published state.
+    /// Sets the parts that are set up in the kernel, for the next published state.
     pub(super) fn set_installed(&mut self, installed: Installed) {
         self.state.installed = Arc::new(installed);
     }

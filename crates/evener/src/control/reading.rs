@@ -1,6 +1,6 @@
-//! Reads a file, and the files that it names, on a thread of its own. A FIFO, a hanging file system
-//! or a zone of a million records must not block the loop, which detects failures and answers
-//! operators.
+//! Reads a file, and the files that it names, on a separate thread.
+//! A FIFO, a hanging file system or a zone of a million records must not block the loop. The loop
+//! detects failures and answers operators.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) struct NamedFiles {
 #[derive(Clone, Debug, Default)]
 pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,
-    /// Secrets that make and verify cookies. If empty, the daemon uses a secret of its own.
+    /// Secrets that make and verify cookies. If empty, the daemon generates a secret.
     pub(super) cookie_secrets: Vec<CookieSecret>,
 }
 

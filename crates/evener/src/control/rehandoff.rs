@@ -26,7 +26,7 @@ impl Executor {
         self.handing.again = Some(sender.clone());
         let mover = Arc::new(
             move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
-                // A connection whose segment finds no room becomes an orphan: see
+                // If the queue is full, the segment's connection becomes an orphan: see
                 // `Executor::keeps_back`.
                 let _ =
                     sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });

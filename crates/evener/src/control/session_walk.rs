@@ -18,7 +18,7 @@ use crate::config::EngineConfig;
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);
-/// Number of portions of a walk. Each session is visited once in so many calls.
+/// Number of portions of a walk, and so of the calls in which each session is visited once.
 const PORTIONS: usize = 10;
 
 /// Maintenance of the session tables.
@@ -29,8 +29,8 @@ pub(super) struct SessionUpkeep {
 }
 
 impl SessionUpkeep {
-    /// Takes the next step of fitting the session tables to their number of sessions. Returns the
-    /// pause before the next step.
+    /// Resizes the session tables by one step, to fit their number of sessions. Returns the pause
+    /// before the next step.
     pub(super) fn fit(&mut self, plane: &dyn DataPlane, config: &EngineConfig) -> Duration {
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
         let memory = plane.memory();
@@ -80,7 +80,7 @@ impl SessionWalker {
         sessions.sweep(start..end, now, |key, value| {
             let keeps = keep(key, value);
             let idle = syn_idle.get(&key.vip).filter(|_| keeps && value.state() == State::New);
-            // In a portion's first visit, new stalls can't be told from old ones.
+            // In a portion's first visit, new stalls can't be distinguished from old ones.
             let is_new =
                 idle.zip(visited).is_some_and(|(idle, visited)| has_stalled(value, *idle, visited, now));
             if is_new {

@@ -80,7 +80,7 @@ pub(super) enum StartError {
     /// Another host owns an address that the director should announce.
     #[error(transparent)]
     OwnedElsewhere(#[from] OwnedElsewhere),
-    /// In an every-host farm, the file doesn't say which host this is.
+    /// In an every-host farm, the file doesn't identify this host.
     #[error(transparent)]
     NotAHost(#[from] IdentityError),
     /// The secret that the hosts of a farm share.
@@ -139,7 +139,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let interfaces = links.interfaces.keys().copied();
     let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
-    // Loading programs takes a while, in which no other host can be heard.
+    // Loading programs needs some time, in which no message of another host is received.
     let started_ms = now_ms();
     let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
         Ok(role) => role,

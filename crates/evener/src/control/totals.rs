@@ -18,8 +18,9 @@ pub(super) struct ServiceTotals {
     /// `None` in a test without a folder.
     path: Option<PathBuf>,
     gone: Arc<BTreeMap<String, ServerCounters>>,
-    /// Services of the servers in force, by identity. This is the only way to know the service of a
-    /// server that is in an adopted data plane but not in the file.
+    /// Services of the servers in force, by identity.
+    /// An adopted data plane may have servers that are not in the file. Only this map has their
+    /// services.
     services: BTreeMap<u64, String>,
 }
 
@@ -29,7 +30,7 @@ impl ServiceTotals {
         let path = path(directory);
         let mut totals = ServiceTotals { path: Some(path.clone()), ..ServiceTotals::default() };
         if !adopted {
-            // It belongs to a data plane that is gone.
+            // The totals belong to a data plane that is gone.
             let _ = fs::remove_file(path);
             return totals;
         }

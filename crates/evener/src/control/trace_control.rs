@@ -1,5 +1,5 @@
-//! The control loop's part in tracing and logging: sets the data plane's filter to what readers
-//! want, and to nothing else.
+//! The control loop's part in tracing and logging: sets the data plane's filter to exactly the
+//! events that readers want.
 
 use std::sync::Arc;
 

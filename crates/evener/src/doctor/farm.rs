@@ -129,7 +129,8 @@ fn has_local_server(service: &Service, network: &Network) -> bool {
     service.servers.iter().any(|server| network.is_local(server.address))
 }
 
-/// Checks where the service's addresses are, and if this host lacks those that it serves.
+/// Checks which hosts have the service's addresses, and that this host has the addresses that it
+/// serves.
 fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|address| address.ip()).collect();
     let (own, others): (Vec<_>, Vec<_>) =

@@ -165,7 +165,8 @@ fn jit(setting: Option<&str>) -> Finding {
 fn bpf_file_system(may_mount: bool) -> Finding {
     const CHECK: &str = "BPF file system";
     let mounted = |path: &PathBuf| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-    // `ip netns exec` gives each command its own mounts. The engine then pins in those of PID 1.
+    // `ip netns exec` creates separate mounts for each command. The engine then pins in the mounts
+    // of PID 1.
     let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
     match pins::roots().into_iter().find(|path| mounted(path)) {
         Some(path) if pins::ends_with_mounts(&path) => Finding::warn(

@@ -67,8 +67,8 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
     }
 
-    /// Returns the interfaces that are up and may receive clients' packets, except those with these
-    /// names: index, name, and whether it is Ethernet.
+    /// Returns the interfaces that are up and may receive clients' packets, except the named ones:
+    /// index, name, and whether it is Ethernet.
     pub(super) fn besides(&self, names: &BTreeSet<String>) -> Vec<(u32, &str, bool)> {
         let is_named = |ifindex: &u32| self.links.get(ifindex).is_some_and(|link| names.contains(&link.name));
         // Packets of a bridge's port, or below a VLAN, are seen on the interface above.
@@ -81,7 +81,7 @@ impl Links {
         besides.map(|(ifindex, link)| (*ifindex, link.name.as_str(), link.ethernet)).collect()
     }
 
-    /// True if the kernel has asked this neighbour without an answer.
+    /// True if the kernel's requests to this neighbour were not answered.
     pub(super) fn is_silent(&self, address: IpAddr) -> bool {
         self.unanswered.contains(&address)
     }
@@ -97,7 +97,7 @@ impl Links {
         }
     }
 
-    /// Returns those of these interfaces with a strict reverse path filter.
+    /// Returns the interfaces among these that have a strict reverse path filter.
     pub(super) fn strict_reverse_path(&self, which: impl IntoIterator<Item = u32>) -> Vec<&str> {
         which
             .into_iter()

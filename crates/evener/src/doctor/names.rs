@@ -1,5 +1,6 @@
-//! Checks that this host can listen where the file requires, that receive buffers for queries are
-//! large enough, and that names have servers.
+//! Checks of listeners, receive buffers and names.
+//! This host must be able to listen at the file's addresses. Receive buffers for queries must be
+//! large enough. Names must have servers.
 
 use std::net::{IpAddr, SocketAddr};
 

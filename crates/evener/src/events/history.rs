@@ -1,5 +1,5 @@
 //! Events that survive a restart of the daemon: a file of JSON lines beside the run-time changes. A
-//! thread of its own writes it, and the next daemon reads it at its start.
+//! separate thread writes it, and the next daemon reads it at its start.
 //!
 //! The daemon serves without it. If the disk is full, read-only or hangs, a warning is logged, and
 //! only the events since the start are available.
@@ -219,7 +219,7 @@ mod tests {
         }
         assert_eq!([numbers(&older), numbers(&newer)].concat(), (22..=30).collect::<Vec<_>>());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-        // Of a file that is too long, the end is read.
+        // If the file is too long, only its end is read.
         let text = [fs::read(&older).unwrap(), fs::read(&newer).unwrap()].concat();
         fs::write(&newer, text).unwrap();
         assert_eq!(numbers(&newer), (24..=30).collect::<Vec<_>>());

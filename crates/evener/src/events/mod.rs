@@ -238,7 +238,7 @@ pub struct Bus {
 #[derive(Debug, Default)]
 struct EventRecord {
     counts: BTreeMap<&'static str, u64>,
-    /// Past events, including those of earlier daemons.
+    /// Past events, including events of earlier daemons.
     past: PastEvents,
 }
 
@@ -382,8 +382,8 @@ mod tests {
                 matches!(quick.wait(), Some(BusItem::Event(published)) if published.view.number == number)
             );
         }
-        // Nobody reads, and publishing does not block. Four items are kept, the last of which is
-        // the end.
+        // Publishing does not block without a reader. Four items are kept, the last of which is the
+        // end.
         publish_all(&bus, 0..10);
         bus.end();
         assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);

@@ -1,4 +1,4 @@
-//! Past events in memory: the latest for the dashboard, and those of a time for `evener events
+//! Past events in memory: the latest for the dashboard, and all of a period for `evener events
 //! --since`.
 
 use std::collections::VecDeque;

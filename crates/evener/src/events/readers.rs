@@ -1,4 +1,4 @@
-//! Subscribers with a thread each, so that a slow or blocked one does not delay others.
+//! Subscribers with a thread each, so that a slow or blocked subscriber does not delay the others.
 
 use std::convert::Infallible;
 use std::io;

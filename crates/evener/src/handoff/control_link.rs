@@ -1,6 +1,6 @@
-//! Queries of readers to the control loop about the server of a client. Routes are matched before
-//! the query, on another thread: with many complex routes a match takes too long for the loop and
-//! for the runtime's threads.
+//! Queries of readers to the control loop about the server of a client.
+//! Routes are matched before the query, on another thread. With many complex routes, a match would
+//! block the loop or the runtime's threads for too long.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Connections whose server the data plane can't select: because of a partial or unusual request,
-//! or a route that it can't match. The data plane punts them to this process, which reads the
-//! request and hands the connection off.
+//! Connections that the data plane can't assign to a server: because of a partial or unusual
+//! request, or a route that it can't match.
+//! The data plane punts them to this process, which reads the request and hands the connection off.
 //!
 //! Memory and time per client are bounded, and so is the number of clients
 //! ([`connection_limit`](crate::runtime::connection_limit)).
@@ -61,7 +61,7 @@ pub(crate) enum ControlQuery {
         matched: MatchedRoute,
         answer: oneshot::Sender<ControlReply<Option<SocketAddr>>>,
     },
-    /// Ask if the connection's server also answers this request.
+    /// Check if the connection's server also answers this request.
     Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
     /// Leave the connection with its server, and send the segment there.
     Pass { ends: FourTuple, held: HeldSegment },
@@ -84,7 +84,7 @@ pub(crate) enum ControlQuery {
 pub(crate) struct ChosenTarget {
     /// Slot of the server.
     pub(crate) server: u16,
-    /// Address and port where the server listens, for a spliced connection.
+    /// Address and port at which the server listens, for a spliced connection.
     pub(crate) own: SocketAddr,
     /// True if the server expects the PROXY protocol there.
     pub(crate) proxied: bool,
@@ -246,7 +246,7 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
     }
 }
 
-/// Makes close reset the connection.
+/// Configures the socket so that closing it resets the connection.
 fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

@@ -105,7 +105,7 @@ mod tests {
         );
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
-        // A connection without negotiated timestamps has none, whatever the segment contains.
+        // A connection without negotiated timestamps has none, even if the segment contains one.
         let terms = AgreedOptions { timestamp: None, window_scales: None, ..at_rest.terms };
         let silent = Saved { terms, ..at_rest.clone() };
         assert_eq!(taken_up(&moving(Some(123)), silent.clone()).terms.timestamp, None);

@@ -30,7 +30,7 @@ pub(crate) trait ClientSocket {
     /// Returns the number of bytes written and not acknowledged.
     fn unacknowledged(&self) -> io::Result<usize>;
 
-    /// Makes close(2) reset the connection, so that the kernel keeps nothing of it.
+    /// Configures close(2) to reset the connection, so that the kernel keeps no state of it.
     fn reset_on_close(&self);
 
     /// Reads without blocking.
@@ -64,7 +64,7 @@ pub(crate) struct ClientStream<S> {
     stream: S,
     /// True before the first read.
     is_new: bool,
-    /// True after the last write. The close itself tells the client, unless there are further
+    /// True after the last write. The close itself informs the client, unless there are further
     /// reads.
     is_ending: bool,
     /// Time without an acknowledged byte after which the client is reset.

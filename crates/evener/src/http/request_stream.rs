@@ -22,13 +22,13 @@ pub(super) struct RequestStream<S> {
     stream: S,
     bounds: ConnectionBounds,
     requests: Requests,
-    /// Bytes read and not passed on. The first `passed` of them may be.
+    /// Bytes that are read and not yet passed to hyper. The first `passed` bytes are checked.
     unread: Vec<u8>,
     passed: usize,
     /// True if the connection continues with another request.
     goes_on: bool,
     is_first: bool,
-    /// Reason why no more bytes are passed on.
+    /// Reason why no more bytes are passed to hyper.
     refusal: Option<HttpRefusal>,
 }
 
@@ -55,7 +55,7 @@ impl<S> RequestStream<S> {
         }
     }
 
-    /// Returns the stream, with what is left to do.
+    /// Returns the stream, with the work that remains.
     pub(super) fn into_rest(self) -> StreamRest<S> {
         let RequestStream { stream, requests, unread, refusal, .. } = self;
         let lingers = refusal.is_some() || requests.is_in_request();
@@ -76,7 +76,7 @@ impl<S> RequestStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> RequestStream<S> {
-    /// Waits for the next head. False if there is none to serve.
+    /// Waits for the next head. Returns false if there is none to serve.
     pub(super) async fn next_request(&mut self) -> bool {
         if !std::mem::take(&mut self.goes_on) {
             return false;

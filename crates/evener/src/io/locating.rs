@@ -74,7 +74,7 @@ pub(crate) async fn locate_port(
     found.first().copied().ok_or_else(|| LocateError::NoAddress(url.host().to_owned()))
 }
 
-/// True if one of this daemon's sockets listens at the address.
+/// True if a socket of this daemon listens at the address.
 fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     let ip = address.ip().to_canonical();
     let listens = |at: &SocketAddr| match at.ip() {

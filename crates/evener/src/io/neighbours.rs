@@ -30,7 +30,7 @@ pub(crate) struct ReceivedFrame {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Sends and receives ARP, and neighbour discovery where needed, on several interfaces.
+/// Sends and receives ARP, and neighbour discovery if needed, on several interfaces.
 pub(crate) struct Neighbours {
     links: BTreeMap<u32, InterfaceSockets>,
     frames: mpsc::Sender<ReceivedFrame>,
@@ -115,8 +115,9 @@ impl Neighbours {
         Ok(FrameReceiver { socket, reader })
     }
 
-    /// Asks on an interface which host has `target`. Without a `sender`, the request is a probe for
-    /// an address that is about to be claimed (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+    /// Sends a request for the MAC of `target` on an interface.
+    /// Without a `sender`, the request is a probe for an address that this host will claim (RFC
+    /// 5227, section 2.1.1; RFC 4862, section 5.4.2).
     pub(crate) fn request(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {

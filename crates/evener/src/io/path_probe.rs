@@ -1,7 +1,8 @@
-//! Measures the path from a server, by trains of UDP packets that its agent sends, or by ICMP
-//! echoes, as bprobe and cprobe did.
+//! Measures the path from a server.
+//! The server's agent sends trains of UDP packets, or ICMP echoes are used, as by bprobe and
+//! cprobe.
 //!
-//! Each packet is timed by the kernel's receive time. Each packet is sent by a call of its own, so
+//! Each packet is timed by the kernel's receive time. Each packet is sent by a separate call, so
 //! that segmentation and coalescing (GSO, GRO) never merge packets.
 
 use std::io::{self, IoSliceMut};

@@ -1,4 +1,4 @@
-//! Queries a server's load, at an address of its own.
+//! Queries a server's load, at a separate address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -63,8 +63,7 @@ async fn page(to: SocketAddr, target: &str) -> Result<Vec<u8>, BadReport> {
     }
 }
 
-/// Parses a report in JSON: with the names of an agent's `/v1/load`, or with those of an ORCA load
-/// report.
+/// Parses a report in JSON, with the names of an agent's `/v1/load` or of an ORCA load report.
 pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
     let Ok(Value::Object(object)) = serde_json::from_slice(json) else { return Err(BadReport::Unreadable) };
     let read = |names: &[&str], parts: u32, max: u64| -> Result<Option<u64>, BadReport> {

@@ -1,5 +1,4 @@
-//! DNS sockets: for each address one UDP socket per processor, each with a thread of its own, and
-//! one TCP socket.
+//! DNS sockets: for each address one UDP socket and thread per processor, and one TCP socket.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -75,7 +74,7 @@ impl QueryContext {
             bytes,
             client,
             transport,
-            // Both wrap, as their readers expect.
+            // Both clocks wrap, as their readers expect.
             now_s: since.as_secs() as u32,
             now_ms: (evener_dataplane::now_ns() / 1_000_000) as u32,
             turn: self.turn.fetch_add(1, Relaxed),

@@ -1,8 +1,8 @@
 //! Queries by TCP (RFC 7766), each with a length prefix. A client's queries are answered in order.
 //!
-//! The number of connections on all addresses is limited by the process's descriptors. If all slots
-//! are taken, a new connection evicts one of the network with the most: the one that has been idle
-//! longest.
+//! The number of connections on all addresses is limited by the process's descriptors.
+//! If all slots are taken, a new connection evicts the longest idle connection of the network with
+//! the most connections.
 
 use std::cell::RefCell;
 use std::io;

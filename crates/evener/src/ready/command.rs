@@ -20,7 +20,7 @@ use crate::runtime::terminal;
 /// Interval with `--watch`.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Prints if services are ready, once or at each change.
+/// Prints whether services are ready, once or at each change.
 pub fn run(args: &ReadyArgs) -> Exit {
     match act(args) {
         Ok(ready) if ready => Exit::Ok,

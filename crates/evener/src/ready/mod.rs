@@ -193,8 +193,8 @@ impl Record {
         })
     }
 
-    /// Returns why no packets can arrive, if so. Interfaces that the file names are all needed. Of
-    /// the others, one suffices.
+    /// Returns why no packets can arrive, if so. All interfaces that the file names are needed. Of
+    /// other interfaces, one suffices.
     fn link_obstacle(&self, seen: &Seen) -> Option<String> {
         let faults: Vec<(&NeededInterface, Option<String>)> =
             self.interfaces.iter().map(|one| (one, self.fault(one, seen))).collect();

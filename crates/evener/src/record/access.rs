@@ -115,7 +115,7 @@ impl AccessLogQueue {
 fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, counts: &LogCounts) {
     let (mut text, mut torn) = (String::new(), false);
     while let Ok(first) = lines.recv() {
-        // A line that was cut off by a full disk stays on a line of its own.
+        // A line that was cut off by a full disk is ended, so that the next line is complete.
         if torn {
             text.push('\n');
         }
@@ -219,7 +219,7 @@ mod tests {
         assert!(refused(pipe).contains("can't be opened"));
     }
 
-    /// Fails while it is told to.
+    /// Fails while `full` receives true.
     struct Disk {
         full: Receiver<bool>,
         written: SyncSender<String>,
@@ -256,8 +256,8 @@ mod tests {
         assert!(written.recv().unwrap().starts_with("\n{"));
         drop(sender);
         writing.finish();
-        // All lines are written once the thread has ended, for which a busy machine may not have
-        // waited.
+        // All lines are written once the thread has ended. `finish` may not have waited for that on
+        // a busy machine.
         assert!(written.iter().all(|text| text.starts_with('{')));
         let all = counts.written.load(Relaxed) + counts.lost.load(Relaxed);
         assert_eq!(all, QUEUE as u64 * 2);

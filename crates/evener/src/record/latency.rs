@@ -1,4 +1,4 @@
-//! Histogram of the time that decisions take.
+//! Histogram of the duration of decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

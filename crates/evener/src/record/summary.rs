@@ -109,7 +109,7 @@ fn hello(bytes: &[u8]) -> RequestSummary<'_> {
 }
 
 /// Returns the server name of a hello, if the hello has one (RFC 6066, section 3). The outer `None`
-/// means that the bytes end too early to tell.
+/// means that the bytes end too early.
 fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = bytes.get(BEFORE_SESSION..)?;
     let session = usize::from(*rest.first()?);

@@ -1,7 +1,8 @@
-//! A connection of a group's client. The client is redirected to a member, or an anonymous member's
-//! response is fetched for the client, or the client is a member that sends a message.
+//! A connection of a group's client.
+//! The client is redirected to a member, or an anonymous member's response is fetched for the
+//! client. A member may also send a message.
 //!
-//! A connection that waits for another host, or uses TLS, needs one of fewer slots
+//! A connection that waits for another host, or uses TLS, needs a slot of a smaller pool
 //! ([`ConnectionLimit`]).
 
 use std::future::poll_fn;
@@ -104,7 +105,7 @@ impl Clients {
 /// Slot of a connection.
 pub(super) struct Place {
     slot: ConnectionSlot,
-    /// True if the slot is one of the fewer ones.
+    /// True if the slot belongs to the smaller pool.
     is_waiting: bool,
     renewed: Option<Instant>,
 }
@@ -198,7 +199,7 @@ impl Connection {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exchanges the slot for one of the fewer ones.
+    /// Exchanges the slot for a slot of the smaller pool.
     async fn wait(&self) {
         if self.place().is_waiting {
             return;
@@ -324,8 +325,9 @@ impl Connection {
 }
 
 /// Reads a body and drops it, so that the connection can be kept. Returns false if that is
-/// impossible. A client that expects 100-continue may send the body or not (RFC 9110, section
-/// 10.1.1), so the start of its next request is unknown.
+/// impossible.
+/// A client that expects 100-continue may send the body or not (RFC 9110, section 10.1.1). The
+/// start of its next request is then unknown.
 async fn drain(request: Request<Incoming>) -> bool {
     let waits = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();

@@ -219,7 +219,7 @@ async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     Fetch::Answer(Response::from_parts(head, BodyWithFirst { first, rest: body }.boxed()))
 }
 
-/// A body whose first frame is already read.
+/// A body that has its first frame already read.
 struct BodyWithFirst {
     first: Option<Frame<Bytes>>,
     rest: Incoming,
@@ -301,7 +301,7 @@ fn is_http(scheme: &str) -> bool {
     ["http:", "https:"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
 }
 
-/// Rewrites links (RFC 8288, section 3). Those below the member's URL lead to the group.
+/// Rewrites links (RFC 8288, section 3). Links below the member's URL lead to the group.
 fn links_below(url: &Url, links: &str) -> Option<String> {
     let mut parts = links.split('<');
     let mut hidden = parts.next()?.to_owned();

@@ -1,4 +1,4 @@
-//! Load queries of members: by LOAD-QUERY, which the member answers by a message of its own, and by
+//! Load queries of members: by LOAD-QUERY, which the member answers with a separate message, and by
 //! the group's `report`.
 
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) struct MemberQuery {
     pub(crate) own: Arc<[SocketAddr]>,
     /// Addresses of the group, by which members know the director.
     pub(crate) from: Vec<IpAddr>,
-    /// Authorities that sign members' certificates. `None`: those that this system trusts.
+    /// Authorities that sign members' certificates. `None`: the authorities of this system.
     pub(crate) ca: Option<PathBuf>,
 }
 

@@ -210,8 +210,8 @@ impl GroupContext<'_> {
             }
             return match self.group.joining.insecure {
                 true => Ok(self.group_grant(GrantedMembers::All)),
-                // Such a group has no credentials, and its anonymous members stay hidden. A token
-                // may be a guess for another group, so it is refused.
+                // A group without tokens and certificates has no credentials, and its anonymous
+                // members stay hidden. A token may be a guess for another group, so it is refused.
                 false if verb == Verb::Query => match authorization {
                     None => Ok(TokenScope::Grants(Vec::new())),
                     Some(_) => Err(DenialReason::Unknown),
@@ -286,8 +286,9 @@ impl GroupContext<'_> {
     }
 }
 
-/// Checks that a token allows a member's URL and claims. Load queries go to the member's own host,
-/// or to another one that the token allows, so that a director can't be made to query other hosts.
+/// Checks that a token allows a member's URL and claims.
+/// Load queries go to the member's own host, or to another host that the token allows. So a
+/// director can't be made to query arbitrary hosts.
 fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
         return Err(DenialReason::NotFor(joiner.url.clone()));

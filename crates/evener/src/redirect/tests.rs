@@ -210,7 +210,7 @@ fn a_responder_answers_and_falls_silent() {
 fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
-    // One after the other, so that their order is known.
+    // Sequential, so that their order is known.
     let mut idle: Vec<TcpStream> = (0..7).map(|_| connect(address)).collect();
     read_answer(&mut busy);
     let mut late = connect(address);

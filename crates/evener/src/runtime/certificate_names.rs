@@ -12,7 +12,7 @@ use super::token::Holder;
 /// Maximum size of the file, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Permission bits that let others than the owner write the file.
+/// Permission bits that let users other than the owner write the file.
 const WRITERS: u32 = 0o022;
 
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl CertificateNames {
         names.collect::<Result<_, _>>().map(CertificateNames)
     }
 
-    /// Returns the holder of a certificate that has one of these names.
+    /// Returns the holder of a certificate with any of these names.
     pub(crate) fn holder(&self, names: &[String]) -> Option<&Holder> {
         self.0.iter().find(|(name, _)| names.contains(name)).map(|(_, holder)| holder)
     }

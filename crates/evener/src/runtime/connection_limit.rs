@@ -61,7 +61,7 @@ impl ConnectionLimit {
         // although there are some, and evict a client for nothing.
         let mut place = pin!(unconstrained(Arc::clone(&self.0.places).acquire_owned()));
         // The client enters the semaphore's queue before another connection is evicted. Otherwise a
-        // third client could take the freed slot, without an eviction of its own.
+        // third client could occupy the freed slot without a separate eviction.
         let mut waiting = None;
         let place = poll_fn(|context| {
             let place = place.as_mut().poll(context);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     /// Connection on another thread that ends as soon as it is evicted, and a client there that
-    /// takes any free slot.
+    /// acquires any free slot.
     struct OtherThread {
         limit: ConnectionLimit,
         evicted: Mutex<Option<OwnedSemaphorePermit>>,
@@ -255,7 +255,7 @@ mod tests {
         }
         let first = sit(limit.acquire(client("203.0.113.8")).await);
         let second = sit(limit.acquire(client("203.0.113.9")).await);
-        // a client takes the slot: another one, or the same again
+        // a client acquires the slot: another client, or the evicted one again
         let mut late = vec![limit.acquire(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
         late.push(limit.acquire(client("203.0.113.10")).await);
@@ -324,7 +324,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(offered.unless_needed(pending::<()>()).await.is_none());
-        // the evicted client is slow to leave, and all others are busy
+        // the evicted client is slow to leave, and all other clients are busy
         let later = tokio::spawn({
             let limit = limit.clone();
             async move { limit.acquire(client("203.0.113.9")).await }

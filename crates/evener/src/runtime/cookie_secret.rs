@@ -44,7 +44,7 @@ pub(crate) enum CookieSecretError {
 /// begin with `#` are comments.
 ///
 /// # Errors
-/// If the file has no secret, or others than its owner can read or write it.
+/// If the file has no secret, or if other users than its owner can read or write it.
 pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
     let refused = |why| match why {
         FilePermissionError::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },

@@ -56,10 +56,10 @@ pub(crate) fn secret(path: &Path) -> Result<String, FilePermissionError> {
     unshared(path, FORBIDDEN, SECRET_BYTES)
 }
 
-/// Reads at most `most` bytes of a file without the permissions `forbidden`.
+/// Reads at most `most` bytes of a file that has none of the permissions `forbidden`.
 ///
 /// # Errors
-/// If the file can't be read, or has such a permission.
+/// If the file can't be read, or has a forbidden permission.
 pub(crate) fn unshared(path: &Path, forbidden: u32, most: u64) -> Result<String, FilePermissionError> {
     let file = open_regular(path)?;
     let mode = file.metadata()?.permissions().mode() & 0o777;
@@ -88,7 +88,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// If the file can't be written. The old contents stay.
 pub(crate) fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = draft_of(path);
-    // A draft that a crash has left may be readable by others.
+    // A draft that a crash has left may be readable by other users.
     let _ = fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));

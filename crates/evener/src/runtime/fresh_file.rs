@@ -1,5 +1,5 @@
-//! File of secrets that is read for each use, so that secrets change without a reload. A thread of
-//! its own reads the file, since a file system may hang.
+//! File of secrets that is read for each use, so that secrets change without a reload. A separate
+//! thread reads the file, since a file system may hang.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ impl<T: Send + Sync + 'static, E: Send + 'static> FreshFile<T, E> {
     /// Like [`FreshFile::new`], but also reads the file on this thread.
     ///
     /// # Errors
-    /// Those of the file's reader.
+    /// Errors of the file's reader.
     pub(crate) fn open(path: PathBuf, read: ReadFile<T, E>) -> Result<FreshFile<T, E>, E> {
         let file = FreshFile::new(path, read);
         file.keep(Arc::new(read(&file.path)?));
@@ -46,7 +46,7 @@ impl<T: Send + Sync + 'static, E: Send + 'static> FreshFile<T, E> {
     /// or `None` if there was none.
     ///
     /// # Errors
-    /// Those of the file's reader.
+    /// Errors of the file's reader.
     pub(crate) async fn get(&self) -> Result<Option<Arc<T>>, E> {
         let Ok(Ok(permit)) = timeout(TIMEOUT, Arc::clone(&self.place).acquire_owned()).await else {
             return Ok(self.last());

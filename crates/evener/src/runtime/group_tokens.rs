@@ -75,7 +75,7 @@ pub(crate) enum LineError {
 pub(crate) enum TokenScope {
     /// All members and any claim: an operator may change the farm anyway.
     Operator,
-    /// Members and claims that at least one of these grants allows.
+    /// Members and claims that are allowed by at least one grant.
     Grants(Vec<Grant>),
 }
 
@@ -171,11 +171,11 @@ impl fmt::Debug for GroupTokens {
 }
 
 impl GroupTokens {
-    /// Reads a file of lines `TOKEN URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`.
-    /// Lines that begin with `#` are comments.
+    /// Reads a file of lines `TOKEN URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`. Lines
+    /// that begin with `#` are comments.
     ///
     /// # Errors
-    /// When it can't be read, others can write it, or a line is none.
+    /// If the file can't be read, other users can write it, or a line is invalid.
     pub(crate) fn read(path: &Path) -> Result<GroupTokens, GroupTokenError> {
         let failed = |source| GroupTokenError::Io { path: path.to_owned(), source };
         let file = files::open_regular(path).map_err(failed)?;
@@ -227,7 +227,7 @@ impl GroupTokens {
     }
 }
 
-/// Parses the words behind a token: `URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`, with `*`
+/// Parses the words after a token: `URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`, with `*`
 /// for all URLs.
 fn grant<'w>(words: impl Iterator<Item = &'w str>) -> Result<Grant, LineError> {
     let (mut urls, mut claims) = (Vec::new(), Claims::default());

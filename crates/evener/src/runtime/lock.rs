@@ -12,12 +12,12 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::Exit;
 
-/// Number of attempts to get the lock, and the pause between them. A killed daemon may take that
-/// long to end.
+/// Number of attempts to get the lock, and the pause between them. A killed daemon may need that
+/// time to end.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Lock of a daemon or an agent. The kernel releases it when the process ends, for whatever reason.
+/// Lock of a daemon or an agent. The kernel releases it when the process ends, for any reason.
 #[derive(Debug)]
 pub(crate) struct Lock {
     #[allow(dead_code, reason = "it holds by being there")]
@@ -115,7 +115,8 @@ impl Lock {
                     writeln!(file, "{}", std::process::id()).map_err(failed)?;
                     return Ok(Lock { file, path: path.to_owned(), claim: None });
                 }
-                // The previous holder has just removed this file. Others will lock a new one.
+                // The previous holder has just removed this file. Other processes will lock a new
+                // one.
                 Ok(_) => {}
                 Err((mut file, Errno::EWOULDBLOCK)) => {
                     let mut pid = String::new();

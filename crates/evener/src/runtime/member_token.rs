@@ -1,5 +1,6 @@
-//! Token by which a host joins a group, from a file that only its owner can read. A line has a
-//! token alone, or a token and the URLs that it is valid for, as in the group's own file.
+//! Token by which a host joins a group, from a file that only its owner can read.
+//! A line has a token, optionally followed by the URLs that the token is valid for, as in the
+//! group's own file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ pub(crate) enum MemberTokenError {
     },
 }
 
-/// Tokens of a file, with the URLs behind each.
+/// Tokens of a file, each with its URLs.
 #[derive(Clone)]
 pub(crate) struct MemberTokens {
     /// Path as configured.
@@ -46,7 +47,8 @@ pub(crate) struct MemberTokens {
 /// Reads a file of tokens.
 ///
 /// # Errors
-/// If the file can't be read or has no token, or if others than its owner can read or write it.
+/// If the file can't be read or has no token, or if other users than its owner can read or write
+/// it.
 pub(crate) fn read(path: &Path) -> Result<MemberTokens, MemberTokenError> {
     let path = path.to_owned();
     let text = match secret(&path) {
@@ -64,7 +66,7 @@ impl MemberTokens {
     /// Returns the first token that is valid for the member at a URL.
     ///
     /// # Errors
-    /// If there is no such token.
+    /// If no token is valid for the URL.
     pub(crate) fn speaking_for(&self, url: &Url) -> Result<&str, MemberTokenError> {
         let is_for = |word: &str| word == "*" || Url::parse(word).is_ok_and(|prefix| url.is_below(&prefix));
         let token = |line: &'_ str| {

@@ -1,5 +1,5 @@
 //! Paths of the files that a daemon shares with its command line and its successor. Each network
-//! namespace has a folder of its own, so daemons in different namespaces never interfere.
+//! namespace has a separate folder, so daemons in different namespaces never interfere.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// Timeout of a read. A file that takes longer is refused.
+/// Timeout of a read. A file that is not read in time is refused.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `read` on a thread of its own, and waits at most `timeout` for it. A late thread goes on
+/// Runs `read` on a separate thread, and waits at most `timeout` for it. A late thread continues
 /// until `read` returns. The runtime's own threads are not used, because the runtime waits for them
 /// when it ends.
 ///

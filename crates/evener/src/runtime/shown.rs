@@ -1,12 +1,12 @@
-//! Printable characters, which can't disturb a terminal or other characters of a line, and JSON
-//! lines of such characters alone.
+//! Printable characters, which can't disturb a terminal or other characters of a line; and JSON
+//! lines of printable characters.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// True if a character is printable and does not affect others: no control character, line
-/// separator, direction mark or zero-width mark (Unicode, chapter 23).
+/// True if a character is printable and does not affect other characters: no control character,
+/// line separator, direction mark or zero-width mark (Unicode, chapter 23).
 pub(crate) fn is_shown(c: char) -> bool {
     let steers = matches!(
         c,

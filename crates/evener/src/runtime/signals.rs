@@ -17,7 +17,7 @@ pub(crate) struct ProcessSignals {
 pub(crate) enum SignalAction {
     /// Ends the program. The command line decides if the setup is removed.
     Stop,
-    /// Ends the program and removes all that was set up, whatever the command line says.
+    /// Ends the program and removes the whole setup, independent of the command line.
     Dismantle,
     /// Reads the file again.
     Reload,

@@ -2,7 +2,7 @@
 //! most connections.
 //!
 //! A stranger can open any number of connections and send almost nothing on them. Slots are
-//! therefore counted by source: a source that takes all slots evicts its own connections. Among
+//! therefore counted by source: a source that occupies all slots evicts its own connections. Among
 //! sources with equally many, the source with the oldest connection is evicted first.
 
 use std::cmp::Reverse;

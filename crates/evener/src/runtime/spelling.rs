@@ -8,7 +8,7 @@ pub(crate) fn is_like(a: &str, b: &str) -> bool {
     strsim::jaro_winkler(a, b) >= LIKE
 }
 
-/// Returns the most similar one of `names`, if any is similar enough.
+/// Returns the most similar name in `names`, if any is similar enough.
 pub(crate) fn nearest<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let likeness = |name: &str| strsim::jaro_winkler(wrong, name);
     let nearest = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

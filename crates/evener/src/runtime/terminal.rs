@@ -29,7 +29,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// blank line separates views.
 ///
 /// # Errors
-/// Those of `view`, and those of standard output, converted by `output`.
+/// Errors of `view`, and errors of standard output, converted by `output`.
 pub(crate) fn show<E>(
     interval: Option<Duration>,
     is_json: bool,

@@ -75,7 +75,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Parses the words behind a token: a role and a name. Both are optional.
+    /// Parses the words after a token: a role and a name. Both are optional.
     pub(crate) fn of<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Holder> {
         let role = words.next().map_or(Some(Role::Read), Role::of)?;
         let name = words.next().unwrap_or("somebody with a token").to_owned();
@@ -98,7 +98,7 @@ impl Tokens {
     /// Reads a file of lines `TOKEN [ROLE [NAME]]`. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// When there is no token, or others than its owner could have read or written it.
+    /// If the file has no token, or if other users than its owner could have read or written it.
     pub(crate) fn read(path: &Path) -> Result<Tokens, TokenError> {
         let text = files::secret(path).map_err(|why| match why {
             FilePermissionError::Io(source) => TokenError::Io { path: path.to_owned(), source },
@@ -139,7 +139,7 @@ fn is_token(text: &str) -> bool {
 /// Checks a file of tokens.
 ///
 /// # Errors
-/// Those of the daemon.
+/// As when the daemon reads the file.
 pub fn check(path: &Path) -> Result<(), TokenError> {
     Tokens::read(path).map(drop)
 }

@@ -105,7 +105,7 @@ pub(crate) fn batch(
         config: None,
         audit: Vec::new(),
     };
-    // Parsing a large farm takes milliseconds. If only weights differ, nothing is parsed. Requests
+    // Parsing a large farm needs milliseconds. If only weights differ, nothing is parsed. Requests
     // that can't break a rule are parsed once together. Other requests are parsed one by one,
     // because an undo must restore each of them.
     let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
@@ -189,7 +189,7 @@ impl Draft<'_> {
     /// Applies a request's edits.
     fn follow(&mut self, request: &Request, unix_ms: u64) -> Result<Outcome, OrderError> {
         let before = (self.farm.clone(), self.states.clone());
-        // It belongs to the previous farm.
+        // The configuration belongs to the previous farm.
         self.config = None;
         if let Some(wanted) = &request.if_match {
             let now = self.tag();

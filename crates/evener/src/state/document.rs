@@ -19,7 +19,7 @@ const OWN_KEYS: [(&str, &str); 3] = [("farm", "secret_file"), ("farm", "orphan")
 /// the file's parser assigned. Documents share equal parts.
 #[derive(Clone, Debug, Default)]
 pub struct FarmDocument {
-    /// All but the services, as text. Tables of many names take ten times the memory.
+    /// All but the services, as text. Tables of many names need ten times the memory.
     rest: Arc<str>,
     services: Vec<Arc<ServiceTable>>,
 }
@@ -51,7 +51,8 @@ struct ServerTable {
 
 impl FarmDocument {
     /// Creates the document of a file that was parsed as `config`. Tables without a name get the
-    /// one of `config`. Returns `None` if the file's services aren't those of `config`.
+    /// name in `config`. Returns `None` if the file's services differ from the services of
+    /// `config`.
     pub fn new(mut file: Table, config: &Config) -> Option<FarmDocument> {
         let (mut services, mut groups) = (config.services.iter(), config.groups.iter());
         let mut named = Vec::new();
@@ -125,7 +126,7 @@ impl FarmDocument {
         self.services.iter().map(|service| service.name.as_str())
     }
 
-    /// Returns the names of a service's servers. `None` if there is no such service.
+    /// Returns the names of a service's servers. `None` if the service does not exist.
     pub fn server_names(&self, service: &str) -> Option<impl Iterator<Item = &str> + Clone> {
         Some(self.service(service)?.names())
     }

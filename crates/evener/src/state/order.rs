@@ -41,7 +41,7 @@ pub enum StateOrder {
     },
     /// Removes a server.
     RemoveServer(ServerName),
-    /// Adds a service, given as in a file.
+    /// Adds a service, as in a file.
     AddService(Table),
     /// Removes a service.
     RemoveService(String),
@@ -64,7 +64,7 @@ pub struct ServerFields {
 /// request may omit either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// Sets this state, whatever the state is.
+    /// Sets this state, independent of the old one.
     Set(OperatorState),
     /// Drains the server. A server in maintenance is drained already, and stays so.
     Drain,

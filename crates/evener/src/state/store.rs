@@ -18,7 +18,7 @@ const FORMAT: u32 = 1;
 /// Maximum length of the log in bytes. A longer log is renamed to `audit.log.1`, and a new one
 /// begins.
 const LOG_BYTES: u64 = 16 << 20;
-/// Rotated logs are kept for 30 days, and the newest of them longer.
+/// Number of rotated logs that are always kept. Older logs are kept for 30 days.
 const LOGS_KEPT: u32 = 4;
 const LOG_AGE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
@@ -177,7 +177,7 @@ impl Store {
 }
 
 impl Store {
-    /// Rotates the logs: renames each to the next number, and removes those that are too old.
+    /// Rotates the logs: renames each to the next number, and removes logs that are too old.
     fn put_log_aside(&self, now: SystemTime) -> io::Result<()> {
         let aside = |number: u32| self.folder.join(format!("audit.log.{number}"));
         let count = (1..).take_while(|number| aside(*number).exists()).count();

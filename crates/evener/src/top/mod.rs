@@ -175,7 +175,7 @@ fn meaning(key: KeyEvent) -> Option<KeyCode> {
     }
 }
 
-/// Sends an order on a thread of its own.
+/// Sends an order on a separate thread.
 fn carry_out(order: Order, admin: &AdminArgs, news: &Sender<News>) {
     let (news, admin) = (news.clone(), AdminArgs { socket: admin.socket.clone() });
     thread::spawn(move || {

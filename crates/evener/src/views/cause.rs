@@ -8,13 +8,13 @@ use evener_core::pool::serving::{DISBELIEVED, STANDS_BY};
 use evener_core::pool::signals::Signal;
 use evener_core::pool::{FULL_WEIGHT, ServerState};
 
-/// Returns the effective part of the weight of a server that takes new sessions, between 0 and 1.
+/// Returns the effective part of the weight of a server that gets new sessions, between 0 and 1.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
     f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score
 }
 
-/// Explains why a working backup takes no new sessions.
+/// Explains why a working backup gets no new sessions.
 pub(super) fn stands_by(seen: &ServerSnapshot) -> Option<String> {
     let works = seen.state == ServerState::Up && seen.slot.is_some();
     (seen.member.backup && works).then(|| STANDS_BY.to_owned())

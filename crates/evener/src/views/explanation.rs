@@ -29,7 +29,7 @@ pub struct Explanation {
     /// True if the choice depends on something unknown: the request, or the client.
     #[serde(default)]
     pub pending: bool,
-    /// Route of the request, if one was given.
+    /// Route of the request, if the explanation is for a request.
     #[serde(default)]
     pub request: Option<DispatchExplanation>,
 }

@@ -148,7 +148,7 @@ fn units(thousandths: u64) -> f64 {
     thousandths as f64 / 1e3
 }
 
-/// Explains a request or a flow, if it belongs to one of these groups.
+/// Explains a request or a flow, if it belongs to a group in the list.
 pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option<Explanation> {
     let (flow, request, named) = match subject {
         ExplainSubject::Flow(flow) => (Some(flow), None, None),

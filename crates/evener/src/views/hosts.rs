@@ -14,7 +14,7 @@ pub struct HostView {
     pub address: String,
     /// True if it is this host.
     pub own: bool,
-    /// `alive`; `joining`, if it does not take part yet; `differs`, with another configuration;
+    /// `alive`; `joining`, if it does not participate yet; `differs`, with another configuration;
     /// `version`, with another version of the protocol; `silent`, if no longer received; `unknown`,
     /// if never received.
     pub state: String,

@@ -54,7 +54,7 @@ pub struct FarmView {
     pub names: Vec<NameView>,
 }
 
-/// Source of views, for any number of concurrent readers, without the control loop. Calls may take
+/// Source of views, for any number of concurrent readers, without the control loop. Calls may need
 /// some milliseconds.
 pub trait ViewSource: Send + Sync + 'static {
     /// Returns all views at one moment.
@@ -83,7 +83,7 @@ pub trait ViewSource: Send + Sync + 'static {
     /// Returns matching sessions.
     ///
     /// # Errors
-    /// A sentence, if there is no such service.
+    /// A sentence, if the service does not exist.
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
 
     /// Explains the server of a flow or a request.

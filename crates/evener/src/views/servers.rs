@@ -33,10 +33,10 @@ pub struct ServerView {
     pub reason: Option<String>,
     /// Weight, as configured.
     pub weight: u16,
-    /// True if the server takes new sessions only while no other server can serve.
+    /// True if the server gets new sessions only while no other server can serve.
     #[serde(default)]
     pub backup: bool,
-    /// Current weight: lower during `slow_start`, 0 while the server takes no new sessions.
+    /// Current weight: lower during `slow_start`, 0 while the server gets no new sessions.
     #[serde(default)]
     pub effective_weight: f64,
     /// Reason of the current weight, or the load that the choice is based on.
@@ -101,13 +101,13 @@ pub struct ServerView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakesView {
     pub new: u64,
-    /// Connections that never continued. With nat, those without an answer from the server.
+    /// Connections that never continued. With nat, connections without an answer from the server.
     pub stalled: u64,
     /// Number of client networks, /24 of IPv4 and /56 of IPv6.
     pub networks: u64,
     /// Number of connections that never continued, since the daemon started.
     pub stalled_total: u64,
-    /// Finding in words, if the server differs from the others.
+    /// Finding in words, if the server differs from the other servers.
     pub finding: Option<String>,
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn by_service(moment: &CountedSnapshot) -> Vec<Vec<ServerView>> {
         .collect()
 }
 
-/// Returns all servers: these, and those of groups.
+/// Returns all servers: of `by_service`, and of groups.
 pub(crate) fn servers(moment: &CountedSnapshot, by_service: Vec<Vec<ServerView>>) -> Vec<ServerView> {
     let of_packets = by_service.into_iter().flatten();
     let groups = moment.published.groups();

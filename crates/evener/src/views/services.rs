@@ -28,7 +28,7 @@ pub struct ServiceView {
     pub policy: String,
     /// Number of known servers.
     pub servers: u64,
-    /// Number of servers that take new sessions.
+    /// Number of servers that get new sessions.
     pub servers_up: u64,
     /// `ok`; `partial`, if some of its servers are not up; `degraded`, see below; `empty`, if no
     /// server is up.
@@ -44,8 +44,8 @@ pub struct ServiceView {
     pub packets: u64,
     /// Number of bytes in these frames.
     pub bytes: u64,
-    /// With `handoff`, number of first segments without a valid cookie, such as guesses, at the
-    /// current addresses.
+    /// With `handoff`, number of first segments without a valid cookie at the current addresses,
+    /// for example guesses.
     #[serde(default)]
     pub cookies_bad: u64,
     /// Number of first segments that were not checked, because there were too many.
@@ -108,7 +108,8 @@ fn service_of(
     }
 }
 
-/// Returns the state of a service, by the number of its servers and of those that are up.
+/// Returns the state of a service, by the number of its servers and the number of servers that are
+/// up.
 pub(super) fn state(servers: usize, up: usize, degraded: bool) -> &'static str {
     match up {
         _ if degraded => "degraded",
@@ -129,7 +130,7 @@ pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
     is_service(name, farm.services.iter().map(|service| service.name.as_str()))
 }
 
-/// Checks that a name is one of the services' names.
+/// Checks that a service has this name.
 ///
 /// # Errors
 /// A sentence, with a suggestion for a misspelt name.

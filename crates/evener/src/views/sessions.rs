@@ -32,7 +32,7 @@ pub struct SessionView {
 /// Returns matching sessions.
 ///
 /// # Errors
-/// A sentence, if there is no such service.
+/// A sentence, if the service does not exist.
 pub(crate) fn sessions(
     published: &PublishedState,
     filter: &SessionFilter,

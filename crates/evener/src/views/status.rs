@@ -98,8 +98,9 @@ pub struct StatusView {
     /// Outcomes of other hosts' datagrams in an every-host farm. Otherwise empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
-    /// Outcomes of packets in tunnels to this host, and of connections handed off to its servers,
-    /// by reason, if the daemon does an agent's work. Otherwise empty.
+    /// Outcomes, by reason, of packets in tunnels to this host and of connections handed off to its
+    /// servers.
+    /// Empty unless the daemon does an agent's work.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
     /// Outcomes of connections that were read in user space, with handoff services. Otherwise

@@ -94,8 +94,8 @@ impl LiveFeed {
         }
     }
 
-    /// Waits at least `least` and at most `most`, or until there is another event. `look` is the
-    /// interval of checks for events.
+    /// Waits at least `least`, and then until there is another event, but at most `most`. `look` is
+    /// the interval of checks for events.
     async fn wait(self: Arc<Self>, last_event: u64, [least, look, most]: [Duration; 3]) {
         tokio::time::sleep(least).await;
         let until = Instant::now() + most.saturating_sub(least);

@@ -35,8 +35,9 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Maximum number of connections: of the file's directors, and of all other clients. If all slots
-/// are taken, a new connection evicts one of the source with the most.
+/// Maximum number of connections: of the file's directors, and of all other clients.
+/// If all slots are taken, a new connection evicts a connection of the source with the most
+/// connections.
 const AT_ONCE: usize = 64;
 /// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -345,7 +346,7 @@ mod tests {
         socket.connect(to).await
     }
 
-    /// True if a director gets an answer after many clients, each with an address of its own, have
+    /// True if a director gets an answer after many clients with different addresses have
     /// connected.
     async fn is_answered(director: [u8; 4], to: SocketAddr) -> io::Result<bool> {
         let mut stream = connect(director, to).await?;

@@ -15,8 +15,9 @@ const SPEED_KEPT: Duration = Duration::from_secs(15);
 const STRETCH: Duration = Duration::from_secs(2);
 /// Beginning of a busy period, in which saved tokens are spent.
 const BURST: Duration = Duration::from_millis(500);
-/// A client's outstanding bytes count up to this multiple of the median client's time. So clients
-/// that read slowly on purpose don't make a server look busy, with however many connections.
+/// Maximum of a client's outstanding bytes, as a multiple of the median client's time.
+/// So clients that read slowly on purpose don't make a server seem busy, at any number of
+/// connections.
 const SLOWEST: f64 = 4.0;
 /// Assumed time for a client without an earlier sample, in seconds.
 const SOON: f64 = 1.0;
@@ -125,8 +126,8 @@ impl Delay {
         let look = DelaySample { at, sent, in_flight, acknowledged: acknowledged.collect() };
         if let Some(last) = self.last.replace(look) {
             let time = at.saturating_sub(last.at);
-            // Clients have received the sent bytes, minus those in flight now, plus those in flight
-            // at the last sample.
+            // Clients have received all sent bytes except the bytes in flight now. The bytes in
+            // flight at the last sample count as received since.
             let taken =
                 sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
             self.link.add_sample(at, time, taken, is_busy);
@@ -289,8 +290,8 @@ mod tests {
         assert_eq!(look(&mut delay, &slow, 8 * MIB + 120_000, 140), Some(left / (MIB as f64 / 4.0)));
     }
 
-    /// A link of 1 MiB/s behind a token bucket of 64 KiB, whose burst is within one sample of half
-    /// a second or a millisecond.
+    /// A link of 1 MiB/s after a token bucket of 64 KiB. The bucket's burst is within one sample of
+    /// half a second or a millisecond.
     #[test]
     fn one_sample_governs_no_speed() {
         for bursts_at_ms in [1, 400, 900, 901, 2_400] {

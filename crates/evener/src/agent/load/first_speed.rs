@@ -26,7 +26,8 @@ pub(super) struct FirstRequest {
     host: String,
 }
 
-/// Returns a request for each address in the file where a server program of this host may listen.
+/// Returns a request for each address in the file at which a server program of this host may
+/// listen.
 pub(super) fn first_requests(config: &Config, network: &Network) -> Vec<FirstRequest> {
     let services = config.services.iter().filter(|service| service.protocol == Protocol::Tcp);
     // Iterated lazily: there may be hundreds of thousands of members.

@@ -22,12 +22,13 @@ use crate::io::diag::{self, Sending};
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const STATUS_MAX: usize = 64 * 1024;
 
-/// A dump of ten thousand sockets takes some twenty milliseconds. The dumps' interval grows with
-/// their duration, so that they take a hundredth of a processor at most.
+/// Inverse of the processor share that dumps may use.
+/// A dump of ten thousand sockets takes some twenty milliseconds. The interval of dumps grows with
+/// their duration.
 const SHARE_OF_TIME: u32 = 100;
 const RAREST: Duration = Duration::from_secs(10);
 
-/// A reading that took longer is repeated, up to so many times.
+/// A reading that takes longer than this is repeated. READINGS is the maximum number of readings.
 const PROMPT: Duration = Duration::from_millis(2);
 const READINGS: u32 = 4;
 

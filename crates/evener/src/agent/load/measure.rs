@@ -39,8 +39,8 @@ pub(super) struct ToSend {
     pub(super) bytes: u64,
     /// Part of them in the kernel's queues.
     pub(super) lower_bound: u64,
-    /// True if the end of each response is known. Otherwise the kernel's part counts for the
-    /// others.
+    /// True if the end of each response is known. Otherwise, a response with an unknown end counts
+    /// with its part in the kernel.
     pub(super) is_exact: bool,
     /// Time to send them.
     pub(super) delay_seconds: Option<f64>,
@@ -64,7 +64,7 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) load: Option<f64>,
     /// Bytes of responses that clients have not received.
     pub(in crate::agent) bytes_to_send: Option<u64>,
-    /// Part of them in the kernel's queues. No smaller report is right.
+    /// Part of them in the kernel's queues. A correct report is never smaller.
     pub(in crate::agent) lower_bound: Option<u64>,
     /// `exact`, or `lower_bound` if the end of a response is unknown: the part that the server
     /// program has not written yet is missing.

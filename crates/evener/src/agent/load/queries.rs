@@ -1,5 +1,5 @@
-//! LOAD-QUERY: a group's director asks a member for its load. The member answers by a message of
-//! its own.
+//! LOAD-QUERY: a group's director queries a member's load. The member answers with a separate
+//! message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,8 +24,8 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::ConnectionLimit;
 
-/// Maximum number of connections. If all slots are taken, a new connection evicts one of the source
-/// with the most.
+/// Maximum number of connections. If all slots are taken, a new connection evicts a connection of
+/// the source with the most connections.
 const AT_ONCE: usize = 16;
 /// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);

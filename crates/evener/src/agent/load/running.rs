@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mount points of control groups: of version 2, and of version 1, whose hierarchies list the same
+/// Mount points of control groups, version 2 first. All hierarchies of version 1 list the same
 /// processes.
 const CGROUPS: [&str; 4] =
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/cpu"];

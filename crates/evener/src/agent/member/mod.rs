@@ -58,7 +58,7 @@ impl Memberships {
         Memberships { running: Vec::new(), shown: Arc::new(MembershipViews::new(directory)), next_number: 0 }
     }
 
-    /// Joins these groups, and leaves all others. Unchanged memberships go on.
+    /// Joins these groups, and leaves all other groups. Unchanged memberships stay.
     pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, exporter: &LoadExporter) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {

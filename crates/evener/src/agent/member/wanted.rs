@@ -31,7 +31,7 @@ pub(in crate::agent) struct MembershipConfig {
     pub(super) listen: Option<AgentListen>,
     /// True if a status page counts requests.
     pub(super) has_status_url: bool,
-    /// `[farm] directors`, which may query as well.
+    /// `[farm] directors`, which may also query.
     pub(super) directors: Vec<IpAddr>,
 }
 
@@ -109,7 +109,7 @@ pub(in crate::agent) fn wanted(
     });
     let mut all: Vec<MembershipConfig> = named.into_iter().collect();
     for one in listed {
-        // The same group twice: the file's own section takes precedence.
+        // If a group is named twice, the file's own section takes precedence.
         if !all.iter().any(|known| (&known.group, &known.url) == (&one.group, &one.url)) {
             all.push(one);
         }

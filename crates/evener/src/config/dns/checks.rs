@@ -14,7 +14,7 @@ use crate::config::section::Section;
 use crate::config::{SourceText, include};
 use crate::runtime::spelling::meant;
 
-/// Files of names: the one of the section, and others by number.
+/// Files with names: the main file's section, and the files of `names_from` by number.
 pub(super) struct NameFiles<'a, 'd> {
     pub(super) section: &'a Section<'d>,
     pub(super) origin: SourceText<'a>,

@@ -11,7 +11,7 @@ use crate::config::problems::{Problem, ProblemSink};
 use crate::config::section::Section;
 use crate::config::{SourceText, patterns, syntax, variables};
 
-/// Help for other keys in such a file.
+/// Help for other keys in a file of `names_from`.
 const OTHERS: &str = "a file of `names_from` holds [[dns.name]] alone: move this into the file that names it";
 
 /// Text of a file of `names_from`.

@@ -1,4 +1,4 @@
-//! `[dns]`: zones, and balanced names whose addresses depend on the state of servers.
+//! `[dns]`: zones, and balanced names with addresses that depend on the state of servers.
 
 mod checks;
 mod files;
@@ -109,8 +109,8 @@ fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
 /// Maximum length of the server's identifier.
 const NSID_MAX: usize = 64;
 
-/// Reads the section, and its files of names. `services` are those of the file. Names without a
-/// policy are recorded in `unwritten`.
+/// Reads the section, and its files of names. `services` are the services of the file. Names
+/// without a policy are recorded in `unwritten`.
 pub(super) fn read(
     section: &Section<'_>,
     services: &[ServiceReference<'_>],

@@ -50,7 +50,7 @@ pub(in crate::config) const RANKS: [(&str, bool); 2] = [("corrected", false), ("
 /// A name, with the positions of its name, its policy and its services in the file.
 pub(super) struct NameEntry {
     pub(super) config: NameConfig,
-    /// Number of its file among those of `names_from`. `None` for the main file.
+    /// Index of its file in `names_from`. `None` for the main file.
     pub(super) file: Option<usize>,
     pub(super) name: Span,
     pub(super) policy: Option<Span>,
@@ -255,7 +255,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
     }
 }
 
-/// Reads servers given by address alone, and servers given by tables.
+/// Reads the servers, each either an address alone or a table.
 fn servers(section: &Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();

@@ -1,6 +1,7 @@
-//! All keys of evener.toml, each declared once: its type with limits and default, and the services,
-//! groups and names that take it. Readers, error messages, the JSON Schema and the importers use
-//! these declarations. The documentation is in evener.example.toml.
+//! All keys of evener.toml, each declared once: its type with limits and default, and the tables
+//! that can have it.
+//! Readers, error messages, the JSON Schema and the importers use these declarations. The
+//! documentation is in evener.example.toml.
 
 mod schema;
 pub(super) mod tables;
@@ -45,15 +46,15 @@ pub(super) struct ConfigKey {
     pub(super) value: ValueType,
     /// Bit set of [`KeyConsumer`]s.
     consumers: u8,
-    /// Reason why other consumers don't take the key, and a remedy.
+    /// Reason why other consumers can't have the key, and a remedy.
     foreign: Option<(&'static str, &'static str)>,
-    /// Methods that take the key, with placement director and with every-host. Empty for all.
+    /// Methods that support the key, with placement director and with every-host. Empty for all.
     methods: [&'static [Method]; 2],
-    /// The only placement that takes the key, the reason, and a remedy.
+    /// The only placement that supports the key, the reason, and a remedy.
     placement: Option<(Placement, &'static str, &'static str)>,
     /// A key that this one requires, and a remedy.
     requires: Option<(&'static str, &'static str)>,
-    /// Kinds of the table that take the key, a name for them, and a kind to suggest.
+    /// Kinds of the table that support the key, a name for them, and a kind to suggest.
     kinds: Option<(&'static [&'static str], &'static str, &'static str)>,
 }
 

@@ -157,7 +157,7 @@ table!(service {
         ConfigKey::flag("stateless", false).only_for(Packets).placement(Placement::EveryHost, "is only for placement \"every-host\"", "remove it");
     SOURCE_NAT = ConfigKey::flag("source_nat", false).only_for(Packets).methods(&[Nat]);
     PASSIVE_CHECKS = ConfigKey::flag("passive_checks", false).only_for(Packets).methods(&[Nat]);
-    // Hosts that aren't on the link are reached by a tunnel, whatever the method.
+    // Hosts that aren't on the link are reached by a tunnel, with any method.
     ENCAPSULATION = ConfigKey::words("encapsulation", || names(&config::method::ENCAPSULATIONS))
         .only_for(Packets)
         .methods(&[Tunnel, Handoff])

@@ -47,7 +47,7 @@ pub(super) struct OpenedNames {
     path_key: Option<Key>,
 }
 
-/// All that answers queries for names.
+/// State for answering queries for names.
 pub(super) struct NameControl {
     /// Names of the file in force, in its order. A name's number is its index.
     names: Vec<Arc<NameConfig>>,
@@ -163,7 +163,7 @@ impl NameControl {
         }
     }
 
-    /// Reads ranks on a thread of its own, since a file system may hang.
+    /// Reads ranks on a separate thread, since a file system may hang.
     fn read_ranks(&self, name: Arc<BalancedName>, number: usize) {
         let config = self.names.get(number);
         let Some(path) = config.and_then(|config| config.rank_from.clone()) else { return };

@@ -17,8 +17,8 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::runtime::descriptors::ClientLimits;
 
-/// Queries to servers: those under way, and those that wait. Each needs a descriptor and memory,
-/// and the first round queries all servers.
+/// Queries to servers: under way or waiting. Each needs a descriptor and memory, and the first
+/// round queries all servers.
 pub(super) struct ServerQueries {
     /// Maximum number of queries under way. Computed at the first query.
     limit: OnceCell<usize>,

@@ -389,8 +389,7 @@ impl LccpState {
         }
     }
 
-    /// Sends a hello to all nodes: to those that don't know this node, and to those that may be
-    /// gone.
+    /// Sends a hello to all nodes, including unknown and silent ones.
     fn send_inits(&self) {
         let mut talk = self.talk();
         let LccpTask { keys, nodes, listeners, sessions, past_sequence, .. } = &mut *talk;

@@ -38,8 +38,8 @@ pub(super) fn own(config: &Config, network: &Network) -> BTreeSet<IpAddr> {
     known.filter(|address| network.is_local(*address)).collect()
 }
 
-/// Returns the services whose connections are accepted here. A host that hands connections off also
-/// accepts those of its own servers.
+/// Returns the services with connections that are accepted here. A host that hands connections off
+/// also accepts connections of its own servers.
 pub(super) fn served(part: NodeRole, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
     let serves = |service: &&Service| {
         let is_here = || service.servers.iter().any(|server| network.is_local(server.address));

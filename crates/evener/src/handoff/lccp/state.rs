@@ -22,7 +22,7 @@ pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, TransferImage)> {
     Some((socket, TransferImage::new(state, &saved.unacked, &saved.unread)?))
 }
 
-/// Returns the state of an idle connection, whose queues are empty. It says if there are
+/// Returns the state of an idle connection, whose queues are empty. The state records if there are
 /// timestamps, but not their value.
 pub(super) fn at_rest(idle: &Idle) -> TcpState {
     TcpState {

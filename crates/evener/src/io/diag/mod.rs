@@ -46,7 +46,7 @@ struct DiagSocketId {
     cookie: [u32; 2],
 }
 
-/// `struct nlmsghdr`, and `struct inet_diag_req_v2` behind it.
+/// `struct nlmsghdr`, followed by `struct inet_diag_req_v2`.
 #[derive(IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiagRequest {
@@ -63,7 +63,7 @@ struct DiagRequest {
     ends: DiagSocketId,
 }
 
-/// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
+/// `struct nlmsghdr`, followed by `struct inet_diag_msg`.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiagMessage {

@@ -35,7 +35,7 @@ pub struct PathMtu {
     pub mtu: u16,
 }
 
-/// Listens for such reports in the calling thread's network namespace, until the receiver is
+/// Listens for these reports in the calling thread's network namespace, until the receiver is
 /// dropped.
 ///
 /// Needs a Tokio runtime.

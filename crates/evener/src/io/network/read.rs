@@ -53,8 +53,7 @@ pub async fn read() -> Result<Network, NetworkError> {
     })
 }
 
-/// Returns every gateway once. A link-local address may belong to another router on each link. Each
-/// of them is then a router of its own.
+/// Returns every gateway once. A link-local address counts as a separate router on each link.
 fn routers(
     gateways: &BTreeSet<(Option<u32>, IpAddr)>,
     neighbours: &BTreeMap<(u32, IpAddr), Mac>,

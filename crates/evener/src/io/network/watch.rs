@@ -31,7 +31,7 @@ pub async fn watch() -> Result<mpsc::Receiver<()>, NetworkError> {
     let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);
     let (changed, receiver) = mpsc::channel(1);
-    // All waiting messages count as one.
+    // All waiting messages count as a single one.
     let mut messages = messages.ready_chunks(1024);
     tokio::spawn(async move {
         let _handle = handle;

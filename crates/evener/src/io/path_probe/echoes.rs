@@ -19,7 +19,7 @@ use super::{LIMIT, PACKET_LEN, QUIET, receive_with_time};
 use crate::runtime::secret::random;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Number of echoes in the first long train, whose neighbours form pairs. Then number of shorter
+/// Number of echoes in the first long train, in which neighbours form pairs. Then number of shorter
 /// trains, and of their echoes.
 const PAIRS: u16 = 14;
 const TRAINS: u16 = 3;

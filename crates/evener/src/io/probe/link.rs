@@ -49,8 +49,8 @@ impl ProbeSocket {
         self.socket.readable().await.map(drop).map_err(|error| unusable(self.ifindex, &error))
     }
 
-    /// Closes the socket on another thread. The kernel waits until no processor uses the socket,
-    /// which takes 10 to 20 ms. Dropping the link also closes it, but blocks.
+    /// Closes the socket on another thread. The kernel waits 10 to 20 ms until no processor uses
+    /// the socket. Dropping the link also closes it, but blocks.
     pub(super) fn close(self) {
         let socket = self.socket.into_inner();
         tokio::task::spawn_blocking(move || drop(socket));
@@ -77,8 +77,8 @@ fn unusable(ifindex: u32, error: &io::Error) -> Failure {
     failure(error, format!("no probe can leave by {name}: {error}"))
 }
 
-/// Returns the failure of a probe that this host couldn't send, or whose server is unreachable, by
-/// the kernel's error.
+/// Converts the kernel's error to the failure of a probe: this host can't send, or the server is
+/// unreachable.
 pub(super) fn failure(error: &io::Error, sentence: String) -> Failure {
     use nix::libc::{EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     match error.raw_os_error() {

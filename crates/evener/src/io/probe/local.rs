@@ -1,5 +1,6 @@
-//! Probes through this host's own stack: of this host itself if the director is also a server
-//! (LSMAC, section 4.2.4), and of NAT servers, which have addresses of their own.
+//! Probes through this host's own stack.
+//! They reach this host itself if the director is also a server (LSMAC, section 4.2.4). They also
+//! reach NAT servers, which have their own addresses.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

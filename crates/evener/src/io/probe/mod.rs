@@ -1,9 +1,10 @@
 //! Probes: test if a server works as its clients need it.
 //!
-//! A server behind layer two or a tunnel has the service address itself, so this host's own stack
-//! would keep or misroute a probe. Instead a small user-space TCP sends the probe to the service
-//! address, through the server's MAC address or through the tunnel, as clients' traffic goes. A NAT
-//! server has an address of its own, which this host's stack reaches as the traffic does.
+//! A server on the link or at the end of a tunnel has the service address itself. This host's own
+//! stack would keep or misroute a probe to that address. Instead, a small user-space TCP sends the
+//! probe to the service address, through the server's MAC address or through the tunnel, like
+//! clients' traffic. A NAT server has its own address, which this host's stack reaches like the
+//! traffic.
 
 mod arp;
 mod device;
@@ -26,10 +27,10 @@ use evener_core::pool::health::Failure;
 /// Probes a server once. Returns the duration of a successful probe in microseconds. For handoff
 /// servers, the handshake is made here with `keys`.
 ///
-/// Takes at most `timeout`, and about 80 KB. Cancel safe.
+/// Runs for at most `timeout`, and needs about 80 KB. Cancel safe.
 ///
 /// # Errors
-/// The reason why the server, or the way to it, does not work.
+/// The reason why the server, or the path to it, does not work.
 pub async fn probe(
     target: &Target,
     keys: Option<&Keys>,

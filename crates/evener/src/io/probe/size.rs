@@ -57,7 +57,7 @@ pub(crate) enum PathSize {
 /// for some seconds at most.
 ///
 /// # Errors
-/// If this host can't send such packets.
+/// If this host can't send full-size packets.
 pub(crate) fn measure(path: &SizePath) -> io::Result<PathSize> {
     let by_agent = match path.agent {
         Some((port, key)) => search(path.mtu, &mut AgentEcho::open(path, port, key)?)?,
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// A path that passes packets up to a size, and loses the first one of each size.
+    /// A path that forwards packets up to a size, and loses the first packet of each size.
     struct Narrow {
         mtu: u16,
         seen: BTreeSet<u16>,

@@ -73,7 +73,7 @@ fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure
     }
 }
 
-/// A connection, with an IP stack of its own.
+/// A connection with a separate IP stack.
 struct ProbeConnection<'a> {
     link: &'a ProbeSocket,
     device: Device<'a>,
@@ -175,7 +175,7 @@ impl<'a> ProbeConnection<'a> {
         self.stack.poll_egress(now, &mut self.device, &mut self.sockets);
     }
 
-    /// Takes the next step of the dialogue. Returns the result once it is known.
+    /// Continues the dialogue. Returns the result once it is known.
     fn step(&mut self, dialogue: &mut ProbeDialogue<'_>) -> Option<Result<(), Failure>> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         if !self.opened {

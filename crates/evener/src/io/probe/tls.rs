@@ -1,4 +1,4 @@
-//! TLS of a probe, for any transport: takes the server's bytes, and returns bytes to send.
+//! TLS of a probe, for any transport: consumes the server's bytes, and returns bytes to send.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ const READ_AGAIN: Duration = Duration::from_secs(60);
 /// Configurations by file of authorities, and by whether certificates are verified.
 type Configs = BTreeMap<(Option<String>, bool), (Instant, Arc<ClientConfig>)>;
 
-/// Cache, since reading the system's authorities takes longer than a probe.
+/// Cache, since reading the system's authorities is slower than a probe.
 static CONFIGS: Mutex<Configs> = Mutex::new(BTreeMap::new());
 
 /// TLS of one connection.

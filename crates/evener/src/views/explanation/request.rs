@@ -117,7 +117,7 @@ impl PublishedState {
     }
 }
 
-/// Returns the service address that a request may be for, if no flow is given.
+/// Returns the service address that a request may be for, if the flow is unknown.
 fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Result<SocketAddr, String> {
     let wanted = |service: &&Service| match named {
         Some(name) => service.name == name,
