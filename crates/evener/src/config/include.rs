@@ -24,7 +24,7 @@ pub(super) struct IncludedFile {
     /// Name of the file in problems.
     pub(super) name: String,
     pub(super) text: String,
-    /// Offset of its text, after those of the other files.
+    /// Offset of its text, after the texts of the other files.
     base: usize,
 }
 

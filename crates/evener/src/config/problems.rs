@@ -25,7 +25,7 @@ pub(super) struct Problem {
     pub(super) cause: Cause,
 }
 
-/// Cause of a problem, which decides if the problem still matters beside others.
+/// Cause of a problem. It decides whether the problem is dropped because of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Invalid TOML syntax.

@@ -176,7 +176,7 @@ pub(super) fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(name, _)| *name).collect()
 }
 
-/// Returns the name of one of these choices.
+/// Returns the name of a choice.
 pub(super) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], choice: T) -> Option<&'static str> {
     choices.iter().find(|(_, named)| *named == choice).map(|(name, _)| *name)
 }

@@ -38,8 +38,8 @@ pub(super) struct GroupControl {
     fronts: Arc<Frontends>,
     /// File of authorities that sign members' certificates, by group.
     client_cas: BTreeMap<String, PathBuf>,
-    /// Tokens that let members join, by group. `next_tokens` are those of a file that is not in
-    /// force yet.
+    /// Tokens that let members join, by group. `next_tokens` belong to a file that is not in force
+    /// yet.
     tokens: BTreeMap<String, Arc<GroupTokens>>,
     next_tokens: BTreeMap<String, Arc<GroupTokens>>,
     /// Rate limit of token lookups, across all groups.

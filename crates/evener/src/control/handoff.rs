@@ -209,7 +209,7 @@ impl Executor {
         over
     }
 
-    /// Runs `then` if the routes in force are those by which the request was matched.
+    /// Runs `then` if the request was matched by the routes in force.
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,

@@ -29,7 +29,7 @@ struct UncoveredAddress<'a> {
     socket: AsyncFd<LinkSocket>,
 }
 
-/// Listens on all interfaces except those of the director, `taken`.
+/// Listens on all interfaces except the director's, `taken`.
 pub(super) async fn check_ingress(
     services: &[Service],
     links: &Links,

@@ -33,7 +33,7 @@ pub const BEHIND_MAX: usize = 4_096;
 /// Number of past events that the dashboard starts with.
 pub const RECENT_MAX: usize = 100;
 
-/// Names and descriptions of the daemon's own events. [`director::EVENTS`] has those of the farm.
+/// Names and descriptions of the daemon's own events. [`director::EVENTS`] has the farm's events.
 pub const EVENTS: &[(&str, &str)] = &[
     ("started", "The engine is attached."),
     ("ready", "The daemon serves; a warning where some service has no server yet."),

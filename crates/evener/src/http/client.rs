@@ -196,8 +196,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result for a server that sends this response and then closes the connection or
-    /// leaves it open, and the request that the server got.
+    /// Returns the result of a request, and the request as the server received it.
+    /// The server sends this response, and then closes the connection or leaves it open.
     async fn answered(
         answer: &'static [u8],
         ends: bool,

@@ -18,7 +18,7 @@ pub(super) struct DraftPool {
     pub(super) report: Vec<String>,
     /// Further keys of the service, as lines of TOML.
     pub(super) keys: Vec<String>,
-    /// Places in the source, besides those of the servers.
+    /// Places in the source, besides the places of the servers.
     pub(super) lines: BTreeSet<usize>,
     pub(super) comments: Vec<String>,
 }
@@ -31,7 +31,8 @@ pub(super) struct DraftPattern {
     pub(super) methods: Vec<String>,
 }
 
-/// A pool, by its number, and the requests that go to it: those that match any of the patterns.
+/// A pool, by its number, and the patterns of its requests. A request goes to the pool if it
+/// matches any pattern.
 #[derive(Clone, Debug)]
 pub(super) struct PoolChoice {
     pub(super) pool: usize,
@@ -47,8 +48,8 @@ pub(super) struct Wording {
 
 /// Adds servers and routes to a service.
 /// With method handoff, the service gets the servers of all pools that the choices select. With
-/// nat, it gets those of its only pool. A service that needs routes but can't use handoff gets no
-/// servers, because without routes requests would reach the wrong servers.
+/// nat, it gets the servers of its only pool. A service that needs routes but can't use handoff
+/// gets no servers. Without routes, requests would reach the wrong servers.
 pub(super) fn fill(
     ledger: &mut Ledger<'_>,
     service: &mut DraftService,
@@ -149,7 +150,7 @@ fn add_servers(
 }
 
 /// Adds a server that the service already has to one more pool, under its known name.
-/// Settings that differ from those of the known server are left with a reason.
+/// Settings that differ from the known server's are left with a reason.
 fn join(ledger: &mut Ledger<'_>, known: &mut DraftServer, server: &DraftServer, of_pool: &mut Vec<String>) {
     let line = server.address.line;
     let Some(name) = known.name.clone().filter(|name| !of_pool.contains(name)) else {

@@ -47,7 +47,7 @@ pub(super) struct DraftService {
     pub(super) idle_ms: Option<u64>,
     /// Keys and values of `[service.timeouts]`, in milliseconds.
     pub(super) timeouts: Vec<(&'static str, u64)>,
-    /// Places in the source, besides those of its addresses, servers and routes.
+    /// Places in the source, besides the places of addresses, servers and routes.
     pub(super) lines: BTreeSet<usize>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct DraftServer {
     pub(super) weight: u64,
     /// Further keys, as lines of TOML.
     pub(super) keys: Vec<String>,
-    /// Places in the source, besides that of its address.
+    /// Places in the source, besides the place of the address.
     pub(super) lines: Vec<usize>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct DraftRoute {
 pub(super) struct DraftTls {
     /// Name that the certificate has to contain.
     pub(super) name: Option<String>,
-    /// File of certificate authorities. `None` uses those of the system.
+    /// File of certificate authorities. `None` uses the system's.
     pub(super) ca: Option<String>,
     pub(super) verify: bool,
 }
@@ -157,7 +157,7 @@ impl DraftService {
 /// Networks for documentation, from which placeholders are allocated (RFC 5737).
 const DOCUMENTED: [&str; 2] = ["203.0.113.", "198.51.100."];
 
-/// Allocates addresses in place of those that the source doesn't have.
+/// Allocates placeholders for addresses that the source doesn't have.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
     /// Addresses of these networks that the source itself contains.

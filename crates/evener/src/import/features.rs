@@ -11,7 +11,7 @@ use super::reasons::{self, LeftReason};
 pub(super) type Carried = Result<(), &'static LeftReason>;
 
 /// Client affinity: connections from one client address go to the same server.
-/// The affinity expires after these seconds, if the source has a time. `_keys` are those of
+/// The affinity expires after these seconds, if the source has a time. `_keys` are keys of
 /// `[[service]]`.
 pub(super) fn affinity(_keys: &mut Vec<String>, _seconds: Option<u64>) -> Carried {
     Err(&reasons::AFFINITY)
@@ -30,7 +30,7 @@ pub(super) fn backup(server: &mut DraftServer) -> Carried {
 
 /// Sets the maximum number of connections of a server. In all source programs, 0 is no limit.
 pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
-    // The server's own value comes after the one of the defaults, and replaces it.
+    // The server's own value comes after the default, and replaces it.
     server.keys.retain(|key| !key.starts_with("max_connections = "));
     if most > 0 {
         server.keys.push(format!("max_connections = {most}"));

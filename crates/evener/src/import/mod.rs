@@ -147,7 +147,7 @@ fn keep_blanks(ledger: &mut Ledger<'_>, toml: &str) {
     ledger.blanks = blanks;
 }
 
-/// Makes the names of services unique, and those of the servers of each service.
+/// Makes the names of services unique, and the names of servers within each service.
 fn unique_names(services: &mut [DraftService]) {
     let mut names = BTreeSet::new();
     for service in services.iter_mut() {

@@ -47,7 +47,7 @@ impl Statement {
         self.first..=self.last
     }
 
-    /// Returns all places, with those of the block.
+    /// Returns all places, including the places of the block.
     pub(super) fn whole(&self) -> RangeInclusive<usize> {
         self.first..=self.close.max(self.last)
     }

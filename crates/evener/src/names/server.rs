@@ -229,8 +229,8 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
-/// Opens one of several sockets that share an address (SO_REUSEPORT). The kernel spreads clients
-/// over them.
+/// Opens a socket on an address that several sockets share (SO_REUSEPORT). The kernel spreads
+/// clients over them.
 fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {

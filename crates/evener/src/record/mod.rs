@@ -255,7 +255,8 @@ impl Recorder {
         }
     }
 
-    /// Notes a connection that the data plane reports. The user-space reader records the others.
+    /// Notes a connection that the data plane reports. The user-space reader records its own
+    /// connections.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
         let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,

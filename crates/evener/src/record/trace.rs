@@ -68,7 +68,7 @@ impl Traces {
         self.open().len()
     }
 
-    /// Queues a line for each trace of one of its addresses.
+    /// Queues a line for each trace of an address in `ends`.
     pub(super) fn publish(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
         let mut traces = self.open();
         let mut concerned = traces.iter_mut().filter(|trace| trace.concerns(ends)).peekable();

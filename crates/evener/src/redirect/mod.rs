@@ -258,7 +258,7 @@ async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Client
     .await;
 }
 
-/// Opens one of several sockets that share an address (SO_REUSEPORT). The kernel spreads
+/// Opens a socket on an address that several sockets share (SO_REUSEPORT). The kernel spreads
 /// connections over them.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;

@@ -19,8 +19,8 @@ use super::files;
 const FILE_BYTES: u64 = 1024 * 1024;
 /// Minimum length of a token in characters. Shorter ones can be guessed.
 const LEAST: usize = 16;
-/// Permission bits for others. Any of the writer bits is an error. The reader bit only causes a
-/// warning: each reader can join the group.
+/// Permission bits of other users than the owner. A writer bit is an error. The reader bit only
+/// causes a warning: each reader can join the group.
 const WRITERS: u32 = 0o022;
 const READERS: u32 = 0o004;
 

@@ -485,8 +485,8 @@ fn any_order() -> impl Strategy<Value = StateOrder> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whether orders come together or one by one, the farm is the same, the farm matches its
-    /// record, and the record survives a write and a read.
+    /// Orders have the same result together and one by one. The farm matches its record, and the
+    /// record survives a write and a read.
     #[test]
     fn batches_are_as_good_as_single_orders(orders in proptest::collection::vec(any_order(), 1..12)) {
         let file = farm_of(FILE);

@@ -70,7 +70,7 @@ pub(super) enum ValueType {
     Share,
     /// A time with its unit: limits and optional default in milliseconds.
     Time(u64, u64, Option<u64>),
-    /// One of these words, with an optional default.
+    /// A word of the list, with an optional default.
     Word(fn() -> Vec<&'static str>, Option<&'static str>),
     Text,
     /// Texts or numbers: one, or a list of them.

@@ -3,7 +3,8 @@
 //!
 //! [`evener_core::node::lccp`] authenticates and encodes messages. This module has the sockets, the
 //! clock, and the actions: [`exchange`] queries another node about a connection, [`take`] makes
-//! sockets of connections, [`release`] releases one, [`dispatch`] answers as the dispatcher.
+//! sockets of connections, [`release`] releases a connection, [`dispatch`] answers as the
+//! dispatcher.
 
 mod dispatch;
 mod exchange;
@@ -374,7 +375,7 @@ impl LccpState {
         received.message
     }
 
-    /// Creates a session whose sequence numbers continue after those of an earlier session.
+    /// Creates a session. Its sequence numbers continue after the numbers of an earlier session.
     fn stranger(&self, way: AddressPair, after: u64) -> LccpSession {
         let own = LocalNode { address: way.own, incarnation: self.incarnation, components: self.components };
         LccpSession::new(own, way.node, after)

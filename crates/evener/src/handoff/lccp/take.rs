@@ -122,7 +122,7 @@ impl HandoffReceiver {
         (last? == LocalSocket::Nothing).then_some(Err(ErrorCode::NotRestored))
     }
 
-    /// Looks up a connection's socket. `None` if that fails.
+    /// Finds a connection's socket. `None` if the lookup fails.
     fn find_socket(
         socket: SocketId,
         connections: Option<&Connections>,

@@ -60,7 +60,7 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
 }
 
 impl HaproxyReader<'_, '_> {
-    /// Returns the lines of the section's `defaults`, followed by those of the section.
+    /// Returns the lines of the section's `defaults`, followed by the lines of the section.
     /// A section `defaults` may itself have `defaults`.
     fn lines(&self, section: &HaproxySection) -> Vec<HaproxyLine> {
         let of = |section: &HaproxySection| section.defaults.and_then(|at| self.sections.get(at));

@@ -220,7 +220,7 @@ impl ServerTls {
 }
 
 impl ServerOptions {
-    /// Returns the check settings of the server, without those of the backend.
+    /// Returns the check settings of the server, without the backend's.
     pub(super) fn check_settings(&self) -> (&DraftHealth, bool, Option<DraftTls>) {
         (&self.health, self.checks_by_tls(), self.tls())
     }

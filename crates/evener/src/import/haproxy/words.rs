@@ -100,7 +100,7 @@ pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<Hap
     (sections, before)
 }
 
-/// Returns the lines with words, and separately those that depend on the environment.
+/// Returns the lines with words, and separately the lines that depend on the environment.
 /// The latter are within `.if`, or have variables.
 pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
     let (mut plain, mut conditional) = (Vec::new(), Vec::new());

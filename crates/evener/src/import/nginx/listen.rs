@@ -22,7 +22,7 @@ pub(super) struct Listen<'t> {
 
 impl NginxReader<'_, '_> {
     /// Returns the addresses of a block.
-    /// If the block has plain addresses, those with TLS are left.
+    /// If the block has plain addresses, addresses with TLS are left.
     pub(super) fn listens<'t>(&mut self, statement: &'t Statement) -> Vec<Listen<'t>> {
         let has_tls = statement.inner().iter().any(|one| one.word(0) == "ssl" && one.word(1) == "on");
         let written: Vec<&Statement> =
