@@ -31,7 +31,7 @@ fn main() -> Exit {
     }
 }
 
-/// Shows everything that is wrong with a file, or the notes on a good one; or prints the schema.
+/// Prints all problems of a file, or the notes on a valid one, or the schema.
 fn check(args: &CheckArgs) -> Exit {
     let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
         let written = writeln!(io::stdout(), "{:#}", config::schema(&manual::key_description));
@@ -55,7 +55,6 @@ fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Resul
     writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
 }
 
-/// Writes a new secret.
 fn keygen(args: &KeygenArgs) -> Exit {
     match secret::write_new(&args.file) {
         Ok(()) => {

@@ -1,5 +1,5 @@
-//! Manual pages: the program's from its command line, the file's from the example that explains
-//! every key, and the packets' from the reasons that are counted. So each says what is so.
+//! Manual pages: the program's from its command line, the file's from the example file, and the
+//! packets' from the counted reasons. So they can't be outdated.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,12 +12,12 @@ use roff::{Roff, bold, italic, roman};
 use crate::cli::{CONFIG_FILE, Cli};
 use crate::runtime::spelling::meant;
 
-/// The file that explains every key; a test holds it against the defaults.
+/// Example file with all keys. A test compares it with the defaults.
 const EXAMPLE: &str = include_str!("../../../evener.example.toml");
-/// The pages besides those of the commands.
+/// Pages that don't belong to a command.
 const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 
-/// Variables that the program reads.
+/// Environment variables of the program.
 pub const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "EVENER_LOG",
@@ -79,18 +79,18 @@ pub const FILES: [(&str, &str); 12] = [
     ("/var/log/evener/access.log", "Usual for the access log."),
 ];
 
-/// Prints a page; the program's unless another is named.
+/// Prints a page, by default the program's.
 ///
 /// # Errors
-/// When there is no such page, or it can't be written.
+/// If there is no such page, or it can't be written.
 pub fn print(name: Option<&str>, out: &mut impl Write) -> io::Result<()> {
     out.write_all(&page(name.unwrap_or(PAGES[0]))?)
 }
 
-/// Writes all pages into a folder, one for each command too.
+/// Writes all pages into a folder, including one per command.
 ///
 /// # Errors
-/// When they can't be written.
+/// If a page can't be written.
 pub fn write_all(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     clap_mangen::generate_to(Cli::command(), dir)?;
@@ -114,7 +114,7 @@ fn page(name: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The command line's own page, with the parts that it doesn't know around it.
+/// Builds the command line's own page, with further sections.
 fn program(out: &mut Vec<u8>) -> io::Result<()> {
     clap_mangen::Man::new(Cli::command()).render(out)?;
     let mut more = Roff::new();
@@ -142,18 +142,18 @@ fn begin(name: &str, section: &str, about: &str) -> Roff {
     page
 }
 
-/// Keys of the example that stand together, and the comment above them.
+/// Adjacent keys of the example, with the comment above them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExampleEntry<'e> {
-    /// The table that they are the first entry of, as `[engine]`.
+    /// Table that begins with this entry, such as `[engine]`.
     pub heading: Option<&'e str>,
-    /// Lines as `kind = "auto"`; none where the comment is about the table.
+    /// Lines such as `kind = "auto"`. Empty if the comment describes the table.
     pub keys: Vec<&'e str>,
-    /// The comment's lines.
+    /// Lines of the comment.
     pub comment: Vec<&'e str>,
 }
 
-/// All entries of [`EXAMPLE`]; keys without a comment are explained elsewhere, and left out.
+/// Returns all entries of [`EXAMPLE`]. Keys without a comment are explained elsewhere, and omitted.
 pub fn example_entries() -> Vec<ExampleEntry<'static>> {
     let mut entries = Vec::new();
     let (mut heading, mut keys, mut comment) = (None, Vec::new(), Vec::new());
@@ -183,8 +183,8 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
     entries
 }
 
-/// The prose of a key, by the path of its table (empty for the file) and its name. Tables that
-/// services, names and members share are explained with services.
+/// Returns the description of a key, by the path of its table (empty for the file) and its name.
+/// Tables that services, names and members share are described with services.
 pub fn key_description(table: &str, key: &str) -> Option<String> {
     let shared = ["dns.name.", "agent.member."].iter().find_map(|owner| table.strip_prefix(owner));
     let of_service = || explained(&format!("service.{}", shared?), key);
@@ -201,8 +201,8 @@ fn explained(table: &str, key: &str) -> Option<String> {
     found.map(|entry| entry.comment.join(" "))
 }
 
-/// The key of a line `# KEY = VALUE`: the example has such keys as comments, since they don't go
-/// with others that it shows. Those of code within a comment are indented further.
+/// Returns the key of a line `# KEY = VALUE`. In the example, a key that conflicts with another key
+/// is a comment. Code within a comment is indented further.
 fn commented_key(line: &str) -> Option<&str> {
     let key = line.strip_prefix("# ")?;
     let (name, _) = key.split_once(" = ")?;
@@ -210,7 +210,7 @@ fn commented_key(line: &str) -> Option<&str> {
     (!name.is_empty() && name.bytes().all(is_name)).then_some(key)
 }
 
-/// The page of the file: comments of the example with the keys that they are about.
+/// Builds the page of the file from the example's comments and keys.
 fn configuration() -> Roff {
     let mut page = begin("evener.toml", "5", "the configuration of evener");
     page.control("SH", ["DESCRIPTION"]);

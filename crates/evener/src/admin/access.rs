@@ -1,6 +1,6 @@
-//! Access over TCP. A web page must not reach the farm through the browser of somebody who may (DNS
-//! rebinding), so requests have to name a host that this one is; and an address that is not
-//! loopback is for those with a token.
+//! Access over TCP. A web page must not reach the farm through a permitted user's browser (DNS
+//! rebinding), so each request must name this host. An address that is not loopback requires a
+//! token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,55 +26,55 @@ use crate::runtime::fresh_file::FreshFile;
 use crate::runtime::token::{Holder, Role, TokenError, Tokens};
 use crate::state::Author;
 
-/// The path of whether the daemon works, which is answered without a token.
+/// Paths about the daemon's health, which need no token.
 const HEALTH: &str = "/healthz";
 const READY: &str = "/ready";
 const READY_OF: &str = "/ready/";
 const SCHEME: &str = "bearer ";
 
-/// The address of this host that a connection came to.
+/// Local address of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnAddress(pub(super) IpAddr);
 
-/// The address that a connection came from.
+/// Remote address of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-/// The names of the certificate that the other end has shown.
+/// Names of the client's certificate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerNames(pub(super) Arc<[String]>);
 
-/// The user at the other end of a connection by the Unix socket.
+/// User at the other end of a connection through the Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerUser(pub(super) Option<u32>);
 
-/// The sender of a request, let in by this address's own rules.
+/// Authenticated sender of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) author: Author,
     pub(super) role: Role,
 }
 
-/// The requirements for a client.
+/// Access rules of the TCP address.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// Names of this host that requests may have besides its addresses, in lower case.
+    /// Names of this host in requests, besides its addresses, in lower case.
     hosts: Vec<String>,
-    /// Whether a token is needed.
+    /// True if a token is required.
     closed: bool,
     tokens: Option<FreshFile<Tokens, TokenError>>,
-    /// The roles of clients' certificates.
+    /// Roles of clients' certificates.
     certificates: Option<FreshFile<CertificateNames, CertificateNamesError>>,
-    /// Whose tokens are looked up: whoever guesses has to wait.
+    /// Rate limit of token lookups, against guessing.
     throttle: Mutex<TokenThrottle>,
     changes: Mutex<ChangeLimit>,
 }
 
 impl Access {
-    /// By the configuration, for this address.
+    /// Creates the rules from the configuration.
     ///
     /// # Errors
-    /// When it has a file of tokens that can't be used.
+    /// If the file of tokens can't be used.
     pub(super) fn new(admin: &config::AdminConfig, listen: SocketAddr) -> Result<Access, TokenError> {
         let clients = admin.tls.as_ref().and_then(|tls| tls.clients.as_ref());
         let certificates_file = clients.map(|clients| clients.names.clone());
@@ -96,7 +96,7 @@ impl Access {
         })
     }
 
-    /// Whether a request was meant for this host (RFC 9110, section 7.4).
+    /// Checks that a request is meant for this host (RFC 9110, section 7.4).
     fn judge_host(&self, request: &Request, reached: IpAddr) -> Result<(), ApiError> {
         let malformed = || {
             let message = "A request names the host that it is for, once (RFC 9112, section 3.2).";
@@ -105,13 +105,13 @@ impl Access {
         let mut fields = request.headers().get_all(HOST).iter();
         let named = match (fields.next(), fields.next()) {
             (Some(host), None) => Some(host.to_str().map_err(|_| malformed())?),
-            // Probes of HTTP/1.0 name none; every browser does.
+            // HTTP/1.0 probes have no Host field. Every browser sends one.
             (None, _) if request.version() < Version::HTTP_11 => None,
             _ => return Err(malformed()),
         };
         let named = named.map(|host| host.parse::<Authority>().map_err(|_| malformed())).transpose()?;
-        // The host in the request line goes before the field (RFC 9112, section 3.2.2), and both
-        // must be right.
+        // The host in the request line takes precedence over the field (RFC 9112, section 3.2.2).
+        // Both must be right.
         for host in named.iter().chain(request.uri().authority()) {
             if !self.is_this(host.host(), reached) {
                 let message = format!(
@@ -127,7 +127,7 @@ impl Access {
     fn is_this(&self, host: &str, reached: IpAddr) -> bool {
         let bare = host.trim_matches(['[', ']']);
         let address: Option<IpAddr> = bare.parse().ok();
-        // Names as people may write them, with the dot at the end.
+        // Names may end with a dot.
         let name = host.trim_end_matches('.').to_ascii_lowercase();
         address.is_some_and(|address| address.to_canonical() == reached.to_canonical())
             || name == "localhost"
@@ -135,7 +135,7 @@ impl Access {
             || address.is_some_and(|address| self.hosts.iter().any(|known| known.parse() == Ok(address)))
     }
 
-    /// Whether a change comes from a page of another site, by somebody's browser (RFC 6454).
+    /// Refuses a change that a page of another site sends through a browser (RFC 6454).
     fn judge_origin(&self, request: &Request) -> Result<(), ApiError> {
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
         if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -153,7 +153,7 @@ impl Access {
         }
     }
 
-    /// The sender of a request, by its token.
+    /// Returns the sender of a request, by its token.
     async fn judge_token(&self, sent: &Credentials, from: IpAddr) -> Result<Caller, ApiError> {
         let caller =
             |role, by: &str| Caller { author: Author { by: by.to_owned(), from: from.to_string() }, role };
@@ -188,7 +188,7 @@ impl Access {
         })?;
         let tokens = tokens.ok_or_else(unreadable)?;
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
-        // A member's token is none here; whether it is one of its group shows later.
+        // A member's token is not in this file. The group's own check comes later.
         if holder.is_some() || !sent.path.starts_with(GROUPS) {
             self.throttle().looked_up(now_ms, from, holder.is_some());
         }
@@ -199,7 +199,7 @@ impl Access {
     }
 }
 
-/// The parts of a request by which its sender is known.
+/// Parts of a request that identify its sender.
 struct Credentials {
     path: String,
     authorization: Vec<HeaderValue>,
@@ -221,7 +221,7 @@ impl Access {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a change by role `operate`; the error is how many seconds its holder has to wait.
+    /// Counts a change by role `operate`. The error is the time to wait, in seconds.
     fn count_change(&self, caller: &Caller, method: &Method) -> Result<(), u64> {
         if caller.role != Role::Operate || matches!(*method, Method::GET | Method::HEAD) {
             return Ok(());
@@ -231,7 +231,7 @@ impl Access {
         changes.count(now_ms, &caller.author.by)
     }
 
-    /// The holder of the certificate that a request came with, if it has a role here.
+    /// Returns the holder of the client's certificate, if it has a role here.
     async fn certified(&self, sent: &Credentials) -> Option<Holder> {
         let certificates = self.certificates.as_ref()?;
         let PeerNames(names) = sent.names.as_ref()?;
@@ -248,8 +248,8 @@ impl Access {
     }
 }
 
-/// Whether a path is answered without a token: it shows whether the daemon works, or is the
-/// dashboard's program, which holds nothing of the farm.
+/// True if a path needs no token: the daemon's health, and the files of the dashboard, which
+/// contain no data of the farm.
 fn is_open(path: &str) -> bool {
     path == HEALTH
         || path == READY
@@ -258,13 +258,13 @@ fn is_open(path: &str) -> bool {
         || path.starts_with(dashboard::FILES)
 }
 
-/// The token in a field (RFC 6750, section 2.1).
+/// Returns the token of an Authorization field (RFC 6750, section 2.1).
 fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = field.split_at_checked(SCHEME.len())?;
     scheme.eq_ignore_ascii_case(SCHEME.as_bytes()).then(|| token.trim_ascii())
 }
 
-/// Lets through who is known, and says who that is.
+/// Forwards requests of authenticated senders, with their [`Caller`].
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     Extension(OwnAddress(reached)): Extension<OwnAddress>,
@@ -290,7 +290,7 @@ pub(super) async fn guard(
             }
             drop(request.extensions_mut().insert(caller));
         }
-        // The control loop asks for a credential of the group then.
+        // The control loop requires a credential of the group then.
         Err(_) if request.uri().path().starts_with(GROUPS) => is_unknown = sent_token,
         Err(failure) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;
@@ -302,15 +302,15 @@ pub(super) async fn guard(
         }
     }
     let response = next.run(request).await;
-    // The token was none of this host's, and none of the group's either.
+    // The token is neither this host's nor the group's.
     if is_unknown && matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         access.throttle().looked_up(evener_dataplane::now_ns() / 1_000_000, from, false);
     }
     response
 }
 
-/// Says which user of this host is at the other end of the Unix socket; the file's mode has let
-/// them in.
+/// Identifies the user at the other end of the Unix socket. The socket's file mode has granted
+/// access.
 pub(super) async fn name_user(
     Extension(PeerUser(uid)): Extension<PeerUser>,
     mut request: Request,
@@ -326,7 +326,7 @@ pub(super) async fn name_user(
     next.run(request).await
 }
 
-/// Lets through whose role is enough for the path.
+/// Forwards requests if the caller's role suffices for the path.
 pub(super) async fn authorize(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = match request.method() {

@@ -1,5 +1,5 @@
-//! The HTTP API. The same routes serve the Unix socket, whose file mode says who may use it, and
-//! the TCP port, where [`access`] says who may do what.
+//! The HTTP API. The Unix socket and the TCP port have the same routes. The file mode controls
+//! access to the socket, [`access`] to the port.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,28 +29,25 @@ use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, S
 use crate::cli::ClientArg;
 use crate::views::{self, ViewSource};
 
-/// How long the control loop may take for an answer.
+/// Timeout of the control loop's answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to carry out another configuration.
+/// Timeout of a reload.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
-/// How long a daemon in good health takes at most.
+/// Timeout of a healthy daemon's answer.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bodies of requests that take none are read no further than this.
+/// Maximum length of a body that the request doesn't need, in bytes.
 const BODY_BYTES: usize = 4 * 1024;
-/// Sessions in one answer on the TCP port: whoever reaches it must not fill the daemon's memory.
+/// Maximum number of sessions in an answer on the TCP port, which bounds the daemon's memory.
 const SESSIONS_READ_ONLY: usize = 10_000;
 
-/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResult {
-    /// A sentence.
     pub message: String,
 }
 
-/// Why nothing was.
+/// Result of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// A sentence.
     pub error: String,
 }
 
@@ -60,13 +57,13 @@ pub(super) struct Api {
     pub(super) control: Handle,
     pub(super) live: Arc<LiveFeed>,
     pub(super) ready: Arc<LastLook>,
-    /// Whether who asks may change the farm.
+    /// True if clients may change the farm without a token.
     pub(super) may_change: bool,
-    /// The most sessions in one answer.
+    /// Maximum number of sessions in an answer.
     sessions_max: usize,
 }
 
-/// All routes, for callers that somebody else has named.
+/// Returns all routes, with the access rules of the entrance.
 pub(super) fn routes(
     farm: Arc<dyn ViewSource>,
     control: Handle,
@@ -78,7 +75,7 @@ pub(super) fn routes(
         .fold(Router::new(), |router, path| router.route(path.path, (path.router)()))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
-        // Once all routes are there: those that come later would go without.
+        // After all routes are added: layers don't apply to later routes.
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(middleware::from_fn(access::authorize));
     let (may_change, sessions_max, router) = match by {
@@ -91,16 +88,16 @@ pub(super) fn routes(
     router.with_state(Api { farm, control, live, ready: Arc::default(), may_change, sessions_max })
 }
 
-/// The way by which clients come.
+/// Entrance of clients.
 pub(super) enum Entrance {
-    /// The Unix socket, whose file mode says who may change the farm.
+    /// The Unix socket, protected by its file mode.
     Socket,
-    /// The TCP address.
+    /// The TCP address, with its access rules.
     Address(Arc<Access>),
 }
 
-/// A client with access to views may see groups too, and one with a token of a group may do here
-/// what it may do at the group's own address.
+/// Routes of a group's members. A client with access to views may read the group. A client with a
+/// token of the group may do the same as at the group's own address.
 pub(super) fn group_members() -> MethodRouter<Api> {
     get(groups::members)
         .post(groups::add)
@@ -108,7 +105,7 @@ pub(super) fn group_members() -> MethodRouter<Api> {
         .layer(DefaultBodyLimit::max(groups::BODY_BYTES))
 }
 
-/// An error as it is answered.
+/// Error response.
 pub(super) struct ApiError(pub(super) StatusCode, pub(super) String);
 
 impl ApiError {
@@ -155,7 +152,7 @@ impl From<PathRejection> for ApiError {
 
 pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
-/// Asks the control loop, and waits so long and no longer.
+/// Sends a request to the control loop, and waits for the answer until the timeout.
 pub(super) async fn send_request<T>(
     control: &Handle,
     timeout: Duration,
@@ -179,7 +176,7 @@ pub(super) async fn send_request<T>(
     }
 }
 
-/// Looks at the farm, on a thread that may take its time.
+/// Computes a view on a blocking thread.
 async fn read_view<T: Send + 'static>(
     api: &Api,
     at: impl FnOnce(&dyn ViewSource) -> T + Send + 'static,
@@ -320,7 +317,7 @@ pub(super) async fn reopen(State(api): State<Api>) -> ApiResult<CommandResult> {
     done(send_request(&api.control, RELOAD_TIMEOUT, ControlRequest::Reopen).await?)
 }
 
-/// Whether a query parameter that is yes or no is there and means yes.
+/// Parses a boolean query parameter. False if it is missing.
 pub(super) fn flag(name: &str, value: Option<&str>) -> Result<bool, ApiError> {
     match value {
         None | Some("false" | "0") => Ok(false),

@@ -1,22 +1,22 @@
-//! A limit of changes a minute for holders of role `operate`: each change is a line of the audit
-//! log, which must not be filled by one of them.
+//! Rate limit of changes for holders of role `operate`. Each change is a line of the audit log,
+//! which a single holder must not fill.
 
 use std::collections::BTreeMap;
 
-/// Changes a minute of one holder.
+/// Maximum number of changes per minute and holder.
 pub(super) const CHANGES_A_MINUTE: u32 = 60;
 const MINUTE_MS: u64 = 60_000;
 
-/// The changes of each holder in the minute that it began last. Holders are those of the tokens and
-/// certificates that the operator wrote, so there are few.
+/// Start of each holder's current minute, and the changes in it. Only the operator's tokens and
+/// certificates have holders, so there are few.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLimit(BTreeMap<String, (u64, u32)>);
 
 impl ChangeLimit {
-    /// Counts a change, unless there were too many.
+    /// Counts a change, unless the limit is reached.
     ///
     /// # Errors
-    /// After how many seconds there may be another one.
+    /// The time to wait, in seconds.
     pub(super) fn count(&mut self, now_ms: u64, holder: &str) -> Result<(), u64> {
         let (since_ms, changes) = self.0.entry(holder.to_owned()).or_insert((now_ms, 0));
         let age_ms = now_ms.saturating_sub(*since_ms);

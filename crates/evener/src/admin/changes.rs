@@ -1,5 +1,5 @@
-//! The commands that change the farm at run time: `drain`, `undrain`, `maintenance`, `weight`,
-//! `add`, `remove`, `undo` and `state`.
+//! Commands that change the farm at run time: `drain`, `undrain`, `maintenance`, `weight`, `add`,
+//! `remove`, `undo` and `state`.
 
 use std::fs;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::cli::{AddArgs, AdminArgs, ChangeArgs, Command, DrainArgs, DrainedArgs
 use crate::runtime::terminal;
 use crate::views::{ServerView, StatusView};
 
-/// Between two looks at the sessions of a server that drains.
+/// Interval at which the sessions of a draining server are counted.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Carries out one of them, and gives the text to be printed.
+/// Executes a command, and returns the text to print.
 pub(super) fn run(command: &Command) -> Result<String, CommandError> {
     match command {
         Command::Drain(args) => drain(args),
@@ -73,7 +73,7 @@ fn change(
     show(args, &result)
 }
 
-/// Changes a server, for commands of other rooms; gives a sentence.
+/// Changes a server, for other modules' commands. Returns a sentence.
 pub(crate) fn send_change(
     admin: &AdminArgs,
     service: &str,
@@ -148,7 +148,7 @@ fn drain(args: &DrainArgs) -> Result<String, CommandError> {
     Ok(if args.change.view.json { text } else { format!("{text}{left}\n") })
 }
 
-/// The sessions of a server; none where nobody knows of it.
+/// Returns the number of a server's sessions. `None` if the server is unknown.
 fn sessions_of(client: &Client, server: &ServerArg) -> Result<Option<u64>, CommandError> {
     let servers: Vec<ServerView> = request(client, Method::GET, "/v1/servers", None)?;
     let mut known = servers.into_iter();
@@ -156,7 +156,7 @@ fn sessions_of(client: &Client, server: &ServerArg) -> Result<Option<u64>, Comma
     Ok(known.map(|known| known.sessions))
 }
 
-/// Waits until nobody has a session any more; gives a sentence on it.
+/// Waits until there are no sessions, or until the deadline. Returns a sentence.
 fn wait_for_sessions(
     full: &str,
     until: Option<Instant>,

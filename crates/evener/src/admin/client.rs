@@ -1,4 +1,4 @@
-//! The other end of the admin socket.
+//! Client of the admin socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,61 +14,60 @@ use tokio::net::UnixStream;
 use super::api::ErrorBody;
 use crate::http;
 
-/// A little longer than the daemon gives itself, so that its own words are heard.
+/// Timeout, longer than the daemon's own, so that the daemon's error arrives.
 const TIMEOUT: Duration = Duration::from_secs(65);
-/// The longest answer that is read: some four million sessions.
+/// Maximum length of an answer in bytes: some four million sessions.
 const ANSWER_BYTES: usize = 1 << 30;
 
-/// Why there is no answer.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens.
     #[error("no daemon answers on {path}; is `evener run` running in this network namespace?")]
     NoDaemon {
-        /// The socket.
+        /// Path of the admin socket.
         path: String,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("{path} may not be used: it is for the daemon's user; run this as that user, mostly root")]
     Forbidden {
-        /// The socket.
+        /// Path of the admin socket.
         path: String,
     },
-    /// The daemon said no, in its own words.
+    /// The daemon refused, with this text.
     #[error("{0}")]
     Refused(String),
-    /// The daemon took too long.
+    /// The daemon did not answer in time.
     #[error("the daemon on {path} has not answered within {} s; see its log", TIMEOUT.as_secs())]
     Timeout {
-        /// The socket.
+        /// Path of the admin socket.
         path: String,
     },
-    /// The daemon said no more.
+    /// The daemon has closed the connection.
     #[error("the daemon has hung up: it has stopped, or was stopped")]
     Ended,
-    /// The bytes that came are no answer.
+    /// The answer is invalid.
     #[error("the answer on {path} can't be understood: {why}; is the daemon of the same version?")]
     Garbled {
-        /// The socket.
+        /// Path of the admin socket.
         path: String,
-        /// The error in it.
         why: String,
     },
 }
 
-/// A way to ask the daemon.
+/// Client of a daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
 }
 
 impl Client {
-    /// Asks the daemon whose admin socket is at `path`.
+    /// Creates a client of the daemon with the admin socket at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Client {
         Client { path: path.into() }
     }
 
-    /// The admin socket.
+    /// Returns the path of the admin socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -76,12 +75,12 @@ impl Client {
     /// Reads a view.
     ///
     /// # Errors
-    /// When the daemon can't be reached, refuses, or answers with something else.
+    /// If the daemon is unreachable, refuses, or answers with something else.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::GET, path, None).await
     }
 
-    /// Gives an order.
+    /// Sends a command.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -89,7 +88,7 @@ impl Client {
         self.request(Method::POST, path, None).await
     }
 
-    /// Gives an order with a body of JSON.
+    /// Sends a request with a JSON body.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -102,7 +101,7 @@ impl Client {
         self.request(method, path, body).await
     }
 
-    /// Reads an answer that goes on and on, line by line.
+    /// Reads a stream, line by line.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -145,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Asks, and has the beginning of the answer.
+    /// Sends a request, and returns the response's head.
     async fn begin(
         &self,
         method: Method,
@@ -159,7 +158,7 @@ impl Client {
         let request = Request::builder()
             .method(method)
             .uri(path)
-            // RFC 9112, section 3.2: a Host is needed, and means nothing here.
+            // A Host field is required (RFC 9112, section 3.2), but has no meaning here.
             .header(header::HOST, "localhost")
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
@@ -180,25 +179,25 @@ impl Client {
     }
 }
 
-/// An answer that goes on.
+/// Response stream of lines.
 #[derive(Debug)]
 pub struct LineStream {
     body: BodyDataStream,
-    /// The bytes behind the last line's end.
+    /// Bytes after the end of the last line.
     rest: Vec<u8>,
-    /// Whether the connection broke before the answer's end.
+    /// True if the connection broke before the response's end.
     is_torn: bool,
 }
 
 impl LineStream {
-    /// The next line; nothing if there are no more.
+    /// Returns the next line. `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let rest = self.rest.split_off(end + 1);
                 return Some(std::mem::replace(&mut self.rest, rest));
             }
-            // A connection that breaks ends the answer, too.
+            // A broken connection ends the response, too.
             let Ok(piece) = self.body.next().await? else {
                 self.is_torn = true;
                 return None;
@@ -207,13 +206,13 @@ impl LineStream {
         }
     }
 
-    /// True if the connection broke before the answer's end.
+    /// True if the connection broke before the response's end.
     pub fn is_torn(&self) -> bool {
         self.is_torn
     }
 }
 
-/// A name as it stands in a path or a query.
+/// Escapes a name for a path or a query.
 pub(super) fn escape(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }

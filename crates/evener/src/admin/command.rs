@@ -1,4 +1,4 @@
-//! The commands that ask a running daemon.
+//! Commands that query a running daemon.
 
 use std::io::{self, IsTerminal};
 
@@ -15,11 +15,11 @@ use crate::runtime::folders;
 use crate::runtime::terminal::{self, Page, print};
 use crate::views::{ServerView, ServiceView, SessionView};
 
-/// Sessions that a terminal is shown where no number was asked for.
+/// Number of sessions shown on a terminal by default.
 const SESSIONS_SHOWN: usize = 100;
 
-/// Carries out a command that a daemon answers, and says on stderr what went wrong if something
-/// did; to programs on stdout too, as the API does.
+/// Executes a command with the daemon. Prints an error on standard error, and with `--json` also on
+/// standard output, in the API's format.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
@@ -45,7 +45,7 @@ pub fn run(command: &Command) -> Exit {
             request(&args.view, HttpMethod::Post, path, done)
         }
         Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
-        // Printed while it comes.
+        // Printed while the answer arrives.
         Command::Services(args) => {
             listing::run::<ServiceView>(&args.list, args.state.as_deref()).map(|()| String::new())
         }
@@ -62,7 +62,7 @@ pub fn run(command: &Command) -> Exit {
             let error = table::message(&error.to_string());
             eprintln!("evener: {error}");
             if wants_json(command) {
-                // An error that can't be written here has been reported there.
+                // A failure to print is already reported on standard error.
                 let refusal = serde_json::to_string_pretty(&ErrorBody { error });
                 let _ = refusal.map(|text| print(&(text + "\n")));
             }
@@ -97,7 +97,7 @@ fn wants_json(command: &Command) -> bool {
     }
 }
 
-/// Why a command has nothing to show.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     #[error(transparent)]
@@ -110,13 +110,13 @@ pub(super) enum CommandError {
     Json(serde_json::Error),
     #[error("the answer can't be written: {0}")]
     Output(io::Error),
-    /// A file of the command line.
+    /// A file of the command line can't be read.
     #[error("{path} can't be read: {why}")]
     File { path: String, why: String },
-    /// There is no such service.
+    /// The service does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// It took too long.
+    /// The command took too long.
     #[error("{0}")]
     Late(String),
     #[error("this command is not one for the daemon")]
@@ -129,7 +129,7 @@ enum HttpMethod {
     Post,
 }
 
-/// Asks, and makes of the answer what is to be printed.
+/// Sends a request, and formats the answer.
 fn request<T: DeserializeOwned + Serialize>(
     view: &ViewArgs,
     order: HttpMethod,
@@ -158,13 +158,13 @@ pub(super) fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
     Ok(serde_json::to_string_pretty(answer).map_err(CommandError::Json)? + "\n")
 }
 
-/// A way to ask the daemon, for commands of other rooms.
+/// Returns a client of the daemon, for other modules' commands.
 pub(crate) fn admin_client(admin: &AdminArgs) -> Result<(Client, Runtime), String> {
     let client = daemon(admin).map_err(|error| error.to_string())?;
     Ok((client, runtime().map_err(|error| error.to_string())?))
 }
 
-/// Where the daemon is asked.
+/// Returns a client of the daemon.
 pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     Ok(match &admin.socket {
         Some(path) => Client::new(path),
@@ -172,7 +172,7 @@ pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     })
 }
 
-/// The runtime of a command.
+/// Returns the runtime of a command.
 pub(super) fn runtime() -> Result<Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(CommandError::Runtime)
@@ -182,10 +182,10 @@ fn done(done: &CommandResult, page: Page) -> String {
     terminal::wrap(&table::message(&done.message), page.width, 0) + "\n"
 }
 
-/// Sessions; on a terminal no more than somebody may want to see, unless so many were asked for.
+/// Shows sessions. On a terminal the number is limited by default.
 fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
     let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
-    // One more, to know whether there are more.
+    // Requests one more session, to detect if there are more.
     let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
     let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
@@ -224,7 +224,7 @@ fn explain(args: &ExplainArgs) -> String {
     with_query("/v1/explain", query)
 }
 
-/// A path with those of the pairs that have a value.
+/// Returns a path with the query pairs that have a value.
 fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) -> String {
     let query = query.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(&value?))));
     format!("{path}?{}", query.collect::<Vec<_>>().join("&"))

@@ -1,4 +1,4 @@
-//! The dashboard: a page for browsers that asks for everything by the API, as any other client.
+//! The dashboard: a browser page that uses the API like any other client.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,15 @@ use serde::Serialize;
 use super::access::Caller;
 use super::api::ApiError;
 
-/// The path of the page.
 pub(super) const PAGE: &str = "/";
-/// Below this path are its files.
+/// Parent path of the page's files.
 pub(super) const FILES: &str = "/dashboard/";
 
 const INDEX: &str = include_str!("dashboard/index.html");
-/// Stands in the page for the version of the program that it comes from.
+/// Placeholder in the page for the program's version.
 const VERSION: &str = "{version}";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-/// Names, types and texts.
+/// Name, media type and text of each file.
 const ASSETS: &[(&str, &str, &str)] = &[
     ("style.css", "text/css; charset=utf-8", include_str!("dashboard/style.css")),
     ("app.js", SCRIPT, include_str!("dashboard/app.js")),
@@ -33,7 +32,8 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("tables.js", SCRIPT, include_str!("dashboard/tables.js")),
     ("tools.js", SCRIPT, include_str!("dashboard/tools.js")),
 ];
-/// The page has nothing from elsewhere, sends nothing to elsewhere, and is in no other page.
+/// Content security policy: the page loads nothing from other hosts, sends nothing to them, and
+/// can't be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const FIELDS: [(HeaderName, &str); 4] = [
@@ -43,13 +43,11 @@ const FIELDS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-/// Answers with the page.
 pub(super) async fn page() -> Response {
     let text = INDEX.replace(VERSION, env!("CARGO_PKG_VERSION"));
     (FIELDS, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response()
 }
 
-/// Answers with one of its files.
 pub(super) async fn file(name: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
     let Path(name) = name?;
     let found = ASSETS.iter().find(|(known, ..)| *known == name);
@@ -59,22 +57,21 @@ pub(super) async fn file(name: Result<Path<String>, PathRejection>) -> Result<Re
     Ok((FIELDS, [(header::CONTENT_TYPE, *kind)], *text).into_response())
 }
 
-/// The sender of a request, as this host knows it.
+/// Sender of a request.
 #[derive(Debug, Serialize)]
 pub(super) struct CallerView {
     by: String,
     role: &'static str,
 }
 
-/// Answers with the sender's name and role.
 pub(super) async fn whoami(Extension(Caller { author, role }): Extension<Caller>) -> Json<CallerView> {
     Json(CallerView { by: author.by, role: role.name() })
 }
 
-/// Meanings, by names.
+/// Descriptions, by name.
 type Meanings = BTreeMap<&'static str, &'static str>;
 
-/// Answers with the meaning of each reason: of packets on a director, and on a server.
+/// Returns the description of each reason: of packets on a director, and on a server.
 pub(super) async fn reasons() -> Json<BTreeMap<&'static str, Meanings>> {
     let packets = path::decide::Reason::ALL.iter().map(|reason| (reason.name(), reason.about()));
     let tunnels = server::Reason::ALL.iter().map(|reason| (reason.name(), reason.about()));

@@ -1,4 +1,4 @@
-//! All paths of the API: the router is made from them, and so are its description and the manual.
+//! Table of all paths of the API. The router, its description and the manual are generated from it.
 
 use std::fmt;
 
@@ -10,29 +10,24 @@ use super::state::STATE_BYTES;
 use super::{dashboard, events, groups, live, openapi, ready, state, trace};
 use crate::runtime::token::Role;
 
-/// A path.
 pub struct ApiPath {
-    /// The path, with parameters in braces.
+    /// Path with parameters in braces.
     pub path: &'static str,
-    /// Its methods.
     pub methods: &'static [ApiMethod],
     pub(super) router: fn() -> MethodRouter<Api>,
 }
 
-/// A method of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiMethod {
-    /// As in HTTP.
     pub method: &'static str,
-    /// Its query parameters, with commas between them.
+    /// Query parameters, separated by commas.
     pub query: &'static str,
-    /// A sentence on it.
     pub about: &'static str,
-    /// The role that it takes; groups' paths are open to a credential of the group as well.
+    /// Required role. A credential of the group also suffices for groups' paths.
     pub role: Role,
-    /// The shapes of its body and of its answer, by their names in the description.
+    /// Name of the body's schema in the description.
     pub body: Option<&'static str>,
-    /// Of the answer.
+    /// Name of the response's schema.
     pub answer: &'static str,
 }
 
@@ -45,7 +40,7 @@ impl fmt::Debug for ApiPath {
     }
 }
 
-/// Below this path a credential of the group does as well.
+/// Prefix of paths that a credential of the group can access.
 pub(super) const GROUPS: &str = "/v1/groups/";
 
 const DRY_RUN: &str = "dry_run";
@@ -75,7 +70,6 @@ fn with_state(router: MethodRouter<Api>) -> MethodRouter<Api> {
     router.layer(DefaultBodyLimit::max(STATE_BYTES))
 }
 
-/// Every path.
 pub const API_PATHS: &[ApiPath] = &[
     path(
         "/",

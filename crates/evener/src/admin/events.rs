@@ -23,14 +23,14 @@ use crate::events::Subscriber;
 use crate::record;
 use crate::views::{EventStreamItem, EventView};
 
-/// As WHATWG's HTML has it, section 9.2.
+/// Media type of server-sent events (WHATWG HTML, section 9.2).
 const CONTENT_TYPE: &str = "text/event-stream";
-/// A comment so often, so that an end that is gone is noticed.
+/// Interval of comments, which detect a closed connection.
 const PULSE: Duration = Duration::from_secs(15);
-/// The beginning of a line of data.
+/// Field name of data lines.
 const DATA: &[u8] = b"data:";
 
-/// The events that a client wants.
+/// Query parameters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
@@ -38,7 +38,7 @@ pub(super) struct EventsQuery {
     follow: Option<String>,
 }
 
-/// Answers with past events, and then with what happens until the other end hangs up.
+/// Returns past events, and then live events until the client disconnects.
 pub(super) async fn events(
     State(api): State<Api>,
     Extension(progress): Extension<Progress>,
@@ -54,7 +54,7 @@ pub(super) async fn events(
         ));
     }
     let (past, listener) = api.farm.listen(since_seconds.map(Duration::from_secs));
-    // A client that waits for the answer's head learns that it gets every event from here on.
+    // The head of the response signals that the client gets every event from now on.
     let first_line = stream::iter([": listening\n\n".to_owned()]);
     let past = stream::iter(past).map(|event| message(&EventStreamItem::Event(event)));
     let live =
@@ -64,7 +64,7 @@ pub(super) async fn events(
     Ok((fields, Body::from_stream(items.map(Ok::<_, Infallible>))).into_response())
 }
 
-/// The next piece of the stream; nothing if no more come.
+/// Returns the next message of the stream. `None` at the end.
 async fn next(listener: &mut Subscriber) -> Option<String> {
     match tokio::time::timeout(PULSE, listener.next()).await {
         Ok(item) => Some(message(&EventStreamItem::from(&item?))),
@@ -77,11 +77,11 @@ fn message(item: &EventStreamItem) -> String {
         EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
         EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
     };
-    // One line, which ends with its own newline.
+    // The JSON is one line, and ends with its own newline.
     format!("{head}data: {}\n", record::json(item))
 }
 
-/// Carries out `evener events`.
+/// Executes `evener events`.
 pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
     let EventsArgs { since, follow, seconds, count, json, admin } = args;
     let ends = since.is_some() && !follow;
@@ -104,8 +104,8 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
     following.show(|line| line.strip_prefix(DATA), text)
 }
 
-/// Gives events in words, one after the other, for as long as `take` wants more. False once it
-/// doesn't; true where the daemon gives no more.
+/// Passes events as text to `take` until `take` returns false. Returns true if the daemon's stream
+/// ended first.
 pub(crate) fn events_of(admin: &AdminArgs, mut take: impl FnMut(String) -> bool) -> bool {
     let Ok((client, runtime)) = admin_client(admin) else { return true };
     runtime.block_on(async {
@@ -122,7 +122,7 @@ pub(crate) fn events_of(admin: &AdminArgs, mut take: impl FnMut(String) -> bool)
     })
 }
 
-/// For people.
+/// Formats an event for people.
 fn text(happening: &EventStreamItem) -> String {
     let event = match happening {
         EventStreamItem::Event(event) => event,

@@ -1,4 +1,4 @@
-//! Commands that show what the daemon tells for as long as somebody reads it.
+//! Commands that print a stream of the daemon.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,27 +11,27 @@ use super::command::{CommandError, daemon, runtime};
 use crate::cli::AdminArgs;
 use crate::record;
 
-/// The stream to follow, and for how long.
+/// The stream, and when to end it.
 pub(super) struct StreamRequest<'a> {
-    /// The path of the answer.
+    /// Path of the stream.
     pub(super) path: &'a str,
-    /// Said on standard error when an answer without an end has begun, so that on the other is
-    /// nothing but what is told.
+    /// Line printed on standard error once an endless stream has begun, so that standard output
+    /// contains only data.
     pub(super) first_line: &'a str,
-    /// True if the answer ends by itself; else its end is an error.
+    /// True if the stream ends by itself. Otherwise its end is an error.
     pub(super) ends: bool,
-    /// At most so many seconds,
+    /// Maximum duration in seconds.
     pub(super) seconds: Option<u64>,
-    /// and so many lines.
+    /// Maximum number of lines.
     pub(super) count: Option<u64>,
-    /// Whether programs read it.
+    /// True for JSON output.
     pub(super) json: bool,
-    /// How the daemon is reached.
     pub(super) admin: &'a AdminArgs,
 }
 
 impl StreamRequest<'_> {
-    /// Shows what `data` finds in each of the answer's lines; for people as `text` has it.
+    /// Prints the stream. `data` extracts the JSON of a line, and `text` formats an item for
+    /// people.
     pub(super) fn show<T: DeserializeOwned + Serialize>(
         &self,
         data: fn(&[u8]) -> Option<&[u8]>,
@@ -41,7 +41,7 @@ impl StreamRequest<'_> {
         runtime()?.block_on(async {
             match tokio::time::timeout(limit, self.follow(data, text)).await {
                 Ok(done) => done,
-                // As long as was asked for.
+                // The requested duration is over.
                 Err(_) => Ok(()),
             }
         })
@@ -68,7 +68,7 @@ impl StreamRequest<'_> {
             let mut out = io::stdout().lock();
             match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => count -= 1,
-                // The reader wants no more.
+                // The reader has closed the pipe.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => return Err(CommandError::Output(error)),
             }

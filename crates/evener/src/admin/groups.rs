@@ -1,5 +1,5 @@
-//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in
-//! text (`docs/how-it-works/server-groups.md`).
+//! Members of server groups as JSON: the counterparts of GROUP-QUERY, GROUP-ADD, GROUP-EXIT and
+//! LOAD-INFORM (`docs/how-it-works/server-groups.md`).
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequestParts, Path, State};
@@ -16,13 +16,13 @@ use super::access::{Caller, Peer};
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, send_request};
 use crate::board::request::{ControlRequest, GroupReply, GroupSender};
 
-/// Longer bodies are refused, in bytes; as many as a message has.
+/// Maximum length of a body in bytes, as for the protocol's messages.
 pub(super) const BODY_BYTES: usize = evener_core::node::group::BODY_MAX;
 
-/// How members are named.
+/// Help on the format of members.
 const MEMBERS: &str = "send {\"url\": \"http://...\"}, or a list of these; a member that joins may have weight, anonymous, control, paths and hosts";
 
-/// A member, as somebody describes it.
+/// Description of a member in a request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemberDescription {
@@ -37,14 +37,14 @@ struct MemberDescription {
     hosts: Vec<String>,
 }
 
-/// A member's URL, and no more.
+/// URL of a member in a request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemberUrl {
     url: String,
 }
 
-/// A member's report of its load.
+/// Load report of a member.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoadReport {
@@ -54,7 +54,7 @@ struct LoadReport {
     time: Option<f64>,
 }
 
-/// One of something, or several.
+/// A value, or a list of values.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum OneOrMore<T> {
@@ -94,13 +94,13 @@ pub(super) async fn members(
     sender: GroupSender,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
-    // A client with access to the farm may see its groups.
+    // A client with access to the farm's views may read its groups.
     let sender = if caller.is_some() { GroupSender::Operator } else { sender };
     send_message(&api, name, sender, GroupMessage::Query).await
 }
 
-/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so
-/// without being asked first.
+/// The body must have the media type of JSON. A page in a browser can't send that without a
+/// preflight request.
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
@@ -133,7 +133,7 @@ pub(super) async fn remove(
     send_message(&api, name, sender, GroupMessage::Exit(urls)).await
 }
 
-/// A report is judged as its text would be.
+/// The report is checked like its text form.
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
@@ -161,7 +161,7 @@ fn no_group() -> ApiError {
     )
 }
 
-/// A body in its shape.
+/// Deserialises a body.
 fn read<T: for<'d> Deserialize<'d>>(
     body: Result<Json<serde_json::Value>, JsonRejection>,
     help: &str,
@@ -171,7 +171,7 @@ fn read<T: for<'d> Deserialize<'d>>(
         .map_err(|error| ApiError(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
 }
 
-/// A client of the socket may change the farm; others show a token of the group.
+/// A client of the Unix socket may change the farm. Other clients present a token of the group.
 impl FromRequestParts<Api> for GroupSender {
     type Rejection = StatusCode;
 
@@ -179,7 +179,7 @@ impl FromRequestParts<Api> for GroupSender {
         if api.may_change {
             return Ok(GroupSender::Operator);
         }
-        // The server knows it of each connection.
+        // The server sets it for each connection.
         let Peer(from) = parts.extensions.get().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
         let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         Ok(GroupSender::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
@@ -197,7 +197,7 @@ async fn send_message(
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = body.trim_end().to_owned();
     match (status.is_success(), is_json) {
-        // It has no body (RFC 9110, section 15.3.5).
+        // Status 204 has no body (RFC 9110, section 15.3.5).
         (true, _) if status == StatusCode::NO_CONTENT => Ok(status.into_response()),
         (true, true) => Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response()),
         (true, false) => Ok((status, Json(CommandResult { message })).into_response()),

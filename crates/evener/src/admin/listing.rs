@@ -1,5 +1,5 @@
-//! `evener services` and `evener servers`: rows of a table, by service and by state, once or again
-//! and again.
+//! `evener services` and `evener servers`: table rows, filtered by service and state, once or
+//! repeatedly.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::record;
 use crate::runtime::terminal::{self, Page};
 use crate::views::{ServerView, ServiceView, is_service};
 
-/// With `--watch`, between two looks.
+/// Interval with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A row of a list.
 pub(super) trait ListRow: DeserializeOwned + Serialize {
-    /// The path of the list.
+    /// Path of the list.
     const PATH: &str;
-    /// Printed where no row matches.
+    /// Text printed if no row matches.
     const NO_MATCH: &str;
 
     fn service(&self) -> &str;
 
     fn state(&self) -> &str;
 
-    /// The rows that are shown, of all.
+    /// Formats the rows that `is_shown` selects.
     fn table(all: &[Self], is_shown: &dyn Fn(&Self) -> bool, page: Page) -> String;
 }
 
@@ -65,7 +65,7 @@ impl ListRow for ServerView {
     }
 }
 
-/// Prints the rows of a service and in a state, where these are named.
+/// Prints the rows, optionally only of one service and in one state.
 pub(super) fn run<T: ListRow>(args: &ListArgs, state: Option<&str>) -> Result<(), CommandError> {
     let (client, runtime) = (daemon(&args.view.admin)?, runtime()?);
     let service = args.service.as_deref();
@@ -75,7 +75,7 @@ pub(super) fn run<T: ListRow>(args: &ListArgs, state: Option<&str>) -> Result<()
     let look = || {
         let all: Vec<T> = runtime.block_on(client.get(T::PATH))?;
         if let Some(name) = service.filter(|name| !all.iter().any(|row| row.service() == *name)) {
-            // A service without servers is known all the same.
+            // A service without servers is a valid name, too.
             let services: Vec<ServiceView> = runtime.block_on(client.get(ServiceView::PATH))?;
             let names = services.iter().map(|service| service.name.as_str());
             is_service(name, names).map_err(CommandError::Unknown)?;

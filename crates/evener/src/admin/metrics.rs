@@ -1,5 +1,5 @@
-//! The views as metrics, in the text that Prometheus and its kin read: its own format, or
-//! OpenMetrics for who asks for it.
+//! The views as metrics for Prometheus and compatible programs: in its own text format, or in
+//! OpenMetrics on request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,18 +13,18 @@ use prometheus_client::registry::{Registry, Unit};
 use super::process::Process;
 use crate::views::{DirectorView, FarmView, HostView, NameView, ServerView, ServiceView, StatusView};
 
-/// How metrics are written.
+/// Format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' text, version 0.0.4: what everything reads.
+    /// Prometheus text format, version 0.0.4, which all programs read.
     Text,
-    /// OpenMetrics 1.0, for who says that it reads that.
+    /// OpenMetrics 1.0, for clients that accept it.
     OpenMetrics,
 }
 
 impl Format {
-    /// By what a client accepts (RFC 9110, section 12.5.1): OpenMetrics if it is named, and not
-    /// less liked than plain text.
+    /// Returns the format for an Accept field (RFC 9110, section 12.5.1): OpenMetrics if it is
+    /// named, and not ranked below plain text.
     pub fn accepted(accept: &str) -> Format {
         let liked = |names: &[&str]| {
             let entries = accept.split(',').filter_map(|entry| {
@@ -43,7 +43,7 @@ impl Format {
         }
     }
 
-    /// Its media type.
+    /// Returns the media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -52,19 +52,19 @@ impl Format {
     }
 }
 
-/// The sources of metrics.
+/// Input of the metrics.
 #[derive(Debug)]
 pub struct Scrape {
-    /// All that there is to see, of one moment.
+    /// All views at one moment.
     pub farm: FarmView,
-    /// The daemon's resources.
+    /// Resources of the daemon.
     pub process: Process,
 }
 
-/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves
-/// none behind.
+/// Formats all metrics. They are computed from the views at each scrape, so no metrics of removed
+/// servers remain.
 pub fn text(scrape: Scrape, format: Format) -> String {
-    // A large farm's text is of nearly this size, and is not copied as it grows.
+    // Close to the size of a large farm's text, so that it isn't copied as it grows.
     let bytes = (64 << 10) + (scrape.farm.servers.len() << 10);
     let mut usual = Registry::default();
     usual.register_collector(Box::new(scrape.process));
@@ -73,7 +73,7 @@ pub fn text(scrape: Scrape, format: Format) -> String {
     write(&[registry, usual], format, bytes)
 }
 
-/// The text of registries, of nearly so many bytes.
+/// Formats registries. `bytes` is the estimated size.
 pub(crate) fn write(registries: &[Registry], format: Format, bytes: usize) -> String {
     // Writing to a String does not fail.
     match format {
@@ -95,14 +95,15 @@ fn write_all(registries: &[Registry], text: &mut impl fmt::Write) -> fmt::Result
     encode_eof(text)
 }
 
-/// OpenMetrics in the older format, which calls a family of counters as its samples are called, and
-/// knows neither units nor infos (Prometheus, "Exposition formats"). Samples are the same in both,
-/// and nearly all that there is.
+/// Converts OpenMetrics to the older format.
+/// In the older format, a counter family has the name of its samples. Units and infos don't exist
+/// (Prometheus, "Exposition formats"). Samples, nearly all of the text, are the same in both
+/// formats.
 struct PlainText {
     text: String,
-    /// The comment that is being written, without its end.
+    /// Comment that is being written, without its end.
     comment: Option<String>,
-    /// The name and the words of the last HELP.
+    /// Name and text of the last HELP line.
     help: Option<(String, String)>,
 }
 
@@ -148,7 +149,7 @@ impl fmt::Write for PlainText {
             if let Some(comment) = self.comment.take() {
                 self.end_comment(&comment);
             }
-            // Nothing of a sample stands behind a comment in one part but by a line of its own.
+            // After a comment, each sample starts on its own line.
             match line.starts_with('#') {
                 true => self.comment = Some(line.to_owned()),
                 false => self.text.push_str(line),
@@ -192,15 +193,15 @@ impl Collector for FarmView {
         encode_servers(farm.encoder, &self.servers)?;
         encode_names(encoder, &self.status, &self.names)?;
         encode_directors(encoder, &self.directors)?;
-        // A farm with directors has no such metrics at all.
+        // A farm with directors has no metrics of hosts.
         if self.hosts.is_empty() { Ok(()) } else { encode_hosts(encoder, &self.status, &self.hosts) }
     }
 }
 
-/// Labels of a thing: each with its value.
+/// Labels with their values.
 type Labels<'t, const N: usize> = [(&'static str, &'t str); N];
 
-/// Metrics of one kind of thing, told apart by its labels.
+/// Metrics of one kind of object, distinguished by labels.
 struct MetricFamily<'g, 'e, 't, T, const N: usize> {
     encoder: &'g mut DescriptorEncoder<'e>,
     things: &'t [T],
@@ -218,7 +219,7 @@ impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
         each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
     }
 
-    /// Its name in the text ends in `_total`.
+    /// The name in the text ends in `_total`.
     fn counter(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         each(metric, self.things, self.labels, |metric, thing| {
@@ -226,7 +227,7 @@ impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
         })
     }
 
-    /// Its name in the text ends in `_seconds`; things of which nothing is known are left out.
+    /// The name in the text ends in `_seconds`. Objects with an unknown value are omitted.
     fn seconds(&mut self, name: &str, help: &str, value: impl Fn(&T) -> Option<f64>) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         let known = self.things.iter().filter(|thing| value(thing).is_some());
@@ -236,7 +237,7 @@ impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
     }
 }
 
-/// A sample for each thing; without braces where there are no labels.
+/// Writes a sample for each object, without braces if there are no labels.
 fn each<'t, T: 't, const N: usize>(
     mut metric: MetricEncoder<'_>,
     things: impl IntoIterator<Item = &'t T>,
@@ -253,7 +254,7 @@ fn each<'t, T: 't, const N: usize>(
     Ok(())
 }
 
-/// A counter with one label, a sample for each value of it.
+/// Writes a counter with one label, and a sample for each value.
 fn encode_counts(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -335,7 +336,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     })
 }
 
-/// Other nodes that control messages are exchanged with.
+/// Writes the metrics of other LCCP nodes.
 fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let nodes: Vec<_> = status.nodes.iter().collect();
     MetricFamily { encoder, things: &nodes, labels: |(node, _)| [("node", node.as_str())] }.gauge(
@@ -353,14 +354,14 @@ fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt
     .gauge("node_refused", help, |_| 1)
 }
 
-/// Counts of events.
+/// Writes the counts of events.
 fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     encode_counts(encoder, "events", "Events since the daemon started.", "event", &status.events)?;
     let mut all = MetricFamily { encoder, things: &[()], labels: |()| [] };
     all.counter("events_lost", "Events lost to slow readers.", |()| status.events_lost)
 }
 
-/// Counts of traces of single connections.
+/// Writes the metrics of decisions, traces and the access log.
 fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let help = "Time to choose a server for a connection of method handoff.";
     let mut metric =
@@ -380,7 +381,7 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
     log.counter("access_log_lost", "Lines of the access log that were lost.", |status| status.access_log.lost)
 }
 
-/// The directors of a farm that has several.
+/// Writes the metrics of directors, if the farm has several.
 fn encode_directors(encoder: &mut DescriptorEncoder<'_>, directors: &[DirectorView]) -> fmt::Result {
     if directors.is_empty() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same by roles on a
-//! TCP port, metrics, and the commands that talk to them.
+//! Administration of a running farm: the HTTP API, the metrics, and the commands that use the API.
+//! The API is available on a Unix socket and, restricted by roles, on a TCP port.
 //!
-//! [`crate::views`] holds the stable names; everything else here carries them about.
+//! [`crate::views`] defines the stable names. All other modules here transport them.
 
 mod access;
 mod api;

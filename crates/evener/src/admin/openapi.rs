@@ -1,17 +1,17 @@
-//! The API's description, as OpenAPI 3.1 (<https://spec.openapis.org/oas/v3.1.1>), made from the
-//! table that the router is made from.
+//! OpenAPI 3.1 description of the API (<https://spec.openapis.org/oas/v3.1.1>), generated from the
+//! router's table.
 
 use axum::Json;
 use serde_json::{Map, Value, json};
 
 use super::endpoints::{API_PATHS, ApiMethod, ApiPath};
 
-/// Answers with it.
+/// Returns the description as a response.
 pub(super) async fn description() -> Json<Value> {
     Json(document())
 }
 
-/// The description.
+/// Returns the description.
 pub fn document() -> Value {
     let paths: Map<String, Value> =
         API_PATHS.iter().map(|path| (path.path.to_owned(), operations(path))).collect();
@@ -58,7 +58,7 @@ fn operation(path: &ApiPath, method: &ApiMethod) -> Value {
     let mut responses = Map::new();
     responses.insert(done.to_owned(), response(method.answer, method.about));
     if done == "201" {
-        // Where it was only asked.
+        // Response to a dry run.
         responses.insert("200".to_owned(), response(method.answer, method.about));
     }
     if path.path.starts_with(super::endpoints::GROUPS) {

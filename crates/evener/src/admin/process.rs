@@ -1,4 +1,4 @@
-//! The daemon's use of its host, under the names that Prometheus' client libraries have made usual.
+//! Resources of the daemon, under the usual names of Prometheus' client libraries.
 
 use std::fs;
 use std::time::Duration;
@@ -7,27 +7,26 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
 
-/// This process.
+/// Resources of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Process {
-    /// Processor time, user's and system's, in seconds.
+    /// User and system processor time, in seconds.
     pub cpu_seconds: f64,
-    /// File descriptors in use.
+    /// Open file descriptors.
     pub open_fds: u64,
-    /// The most that it may have.
+    /// Limit on file descriptors.
     pub max_fds: u64,
-    /// Address space, in bytes.
+    /// Virtual memory, in bytes.
     pub virtual_bytes: u64,
-    /// Memory in use, in bytes.
+    /// Resident memory, in bytes.
     pub resident_bytes: u64,
-    /// Threads.
     pub threads: u64,
-    /// When it started, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub start_seconds: f64,
 }
 
 impl Process {
-    /// Looks; what can't be seen is 0.
+    /// Reads the current values. Unreadable ones are 0.
     pub fn read() -> Process {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -47,14 +46,14 @@ impl Process {
     }
 }
 
-/// A field of /proc/PID/stat, counted from 1 as proc_pid_stat(5) does; the second, a name, may have
-/// spaces.
+/// Returns a field of /proc/PID/stat, numbered from 1 as in proc_pid_stat(5). The second field, a
+/// name, may contain spaces.
 fn field(stat: &str, number: usize) -> u64 {
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     behind_name.split_whitespace().nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// When the host started, in seconds since 1970 (proc_stat(5)).
+/// Returns the host's boot time, in seconds since 1970 (proc_stat(5)).
 fn booted(stat: &str) -> f64 {
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
     line.and_then(|text| text.trim().parse().ok()).unwrap_or_default()

@@ -1,23 +1,24 @@
-//! How far a connection of the admin address is with its request, for whoever bounds its time.
+//! Progress of a connection's request, from which the server derives its time limit.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How far.
+/// Stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// No request was let through so far.
+    /// No request has passed the access check yet.
     Unread,
-    /// One is being answered.
+    /// A request is being answered.
     Answering,
-    /// The answer is a stream, which lasts as others may not, and waits for a place among streams.
+    /// The response is a stream, and waits for a slot among streams. Streams have a longer time
+    /// limit.
     Waiting,
-    /// It has that place.
+    /// The stream has a slot.
     Streaming,
 }
 
-/// By which a request says so.
+/// Handle by which a request sets its stage.
 #[derive(Clone, Debug)]
 pub(super) struct Progress(Arc<watch::Sender<Stage>>);
 
@@ -27,19 +28,19 @@ impl Progress {
         (Progress(Arc::new(stage)), seen)
     }
 
-    /// The sender of the request may ask for that.
+    /// Records that the sender has access, and an answer begins.
     pub(super) fn begin_answer(&self) {
         self.0.send_replace(Stage::Answering);
     }
 
-    /// Waits until the connection has a place among streams.
+    /// Waits until the connection has a slot among streams.
     pub(super) async fn begin_stream(&self) {
         self.0.send_replace(Stage::Waiting);
-        // The sender is this very one.
+        // The sender is `self`, so the channel is open.
         let _ = self.0.subscribe().wait_for(|stage| *stage == Stage::Streaming).await;
     }
 
-    /// The connection has its place.
+    /// Records that the connection has a slot among streams.
     pub(super) fn place(&self) {
         self.0.send_replace(Stage::Streaming);
     }

@@ -1,4 +1,4 @@
-//! Readiness over HTTP: as `evener ready` tells it, while the daemon lives.
+//! Readiness over HTTP, as in `evener ready`, while the daemon lives.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use super::api::{Api, ApiError};
 use crate::ready::Looked;
 use crate::runtime::folders;
 
-/// How old an answer may be: strangers may ask, and as often as they like.
+/// Maximum age of a cached result, since clients without a token may ask at any rate.
 const KEPT: Duration = Duration::from_millis(500);
 
-/// The last look at this host.
+/// Cached result for this host.
 #[derive(Debug, Default)]
 pub(super) struct LastLook(Mutex<Option<(Instant, Looked)>>);
 
-/// Whether all services are ready.
+/// Answers whether all services are ready.
 pub(super) async fn all(State(api): State<Api>) -> Result<&'static str, ApiError> {
     answer(&api, None).await
 }
 
-/// Whether one is.
+/// Answers whether one service is ready.
 pub(super) async fn one(
     State(api): State<Api>,
     Path(subject): Path<String>,
@@ -47,7 +47,7 @@ async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiErr
     let view = looked.judge(subject);
     match view.ready {
         true => Ok("ready\n"),
-        // Reasons name servers, which are nobody's business who has no token.
+        // Reasons name servers, and are not for clients without a token.
         false if api.may_change => Err(unavailable(view.reason)),
         false => Err(unavailable("Not ready: `evener ready` on this host says why.".to_owned())),
     }

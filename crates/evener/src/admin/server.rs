@@ -1,4 +1,4 @@
-//! Where the daemon answers: sockets, and what bounds whoever connects to them.
+//! Sockets of the admin interface, and limits of their clients.
 
 use std::fs;
 use std::io;
@@ -34,51 +34,44 @@ use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 use crate::runtime::token::TokenError;
 use crate::views::ViewSource;
 
-/// Connections at once, for each of the two sockets, and streams of events and of frames, which
-/// don't count among them any more. Who comes when there are so many has the oldest of the source
-/// that has most of them end.
+/// Maximum number of connections of each socket, and of streams, which are counted separately.
+/// If all slots are taken, a new connection evicts the oldest connection of the source with the
+/// most connections.
 const CONNECTIONS: usize = 64;
 pub(super) const STREAMS: usize = 256;
-/// A client that sends no request for this long is disconnected.
+/// Time in which a client must send its request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// A connection carries one request, and is over after this long whatever the other end does,
-/// unless it is a stream.
+/// Maximum duration of a connection, which carries one request, unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time that a connection has for an answer once its place is needed.
+/// Time for an evicted connection to finish its answer.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client that takes none of what is sent for this long is disconnected: a stream may have a
-/// frame as large as the farm on its way.
+/// Time without progress after which a blocked write fails. A stream's frame may be as large as the
+/// farm.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A client that has gone ends its stream of events.
+/// A client that disconnects ends its stream.
 const BOUNDS: ConnectionBounds = ConnectionBounds { head: HEADER_TIMEOUT, idle: None, half_close: false };
 const EVICTED: &str = "an admin connection ended to make room for another";
 
-/// Why the daemon can't be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The Unix socket can't be made.
+    /// The Unix socket can't be created.
     #[error("the admin socket {path} can't be made: {source}; make its folder one that evener may write to")]
     Socket {
-        /// Where it should be.
+        /// Path of the admin socket.
         path: String,
-        /// The system's answer.
         source: io::Error,
     },
-    /// The TCP address can't be had.
     #[error(
         "the admin address {address} can't be listened on: {source}; give another as `listen` in [admin], or \
          \"none\""
     )]
     Address {
-        /// As configured.
+        /// Address as configured.
         address: SocketAddr,
-        /// The system's answer.
         source: io::Error,
     },
-    /// The tokens can't be had.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// There can be no TLS.
     #[error(transparent)]
     Tls(#[from] AdminTlsError),
 }
@@ -93,7 +86,7 @@ impl From<AdminError> for io::Error {
     }
 }
 
-/// Binds as [`AdminSockets::bind`] does, and answers for as long as the runtime lives.
+/// Binds as [`AdminSockets::bind`] does, and serves while the runtime lives.
 ///
 /// # Errors
 /// As for [`AdminSockets::bind`].
@@ -108,7 +101,7 @@ pub async fn start(
     Ok(())
 }
 
-/// The sockets, before anyone is answered.
+/// Bound sockets, before any request is served.
 #[derive(Debug)]
 pub struct AdminSockets {
     unix: UnixListener,
@@ -117,12 +110,12 @@ pub struct AdminSockets {
 }
 
 impl AdminSockets {
-    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address of
-    /// `admin` if there is one. A socket that is already at `path` is replaced: the caller holds
-    /// the lock, so nobody answers there. Needs a tokio runtime.
+    /// Creates the admin socket at `path`, for this user only, and listens on the TCP address of
+    /// `admin` if there is one. An existing socket at `path` is replaced: the caller holds the
+    /// lock, so no daemon listens there. Needs a tokio runtime.
     ///
     /// # Errors
-    /// When either can't be had.
+    /// If either socket can't be opened.
     pub fn bind(path: &Path, admin: &config::AdminConfig) -> Result<AdminSockets, AdminError> {
         let unix = bind_unix(path)
             .map_err(|source| AdminError::Socket { path: path.display().to_string(), source })?;
@@ -135,18 +128,18 @@ impl AdminSockets {
         Ok(AdminSockets { unix, tcp: tcp.transpose().map_err(|error: AdminError| error)?, path })
     }
 
-    /// The TCP address listened on, its port known even where port 0 was asked for.
+    /// Returns the TCP address, with the actual port if port 0 was requested.
     pub fn address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().and_then(|(tcp, ..)| tcp.local_addr().ok())
     }
 
-    /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every
-    /// connection and removes the socket.
+    /// Serves the farm's views, and passes orders to its loop, forever. Dropping the future closes
+    /// every connection and removes the socket.
     pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
         let AdminSockets { unix, tcp, path: _path } = self;
         let live = LiveFeed::new(Arc::clone(&farm));
         let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
-        // The output of a command of this host may be paused for any time.
+        // Separate limits, since a local command's output may be paused for any time.
         let (unix_limits, tcp_limits) = (SocketLimits::new(), SocketLimits::new());
         let by_unix = || async {
             let (stream, _) = unix.accept().await?;
@@ -175,15 +168,15 @@ impl AdminSockets {
     }
 }
 
-/// The places of one socket.
+/// Connection limits of one socket.
 struct SocketLimits {
     connections: ConnectionLimit,
     streams: ConnectionLimit,
-    /// As many again, of those that have lost their place while they are answered.
+    /// Slots for evicted connections that finish their answer.
     finishing: Semaphore,
 }
 
-/// A connection with its place.
+/// A connection with its slot.
 struct Visitor {
     client: IpAddr,
     slot: ConnectionSlot,
@@ -204,13 +197,13 @@ impl SocketLimits {
     }
 }
 
-/// Removes the socket with the server.
+/// Removes the socket when dropped.
 #[derive(Debug)]
 struct SocketPath(PathBuf);
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // The socket may be removed already.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -220,8 +213,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Linux gives the file the mode that the socket has when it is bound: there is no moment at
-    // which others could connect, as there would be with a chmod afterwards.
+    // Linux creates the file with the socket's mode at the time of bind. Before a later chmod,
+    // other users could connect.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(CONNECTIONS as i32)?;
@@ -245,7 +238,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves one that comes by TCP, and by TLS where it has to.
+/// Serves a TCP connection, with TLS if configured.
 async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>, mut visitor: Visitor) {
     let stream = ClientStream::new(stream, WRITE_TIMEOUT);
     let Some(tls) = tls else {
@@ -264,8 +257,7 @@ async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConf
     }
 }
 
-/// Serves one for a bounded time, by the routes that are for him; a stream for as long as its place
-/// isn't needed.
+/// Serves a connection for a bounded time, or a stream until it is evicted.
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     routes: Router,
@@ -299,7 +291,7 @@ async fn serve(
             slot.unless_needed(connection).await
         }
         Some(done) => done,
-        // An order has an answer, and nobody waits for that.
+        // An answer in progress is finished, since its order may have been executed.
         None if *stage.borrow() == Stage::Answering => match limits.finishing.try_acquire() {
             Ok(_place) => {
                 drop(slot);

@@ -23,69 +23,65 @@ use crate::state::{
     Difference, EditTarget, FarmState, OrderError, Outcome, Request, ServerFields, StateChange, StateOrder,
 };
 
-/// A farm of 65,535 servers is half of this, in bytes.
+/// Maximum length of a body, twice that of a farm with 65,535 servers, in bytes.
 pub(super) const STATE_BYTES: usize = 16 << 20;
-/// The addresses of a service that is new are asked for first.
+/// Timeout of a change. The addresses of a new service are probed first.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// The farm's services as the file has them, with all changes made at run time.
+/// Services of the file, with all run-time changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateView {
-    /// The farm's tag, as in `ETag`: a state that is sent back with it is for this farm only.
+    /// Tag of the farm, as in `ETag`. A state that is sent back with its tag applies to this farm
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Services, each with its servers, by the keys of the file.
+    /// Services with their servers, by the keys of the file.
     pub service: Vec<serde_json::Map<String, JsonValue>>,
     /// Servers that aren't `ready`, as `SERVICE/SERVER`: `drain` or `maintenance`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<BTreeMap<String, String>>,
 }
 
-/// The result of a change, or of a dry run.
+/// Result of a change, or of a dry run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeResult {
-    /// A sentence.
     pub message: String,
-    /// The farm's tag after it; of a dry run the tag of the farm in force, which the change itself
-    /// can be made conditional on.
+    /// Tag of the resulting farm. For a dry run, tag of the farm in force, on which the change
+    /// itself can be made conditional.
     pub tag: String,
-    /// Counted up with each change.
+    /// Increases with each change.
     pub generation: u64,
-    /// Whether nothing was changed, for it was only asked.
+    /// True for a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The values that differ.
     pub differences: Vec<DifferenceView>,
 }
 
-/// A value that differs.
+/// A changed value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DifferenceView {
-    /// The service.
     pub service: String,
-    /// The server; none where it is about the service itself.
+    /// Server. `None` if the service itself has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The key; none where all of it is added or removed. `state` is the operator's word.
+    /// Key. `None` if the whole service or server is added or removed. `state` is the operator
+    /// state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The value before.
+    /// Old value.
     pub from: JsonValue,
-    /// The value after.
     pub to: JsonValue,
 }
 
 /// A change that can be undone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeView {
-    /// The generation that it made.
+    /// Generation of the farm after the change.
     pub generation: u64,
-    /// When, as in RFC 3339.
+    /// Time, as in RFC 3339.
     pub time: String,
-    /// Its author.
     pub by: String,
-    /// From where.
+    /// Address, or the admin socket.
     pub from: String,
-    /// A sentence.
     pub message: String,
 }
 
@@ -117,7 +113,7 @@ type Body = Result<Json<JsonValue>, JsonRejection>;
 type ServicePath = Result<Path<String>, PathRejection>;
 type ServerPath = Result<Path<(String, String)>, PathRejection>;
 
-/// The whole farm.
+/// Returns the whole farm.
 pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> {
     let state = api.farm.farm_state();
     let service = state.farm.services().into_iter().map(Value::try_into);
@@ -131,12 +127,12 @@ pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> 
     Ok(([(header::ETAG, format!("\"{}\"", state.tag))], Json(view)).into_response())
 }
 
-/// All changes that can be undone, the last one first.
+/// Returns all changes that can be undone, the last one first.
 pub(super) async fn changes(State(api): State<Api>) -> Json<Vec<ChangeView>> {
     Json(change_views(&api.farm.farm_state()))
 }
 
-/// The same of a farm.
+/// Returns a farm's changes that can be undone, the last one first.
 pub(super) fn change_views(state: &FarmState) -> Vec<ChangeView> {
     let view = |change: &Arc<crate::state::Change>| ChangeView {
         generation: change.number,
@@ -148,7 +144,6 @@ pub(super) fn change_views(state: &FarmState) -> Vec<ChangeView> {
     state.record.changes.iter().rev().map(view).collect()
 }
 
-/// Replaces the whole farm.
 pub(super) async fn replace(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
     let help = "send what GET answers: {\"service\": [{\"name\": ..., \"server\": [...]}]}";
     let StateView { tag, service, states } = serde_json::from_value(json(body)?)
@@ -161,7 +156,6 @@ pub(super) async fn replace(change: ChangeRequest, body: Body) -> Result<Respons
     ChangeRequest { if_match, ..change }.send(order, StatusCode::OK).await
 }
 
-/// Changes a server.
 pub(super) async fn change_server(
     change: ChangeRequest,
     names: ServerPath,
@@ -173,7 +167,7 @@ pub(super) async fn change_server(
     change.send(order, StatusCode::OK).await
 }
 
-/// Drains the director itself, or ends that.
+/// Drains the director itself, or makes it ready again.
 pub(super) async fn change_director(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
     let fields = object(json(body)?)?;
     match &fields.iter().collect::<Vec<_>>()[..] {
@@ -187,7 +181,6 @@ pub(super) async fn change_director(change: ChangeRequest, body: Body) -> Result
     }
 }
 
-/// Adds a server.
 pub(super) async fn add_server(
     change: ChangeRequest,
     service: ServicePath,
@@ -198,20 +191,17 @@ pub(super) async fn add_server(
     change.send(order, StatusCode::CREATED).await
 }
 
-/// Removes a server.
 pub(super) async fn remove_server(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
     let Path((service, server)) = names?;
     let order = StateOrder::RemoveServer(ServerName { service, server });
     change.send(order, StatusCode::OK).await
 }
 
-/// Adds a service.
 pub(super) async fn add_service(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
     let order = StateOrder::AddService(table(json(body)?)?);
     change.send(order, StatusCode::CREATED).await
 }
 
-/// Changes keys of a service.
 pub(super) async fn change_service(
     change: ChangeRequest,
     service: ServicePath,
@@ -224,7 +214,6 @@ pub(super) async fn change_service(
     change.send(order, StatusCode::OK).await
 }
 
-/// Removes a service.
 pub(super) async fn remove_service(
     change: ChangeRequest,
     service: ServicePath,
@@ -234,17 +223,16 @@ pub(super) async fn remove_service(
     change.send(order, StatusCode::OK).await
 }
 
-/// Takes back the last change.
+/// Undoes the last change.
 pub(super) async fn undo(change: ChangeRequest) -> Result<Response, ApiError> {
     change.send(StateOrder::Undo, StatusCode::OK).await
 }
 
-/// Drains a server.
 pub(super) async fn drain(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
     set_state(change, names, OperatorState::Drain).await
 }
 
-/// Has a server take new sessions again.
+/// Makes a server ready again.
 pub(super) async fn undrain(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
     set_state(change, names, OperatorState::Ready).await
 }
@@ -260,7 +248,7 @@ async fn set_state(
     change.send(order, StatusCode::OK).await
 }
 
-/// All that a request for a change has besides the change itself.
+/// Context of a change.
 pub(super) struct ChangeRequest {
     api: Api,
     caller: Caller,
@@ -272,7 +260,7 @@ impl FromRequestParts<Api> for ChangeRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<ChangeRequest, ApiError> {
-        // Each way in names the caller.
+        // Each entrance identifies the caller.
         let caller = parts.extensions.get().cloned();
         let caller = caller.ok_or_else(|| {
             ApiError(StatusCode::INTERNAL_SERVER_ERROR, "Nobody knows who sends this.".to_owned())
@@ -317,8 +305,8 @@ impl From<OrderError> for ApiError {
     }
 }
 
-/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so
-/// without being asked first.
+/// The body must have the media type of JSON. A page in a browser can't send that without a
+/// preflight request.
 fn json(body: Body) -> Result<JsonValue, ApiError> {
     let Json(value) = body?;
     Ok(value)
@@ -340,7 +328,7 @@ fn table(value: JsonValue) -> Result<Table, ApiError> {
     keys.collect()
 }
 
-/// A value as a file has it; `null` is none.
+/// Converts a JSON value to a file's value. `null` becomes `None`.
 fn optional(json: JsonValue) -> Result<Option<Value>, ApiError> {
     (!json.is_null()).then(|| value(json)).transpose()
 }
@@ -352,8 +340,8 @@ fn value(json: JsonValue) -> Result<Value, ApiError> {
     })
 }
 
-/// New values of a server: `drain` and `maintenance` are the operator's word, and all others keys
-/// of the file.
+/// Parses new values of a server: `drain` and `maintenance` are the operator state. All other keys
+/// are keys of the file.
 fn server_fields(object: serde_json::Map<String, JsonValue>) -> Result<ServerFields, ApiError> {
     let mut fields = ServerFields::default();
     let (mut drain, mut maintenance) = (None, None);

@@ -1,6 +1,5 @@
-//! The views for people: columns as wide as they must be, numbers to the right and in units that
-//! are read at a glance. A table that is too wide loses the columns that matter least; programs get
-//! all by `--json`.
+//! Views for people: tables with minimal column widths, right-aligned numbers, and readable units.
+//! A table that is too wide loses its least important columns. `--json` shows all.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,24 +11,24 @@ use crate::views::{
     ServerView, ServiceView, SessionView, StatusView,
 };
 
-/// Between two columns.
+/// Space between two columns.
 const GAP: &str = "  ";
-/// Before what is said of a row.
+/// Indentation of notes on a row.
 const NOTE: &str = "    ";
 
-/// A column: its heading, which side its cells stand on, and what is in them; several lines, if
-/// they are several things.
+/// A column: its heading, alignment and cells. A cell has several lines if it lists several values.
 struct Column<T> {
     heading: &'static str,
     right: bool,
-    /// Where there is too little room, the column with the highest goes first; 0 stays.
+    /// Priority of omission if there is too little room. The column with the highest value is
+    /// omitted first, and 0 is never omitted.
     spare: u8,
     cell: fn(&T) -> String,
-    /// Whether the cells are states, which have colours.
+    /// True if the cells are states, which are coloured.
     is_state: bool,
 }
 
-/// A column that goes where there is too little room.
+/// Marks a column as omittable.
 fn spare<T>(spare: u8, column: Column<T>) -> Column<T> {
     Column { spare, ..column }
 }
@@ -42,12 +41,12 @@ fn figures<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, right: true, spare: 0, cell, is_state: false }
 }
 
-/// A column of states.
+/// Returns a column of states.
 fn states<T>(cell: fn(&T) -> String) -> Column<T> {
     Column { is_state: true, ..words("STATE", cell) }
 }
 
-/// The colour of a state of a server, a service, a name's address or a host.
+/// Returns the colour of a state of a server, a service, a name's address or a host.
 fn colour(state: &str) -> Option<Colour> {
     match state.split(' ').next()? {
         "up" | "ok" | "alive" => Some(Colour::Green),
@@ -59,7 +58,7 @@ fn colour(state: &str) -> Option<Colour> {
     }
 }
 
-/// Services, those of them that are shown.
+/// Formats the services that `is_shown` selects.
 pub(super) fn services(
     services: &[ServiceView],
     is_shown: impl Fn(&ServiceView) -> bool,
@@ -97,7 +96,7 @@ pub(super) fn services(
     table(&shown, "There are no services.", columns, note, page)
 }
 
-/// Servers, those of them that are shown. Shares are of all.
+/// Formats the servers that `is_shown` selects. Shares refer to all servers.
 pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> bool, page: Page) -> String {
     let chosen = |server: &ServerView| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
@@ -107,7 +106,7 @@ pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> 
     let columns = vec![
         words("SERVICE", |(server, _): &(&ServerView, u64)| server.service.clone()),
         words("SERVER", |(server, _)| server.name.clone()),
-        // One that was discovered may be known by its MAC address only, which is its name.
+        // A discovered server may be known by its MAC address only, which is its name.
         spare(
             1,
             words("ADDRESS", |(server, _)| {
@@ -141,7 +140,7 @@ pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> 
     table(&shared, "There are no servers.", columns, |(server, _)| server_note(server), page)
 }
 
-/// A weight, and what of it is in force.
+/// Formats a weight, with the effective one if it differs.
 fn weight(server: &ServerView) -> String {
     match is_spared(server) || stands_by(server) {
         true => format!("{}/{}", (server.effective_weight * 10.0).round() / 10.0, server.weight),
@@ -149,12 +148,12 @@ fn weight(server: &ServerView) -> String {
     }
 }
 
-/// Whether a server takes new sessions, and fewer than its weight says.
+/// True if a server's effective weight is reduced, but not to zero.
 fn is_spared(server: &ServerView) -> bool {
     server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
 }
 
-/// Whether a server is a backup that works and waits.
+/// True if a server is a working backup without new sessions.
 fn stands_by(server: &ServerView) -> bool {
     server.backup && server.state == "up" && server.effective_weight == 0.0
 }
@@ -170,7 +169,6 @@ fn server_note(server: &ServerView) -> String {
     notes.join("; ")
 }
 
-/// Hosts.
 pub(super) fn hosts(hosts: &[HostView], page: Page) -> String {
     let columns = vec![
         words("HOST", |host: &HostView| host.name.clone()),
@@ -193,7 +191,6 @@ pub(super) fn hosts(hosts: &[HostView], page: Page) -> String {
     table(hosts, empty, columns, note, page)
 }
 
-/// Directors.
 pub(super) fn directors(all: &DirectorsView, page: Page) -> String {
     let columns = vec![
         words("DIRECTOR", |director: &DirectorView| director.address.to_string()),
@@ -213,7 +210,6 @@ pub(super) fn directors(all: &DirectorsView, page: Page) -> String {
     table(&all.directors, &empty, columns, note, page)
 }
 
-/// Names.
 pub(super) fn names(names: &[NameView], page: Page) -> String {
     let columns = vec![
         words("NAME", |name: &NameView| name.name.clone()),
@@ -233,7 +229,7 @@ pub(super) fn names(names: &[NameView], page: Page) -> String {
     table(names, "No name is answered for: the file has no [[dns.name]].", columns, note, page)
 }
 
-/// Requests that a server has open, and their sums.
+/// Formats the open requests of a server, and their sums.
 pub(crate) fn requests(requests: &[RequestView], page: Page) -> String {
     let unknown = || "-".to_owned();
     let columns = vec![
@@ -267,12 +263,12 @@ pub(crate) fn requests(requests: &[RequestView], page: Page) -> String {
     )
 }
 
-/// Bits in a second.
+/// Formats bits per second.
 fn rate(bps: f64) -> String {
     scaled(bps as u64, 1_000.0, &[" bit/s", " kbit/s", " Mbit/s", " Gbit/s", " Tbit/s"])
 }
 
-/// Sessions, one line each.
+/// Formats sessions, one line each.
 pub(super) fn sessions(sessions: &[SessionView], page: Page) -> String {
     let columns = vec![
         words("SERVICE", |session: &SessionView| session.service.clone()),
@@ -286,13 +282,13 @@ pub(super) fn sessions(sessions: &[SessionView], page: Page) -> String {
     table(sessions, "There are no sessions.", columns, |_| String::new(), page)
 }
 
-/// How much of the session table is in use.
+/// Formats the usage of the session table.
 fn session_table(status: &StatusView) -> String {
     let moving = if status.sessions_resizing { "; it is being resized" } else { "" };
     format!("{} places of {}{moving}", count(status.session_slots), count(status.session_slots_max))
 }
 
-/// The daemon as a whole, one fact a line.
+/// Formats the daemon's status, one fact per line.
 pub(super) fn status(status: &StatusView, page: Page) -> String {
     let mut facts = vec![
         ("version", status.version.clone()),
@@ -301,7 +297,7 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
         ("config", status.config.clone()),
         ("reloads", status.reloads.to_string()),
     ];
-    // Without an engine there are none, and never will be.
+    // Without an engine there are never sessions.
     if status.engine != "none" {
         // The table takes some more than it is made for, until new sessions claim_candidate others.
         let percent = match status.sessions > status.sessions_max {
@@ -378,7 +374,7 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     let line = |(name, value): &(&str, String)| {
         let text = format!("{:<1$}{GAP}{value}", format!("{name}:"), width + 1, value = message(value));
-        // Lines like the file's are shown as they are; the rest is sentences and lists.
+        // Lines like the file's are shown unchanged. Other values are sentences and lists.
         let page = if value.contains('\n') { usize::MAX } else { page.width };
         let text = terminal::wrap(&text, page, width + 1 + GAP.len());
         text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>()
@@ -386,7 +382,7 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     facts.iter().map(line).collect()
 }
 
-/// How it is attached; engines mostly begin with their own name.
+/// Formats the engine's attachment. Most engines begin with their own name.
 fn engine(status: &StatusView) -> String {
     match status.engine_detail.starts_with(&status.engine) {
         true => status.engine_detail.clone(),
@@ -394,14 +390,14 @@ fn engine(status: &StatusView) -> String {
     }
 }
 
-/// The counts, without the zeros.
+/// Formats counts without zeros.
 fn counts(counts: &BTreeMap<String, u64>) -> String {
     let seen = counts.iter().filter(|(_, number)| **number > 0);
     let seen: Vec<_> = seen.map(|(reason, number)| format!("{} {reason}", count(*number))).collect();
     if seen.is_empty() { "none".to_owned() } else { seen.join(", ") }
 }
 
-/// An explanation: its sentences, then what comes of them.
+/// Formats an explanation: its sentences, then the result.
 pub(super) fn explanation(explanation: &Explanation, page: Page) -> String {
     let because =
         explanation.reasons.iter().map(|why| terminal::wrap(&sentence(why), page.width, GAP.len()) + "\n");
@@ -422,7 +418,7 @@ pub(super) fn explanation(explanation: &Explanation, page: Page) -> String {
     text
 }
 
-/// As it should end.
+/// Adds a full stop if needed.
 fn sentence(text: &str) -> String {
     let text = clean(text);
     if text.ends_with(['.', '!', '?']) { text } else { format!("{text}.") }
@@ -448,7 +444,7 @@ impl FilledColumn {
         FilledColumn { heading, right, is_state, spare, width, cells }
     }
 
-    /// A cell, as wide as its column.
+    /// Pads a cell to the column's width.
     fn pad(&self, text: &str, page: Page) -> String {
         let padding = " ".repeat(self.width.saturating_sub(text.chars().count()));
         match colour(text).filter(|_| self.is_state) {
@@ -459,9 +455,9 @@ impl FilledColumn {
     }
 }
 
-/// Rows under their headings, and under each what there is to note of it; `empty` if there is no
-/// row. Columns that no row has anything in are left out, and so are those that `page` has no room
-/// for, if they can be spared.
+/// Formats rows under their headings, and notes under each row. `empty` is the text if there is no
+/// row. Columns without any content are omitted, and so are omittable ones that `page` has no room
+/// for.
 fn table<T>(
     rows: &[T],
     empty: &str,
@@ -503,17 +499,18 @@ fn table<T>(
     text
 }
 
-/// Names and reasons may come from elsewhere: what could steer a terminal is shown as `?`.
+/// Replaces characters that could control a terminal by `?`. Names and reasons may come from other
+/// hosts.
 pub(super) fn clean(text: &str) -> String {
     text.replace(|c| !is_shown(c), "?")
 }
 
-/// The same for a text that may have several lines.
+/// Like [`clean`], for a text with several lines.
 pub(crate) fn message(text: &str) -> String {
     text.trim_end().replace(|c: char| !is_shown(c) && c != '\n', "?")
 }
 
-/// A number of things.
+/// Formats a number of objects.
 fn count(number: u64) -> String {
     match number {
         0..1_000_000 => number.to_string(),
@@ -521,7 +518,7 @@ fn count(number: u64) -> String {
     }
 }
 
-/// Bytes.
+/// Formats a number of bytes.
 fn bytes(number: u64) -> String {
     match number {
         0..1024 => format!("{number} B"),
@@ -529,7 +526,7 @@ fn bytes(number: u64) -> String {
     }
 }
 
-/// With the largest unit of which there is at least one, or the last.
+/// Formats with the largest unit in which the value is at least one.
 fn scaled(number: u64, step: f64, units: &[&str]) -> String {
     let mut value = number as f64;
     let mut unit = units.first();
@@ -550,7 +547,7 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// A whole number of seconds, in two units at most.
+/// Formats a number of seconds, in at most two units.
 fn duration(seconds: u64) -> String {
     let coarse = match seconds {
         0..3_600 => seconds,
@@ -560,13 +557,13 @@ fn duration(seconds: u64) -> String {
     humantime::format_duration(Duration::from_secs(coarse)).to_string()
 }
 
-/// The time since a moment, in at most two units.
+/// Formats the time since a moment, in at most two units.
 fn since(unix_seconds: Option<f64>) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     unix_seconds.map_or_else(|| "-".to_owned(), |then| duration((now - then).max(0.0) as u64))
 }
 
-/// A short time.
+/// Formats a short duration.
 pub(super) fn seconds(value: f64) -> String {
     match value {
         ..0.001 => format!("{:.0} us", value * 1e6),

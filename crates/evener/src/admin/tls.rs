@@ -1,5 +1,5 @@
-//! TLS at the admin address. Certificates are renewed while the daemon runs, so their files are
-//! read again when they have changed.
+//! TLS at the admin address. Certificates are renewed while the daemon runs, so changed files are
+//! read again.
 
 use std::fs;
 use std::path::Path;
@@ -11,19 +11,18 @@ use rustls::ServerConfig;
 use crate::config::AdminTls;
 use crate::runtime::tls::{self, TlsError};
 
-/// Why there can be no TLS at the admin address.
 #[derive(Debug, thiserror::Error)]
 #[error("[admin.tls]: {0}")]
 pub struct AdminTlsError(#[from] TlsError);
 
-/// The daemon's part of TLS.
+/// TLS identity of the daemon.
 #[derive(Debug)]
 pub(super) struct AdminTlsServer {
     files: AdminTls,
     read: Mutex<(Times, Arc<ServerConfig>)>,
 }
 
-/// When certificate, key and authority were written last.
+/// Modification times of certificate, key and authority.
 type Times = [Option<SystemTime>; 3];
 
 impl AdminTlsServer {
@@ -32,7 +31,8 @@ impl AdminTlsServer {
         Ok(AdminTlsServer { files, read: Mutex::new(read) })
     }
 
-    /// By the files as they are now; while they can't be used, by those before.
+    /// Returns the configuration from the current files. While they are invalid, returns the
+    /// previous one.
     pub(super) fn current(&self) -> Arc<ServerConfig> {
         let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = times(&self.files);

@@ -1,5 +1,4 @@
-//! A client followed while it is served: one line for each packet and each decision, as long as
-//! somebody reads them.
+//! Traces of a client: one line for each packet and each decision, while the trace is read.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,9 +23,9 @@ use crate::cli::TraceArgs;
 use crate::record;
 use crate::record::{AccessLogEntry, Traced, TracedPacket};
 
-/// An empty line so often, so that an end that is gone is noticed.
+/// Interval of empty lines, which detect a closed connection.
 const PULSE: Duration = Duration::from_secs(15);
-/// A line for each event (NDJSON).
+/// One JSON object per line (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
 #[derive(Debug, Deserialize)]
@@ -35,7 +34,7 @@ pub(super) struct TraceQuery {
     client: String,
 }
 
-/// Answers with what happens, until the other end hangs up.
+/// Returns traced events until the client disconnects.
 pub(super) async fn trace(
     State(api): State<Api>,
     Extension(progress): Extension<Progress>,
@@ -57,7 +56,7 @@ pub(super) async fn trace(
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::from_stream(lines)).into_response())
 }
 
-/// Carries out `evener trace`.
+/// Executes `evener trace`.
 pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
     let TraceArgs { client, seconds, count, json, admin } = args;
     let following = StreamRequest {
@@ -72,7 +71,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
     following.show(|line| Some(line).filter(|line| !line.trim_ascii().is_empty()), text)
 }
 
-/// For people.
+/// Formats a line for people.
 fn text(traced: &Traced) -> String {
     clean(&match traced {
         Traced::Packet(packet) => packet_text(packet),

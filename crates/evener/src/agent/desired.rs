@@ -1,5 +1,4 @@
-//! The state that this host needs for the services that it is a server of: decided here, carried
-//! out in `place`.
+//! Computes the desired state of this host for the services that it serves. `place` applies it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,32 +15,31 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::io::network::{Interface, Network};
 
-/// Length of the headers that tunnels put in front, in bytes (RFC 791, RFC 8200, RFC 768, GUE).
+/// Length of tunnel headers, in bytes (RFC 791, RFC 8200, RFC 768, GUE).
 const IPV4_LEN: u32 = 20;
 const IPV6_LEN: u32 = 40;
 const GUE_LEN: u32 = 12;
 const TCP_LEN: u32 = 20;
-/// An Ethernet frame's content, where the interface can't be asked.
+/// Payload of an Ethernet frame, if the interface's MTU is unknown.
 const MTU: u32 = 1500;
 
-/// This host's identity, where its addresses don't say it.
+/// Identity of this host, if its addresses don't show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentIdentity {
-    /// It is the server of this name.
+    /// Name of the server that this host is.
     pub(super) host: Option<String>,
-    /// It is a server of these services, by discovery.
+    /// Services that this host serves by discovery.
     pub(super) services: Vec<String>,
 }
 
-/// A service that this host is a server of.
+/// A service that this host serves.
 #[derive(Clone, Debug)]
 pub(super) struct ServedService<'a> {
     pub(super) service: &'a Service,
-    /// The host's own addresses as the service lists them, with the server's port where it has one
-    /// of its own; none with discovery.
+    /// The host's own addresses in the service's list, each with the server's own port if it has
+    /// one. Empty with discovery.
     pub(super) own: Vec<(IpAddr, Option<u16>)>,
-    /// Where this host reads for the data plane: the ports where connections then arrive, by
-    /// service address.
+    /// Ports on which this host reads punted connections, by service address.
     pub(super) listeners: BTreeMap<IpAddr, u16>,
 }
 
@@ -50,47 +48,48 @@ impl<'a> ServedService<'a> {
         ServedService { service, own, listeners: BTreeMap::new() }
     }
 
-    /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a
-    /// second chance.
+    /// True if packets arrive in tunnels. In every-host farms any packet may, from a host that
+    /// isn't on the link or by a second chance.
     pub(super) fn has_tunnels(&self) -> bool {
         self.service.method.encapsulates() || self.service.is_on_every_host()
     }
 
-    /// Whether what comes to it in tunnels has marks: of tunnels only GUE has room for them.
+    /// True if tunnel packets have marks, for which only GUE has room.
     fn is_marked(&self) -> bool {
         self.service.is_on_every_host() && self.service.encapsulation == Encapsulation::Gue
     }
 
-    /// Whether connections are handed over to it.
+    /// True if connections are handed off to this host.
     pub(super) fn is_handed_over(&self) -> bool {
         self.service.method.hands_over()
     }
 
-    /// Whether it makes sockets of them for servers of its own, and doesn't read only.
+    /// True if this host makes sockets for handed-off connections of its own servers, and doesn't
+    /// only read connections.
     fn serves(&self) -> bool {
         self.listeners.is_empty() || self.service.is_on_every_host() && !self.own.is_empty()
     }
 
-    /// Whether they come in tunnels, from directors beyond this host's links.
+    /// True if handed-off connections arrive in tunnels, from directors behind a gateway.
     fn is_handed_over_from_afar(&self, directors: &[IpAddr], network: &Network) -> bool {
         let mut hops = directors.iter().filter_map(|director| network.next_hop(*director));
         self.is_handed_over() && self.listeners.is_empty() && hops.any(|hop| hop.gateway.is_some())
     }
 
-    /// Whether tunnels are the way that most of its packets come, and not the exception.
+    /// True if tunnels are the usual way of packets, not the exception.
     fn is_tunnelled(&self, network: &Network) -> bool {
         let is_far = |address: IpAddr| network.next_hop(address).is_some_and(|hop| hop.gateway.is_some());
         self.service.method.encapsulates()
             || self.service.is_on_every_host() && self.service.servers.iter().any(|s| is_far(s.address))
     }
 
-    /// The service addresses, each once.
+    /// Returns the service addresses, without duplicates.
     pub(super) fn vips(&self) -> BTreeSet<IpAddr> {
         self.service.addresses.iter().map(|address| address.ip()).collect()
     }
 
-    /// Where directors' probes come that go to no address of the service: to a port of their own,
-    /// or by TCP to a service of UDP.
+    /// Returns the targets of directors' probes that are no address of the service: a port of their
+    /// own, or TCP for a UDP service.
     fn probes(&self) -> impl Iterator<Item = VipKey> {
         let service = self.service;
         let are_tcp = matches!(service.health.kind, HealthKind::Tcp | HealthKind::Http { .. });
@@ -101,7 +100,7 @@ impl<'a> ServedService<'a> {
         to.filter(|key| !service.vip_keys().any(|other| other == *key))
     }
 
-    /// How this host has the addresses.
+    /// Returns how this host must hold the service addresses.
     pub(super) fn arp_mode(&self) -> ArpMode {
         let method = self.service.method;
         match (method.translates(), method.needs_link_layer() && self.service.discover.is_some()) {
@@ -112,19 +111,19 @@ impl<'a> ServedService<'a> {
     }
 }
 
-/// How a server has a service address.
+/// Mode of a service address on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArpMode {
-    /// Not at all: packets come with the server's own address.
+    /// Not at all: packets have the server's own address.
     Absent,
-    /// Without answering ARP or neighbour solicitations for it.
+    /// Without an answer to ARP or neighbour solicitations.
     Silent,
-    /// Answering them, by which directors find it.
+    /// With answers, by which directors discover the server.
     Answering,
 }
 
-/// The services that this host is a server of, or a sentence that says why there is none. None at
-/// all where it only tells its load.
+/// Returns the services that this host serves, or a sentence on why there are none. Empty if the
+/// host only reports its load.
 pub(super) fn roles<'a>(
     config: &'a Config,
     identity: &AgentIdentity,
@@ -168,8 +167,8 @@ pub(super) fn roles<'a>(
     })
 }
 
-/// Whether clients come to this host without anything that an agent would have to do for it, by a
-/// name or a redirect: then it tells its load.
+/// True if clients reach this host by a name or a redirect, without any work of an agent. The agent
+/// then only reports the load.
 fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &Network) -> bool {
     config.agent.member.group.is_some()
         || config.members().any(|member| match &identity.host {
@@ -178,8 +177,8 @@ fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &
         })
 }
 
-/// The services that this host serves and decides, and those that it hands over, by where
-/// connections are read for them.
+/// Returns the every-host services of this host, and the handoff services with connections that are
+/// read here.
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,
@@ -205,42 +204,41 @@ pub(super) struct PlacedAddress {
     pub(super) address: IpAddr,
 }
 
-/// A kernel setting: which values are right, and which one to set if it has another.
+/// Kernel setting: the acceptable values, and the value to set otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SysctlSetting {
     pub(super) right: &'static [u32],
     pub(super) value: u32,
 }
 
-/// All that this host has to be.
+/// Desired state of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
     /// Kernel settings, by path below `/proc/sys/net`.
     pub(super) settings: BTreeMap<String, SysctlSetting>,
-    /// Service addresses, and where they are put.
+    /// Service addresses, each with its interface.
     pub(super) addresses: BTreeSet<PlacedAddress>,
-    /// The services whose packets come out of tunnels, and those handed over; `None` where no
-    /// service is reached so.
+    /// Tables and attach points of the programs for tunnels and handoffs. `None` if no service
+    /// needs them.
     pub(super) programs: Option<(Tables, AttachPoints)>,
 }
 
-/// The facts of this host that the desired state depends on, beyond the network.
+/// Facts about this host that the desired state depends on, besides the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
-    /// Interfaces that are made by software, whose drivers gain nothing from running programs
-    /// early.
+    /// Software interfaces. Their drivers gain nothing from early programs.
     pub(super) software: BTreeSet<u32>,
     /// `net.ipv4.conf.all.rp_filter`.
     pub(super) reverse_path_filter: u32,
-    /// Where tunnels are to be opened, if the operator says so.
+    /// Hook for the decapsulation of tunnels, if the operator has set one.
     pub(super) hook: Option<Hook>,
-    /// By which marks of other hosts are believed, where this one decides, too.
+    /// Key that verifies marks of other hosts, in an every-host farm.
     pub(super) mark_key: Option<Seed>,
-    /// The interfaces of what it decides: nobody else's marks may come by them.
+    /// Interfaces of this host's director. Packets with invalid marks must be dropped there.
     pub(super) deciding: BTreeSet<u32>,
 }
 
-/// The state that `roles` want of this host.
+/// Computes the state that `roles` require of this host.
 pub(super) fn desired(
     roles: &[ServedService<'_>],
     directors: &[IpAddr],
@@ -258,7 +256,7 @@ pub(super) fn desired(
         desired.addresses.insert(PlacedAddress { interface: loopback(network), address: *address });
     }
     for address in answering.difference(&silent) {
-        // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept
+        // IPv6 never answers for addresses on lo. IPv4 doesn't either if other addresses must be
         // silent.
         let on_loopback = address.is_ipv4() && !keeps_silent;
         let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
@@ -267,7 +265,8 @@ pub(super) fn desired(
     let mut setting =
         |path: String, right, value| desired.settings.insert(path, SysctlSetting { right, value });
     if keeps_silent {
-        // 1 and 2: only for what the asked interface has; 8: for nothing (ip-sysctl, arp_ignore).
+        // 1 and 2: answer only for addresses of the receiving interface. 8: never answer
+        // (ip-sysctl, arp_ignore).
         setting("ipv4/conf/all/arp_ignore".into(), &[1, 2, 8], 1);
     } else if answering.iter().any(IpAddr::is_ipv4) {
         setting("ipv4/conf/all/arp_ignore".into(), &[0], 0);
@@ -297,14 +296,15 @@ pub(super) fn desired(
         accept(&handed_over, network, host, tables, places);
         let loopback = loopback(network);
         if handed_over.iter().any(|role| role.serves()) {
-            // From clients comes there what was read here, or by another node.
+            // Connections that this host or another node has read arrive there, with clients'
+            // addresses.
             desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), loose_filter(host));
-            // And by the links what follows the handoff.
+            // Packets after the handoff arrive through the links.
             let links = inbound(&handed_over, directors, network);
             desired.settings.extend(loose_filters(&links, network, host));
         }
         if handed_over.iter().any(|role| role.service.is_on_every_host()) {
-            // And from this host itself its own probes.
+            // This host's own probes arrive there, too.
             let accept_local = SysctlSetting { right: &[1], value: 1 };
             desired.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
         }
@@ -312,8 +312,9 @@ pub(super) fn desired(
     Ok(desired)
 }
 
-/// The kernel goes by the larger of `all` and the interface's own; 2 is loose, 1 refuses clients
-/// that are answered by another interface than their packets come in by.
+/// Returns the setting of a loose reverse path filter. The kernel uses the larger value of `all`
+/// and the interface. 2 is loose. 1 drops packets of clients that are answered through another
+/// interface.
 fn loose_filter(host: &HostFacts) -> SysctlSetting {
     let right: &[u32] = match host.reverse_path_filter {
         0 => &[0, 2],
@@ -337,10 +338,11 @@ fn loopback(network: &Network) -> String {
     found.map_or_else(|| "lo".to_owned(), |interface| interface.name.clone())
 }
 
-/// The interface of the link that directors ask for the address on.
+/// Returns the interface on which directors send ARP requests for the address.
 fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<String, String> {
     let by_directors = directors.iter().find_map(|director| network.route_to(*director));
-    // Once this host has the address, no route leads to it any more: it stays where it was put.
+    // Once this host has the address, no route leads to it any more. The address stays on its
+    // interface.
     let there = || {
         let has = |interface: &Interface| interface.addresses.iter().any(|(own, _)| *own == address);
         network
@@ -358,8 +360,8 @@ fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<S
         .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))
 }
 
-/// The interfaces that directors' packets come in by: those that lead to directors, and those that
-/// have the addresses they go to.
+/// Returns the interfaces through which directors' packets arrive: the interfaces that lead to
+/// directors, and the interfaces with the packets' destination addresses.
 fn inbound(roles: &[&ServedService<'_>], directors: &[IpAddr], network: &Network) -> BTreeSet<u32> {
     let own: BTreeSet<IpAddr> =
         roles.iter().flat_map(|role| &role.own).map(|(address, _)| *address).collect();
@@ -370,7 +372,7 @@ fn inbound(roles: &[&ServedService<'_>], directors: &[IpAddr], network: &Network
     leading.chain(holding).filter(usable).collect()
 }
 
-/// Tunnels come in by the interfaces of directors' packets.
+/// Returns the attach points. Tunnels arrive through the interfaces of directors' packets.
 fn places(
     roles: &[&ServedService<'_>],
     directors: &[IpAddr],
@@ -384,14 +386,14 @@ fn places(
     AttachPoints { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
 }
 
-/// The interfaces that answers to clients leave by.
+/// Returns the interfaces through which answers to clients leave.
 fn answering(network: &Network) -> BTreeSet<u32> {
     let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
     network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()
 }
 
-/// Where every host decides, the opener stands before whoever decides: nobody else's marks get
-/// there.
+/// Adds the director's interfaces in an every-host farm. The decapsulator runs before the
+/// director's program, and drops packets with invalid marks.
 fn with_deciding(tunnels: BTreeMap<u32, bool>, tables: &Tables, host: &HostFacts) -> BTreeMap<u32, bool> {
     let deciding = host.deciding.iter().filter(|_| tables.marks.is_some());
     deciding.map(|ifindex| (*ifindex, !host.software.contains(ifindex))).chain(tunnels).collect()
@@ -421,7 +423,7 @@ fn tables(
             tables.services.insert(key, Offer { mss, is_marked: role.is_marked(), ..Offer::default() });
         }
     }
-    // A key that another service has is its clients'.
+    // If another service has this key, its entry stays.
     for (role, key) in roles.iter().flat_map(|role| role.probes().map(move |key| (role, key))) {
         let offer = Offer { is_marked: role.is_marked(), ..Offer::default() };
         tables.services.entry(key).or_insert(offer);
@@ -429,10 +431,9 @@ fn tables(
     tables
 }
 
-/// Has connections that are handed over made here, whichever link they come by. An engine that gets
-/// copies of frames gives those that are for here to the stack by the loopback interface, and the
-/// stack sees no others; where every host decides, also what was read here and is to be served here
-/// comes by that.
+/// Adds handed-off connections to the tables, for every link that they arrive through.
+/// An engine with copies of frames delivers local packets only through the loopback interface. In
+/// an every-host farm, connections that were read and are served here arrive there, too.
 fn accept(
     roles: &[&ServedService<'_>],
     network: &Network,
@@ -455,7 +456,7 @@ fn accept(
         tables.services.entry(key).or_default().listener.get_or_insert(key.port);
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
-    // A connection that is handed over by another node's message comes by the loopback interface,
+    // A connection that another node hands off by a message arrives through the loopback interface,
     // too.
     let serves = roles.iter().any(|role| role.serves());
     let takes = |found: &Interface| match found.loopback {
@@ -464,12 +465,12 @@ fn accept(
     };
     let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
     places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
-    // There the stack's resets leave, of which some would come too early.
+    // The stack's resets leave through these interfaces, and some must be held back.
     places.answers.extend(answering(network));
 }
 
-/// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where
-/// servers offer what they like.
+/// Returns the largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1).
+/// `None` if the segment size is not clamped.
 fn segment_max(role: &ServedService<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> {
     let service = role.service;
     if !service.clamp_mss || service.protocol != Protocol::Tcp {

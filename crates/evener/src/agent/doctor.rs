@@ -1,4 +1,5 @@
-//! `evener doctor` on a server: what would keep it from serving. It only looks.
+//! `evener doctor` on a server: finds problems that keep the server from serving. Nothing is
+//! changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +23,7 @@ use crate::runtime::folders;
 use crate::runtime::lock::Lock;
 use crate::views::{Finding, Severity};
 
-/// The file that the agent of this network namespace goes by, if there is one.
+/// Returns the configuration file of this network namespace's agent, if there is one.
 pub fn config_file() -> Option<PathBuf> {
     Some(done()?.config)
 }
@@ -31,7 +32,7 @@ fn done() -> Option<AppliedState> {
     state::read(&folders::directory().ok()?).ok()?
 }
 
-/// The findings, if this host is a server of the file; none if it isn't.
+/// Returns the findings if this host is a server of the file.
 pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     let identity = done().map(|done| done.identity).unwrap_or_default();
     let Ok(roles) = desired::roles(config, &identity, network) else { return Vec::new() };
@@ -58,7 +59,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     findings
 }
 
-/// An agent that set this host up and is gone.
+/// Reports an agent that has set up this host and no longer runs.
 fn left_behind() -> Option<Finding> {
     let directory = folders::directory().ok()?;
     (done().is_some() && !Lock::is_held(&state::lock_path(&directory))).then(|| {
@@ -70,7 +71,8 @@ fn left_behind() -> Option<Finding> {
     })
 }
 
-/// An agent that measures, and knows only a part of what this host has to send.
+/// Reports an agent that can't track requests, so that its report of outstanding bytes is
+/// incomplete.
 fn unfollowed(config: &Config) -> Option<Finding> {
     let directory = folders::directory().ok()?;
     let measures = config.agent.listen.is_some() && !load::ports(config).is_empty();
@@ -84,7 +86,7 @@ fn unfollowed(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Whether it is a member of the groups that it is to join.
+/// Checks the membership in each group that the host should join.
 fn memberships(config: &Config, identity: &AgentIdentity, network: &Network) -> Vec<Finding> {
     let (true, Ok(directory)) = (!member::wanted(config, identity, network).is_empty(), folders::directory())
     else {
@@ -110,7 +112,7 @@ pub(super) fn finding(check: &str, state: Severity, message: String) -> Finding 
     Finding { check: check.to_owned(), state, message }
 }
 
-/// Whether the service addresses are there, and where they are silent.
+/// Checks that the service addresses exist, and only on interfaces that don't answer for them.
 fn addresses(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
     let arp_mode = role.arp_mode();
@@ -150,14 +152,14 @@ fn addresses(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     .collect()
 }
 
-/// Whether this server answers ARP for its addresses exactly if it should.
+/// Checks if this server answers ARP for its addresses exactly when it should.
 fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
     let there = |vip: &IpAddr| vip.is_ipv4() && network.is_local(*vip);
     let vips: Vec<IpAddr> = role.vips().into_iter().filter(there).collect();
     let ethernet = || network.interfaces.values().filter(|interface| interface.ethernet && interface.up);
     let (Some(vip), Some(example)) = (vips.first(), ethernet().next()) else { return Vec::new() };
-    // The kernel goes by the larger of the two (ip-sysctl, arp_ignore).
+    // The larger value counts (ip-sysctl, arp_ignore).
     let effective = |interface: &Interface, name: &str| {
         let of = |place: &str| read_setting(&format!("ipv4/conf/{place}/{name}")).unwrap_or_default();
         of("all").max(of(&interface.name))
@@ -198,7 +200,7 @@ fn on_loopback(address: IpAddr, network: &Network) -> bool {
     loopbacks.flat_map(|interface| &interface.addresses).any(|(own, _)| *own == address)
 }
 
-/// Sockets of this host that wait for clients.
+/// Listening sockets of this host.
 struct Listening(BTreeSet<(&'static str, SocketAddr)>);
 
 impl Listening {
@@ -214,21 +216,21 @@ impl Listening {
     fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
         let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
-        // A listener at :: takes IPv4 clients too, unless it says otherwise, which can't be seen
-        // here.
+        // A listener at :: also accepts IPv4 clients, unless a socket option forbids that, which is
+        // not visible here.
         any(wanted.ip())
             || any(Ipv6Addr::UNSPECIFIED.into())
             || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))
     }
 }
 
-/// Local addresses in /proc/net/tcp and its like (proc_net_tcp(5)): words of 32 bits in the host's
-/// byte order.
+/// Parses local addresses in /proc/net/tcp and similar tables (proc_net_tcp(5)): words of 32 bits
+/// in the host's byte order.
 fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     let socket = |line: &str| {
         let mut columns = line.split_whitespace().skip(1);
         let (address, port) = columns.next()?.split_once(':')?;
-        // 0A is LISTEN; UDP sockets that wait for anyone are 07.
+        // 0A is LISTEN. Unconnected UDP sockets have state 07.
         let state = columns.nth(1)?;
         if state != if tcp { "0A" } else { "07" } {
             return None;
@@ -249,7 +251,7 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// The addresses to which clients' packets come here.
+/// Returns the addresses at which clients' packets arrive here.
 fn arrivals(role: &ServedService<'_>) -> BTreeSet<SocketAddr> {
     let service = role.service;
     match service.method.translates() {
@@ -261,7 +263,7 @@ fn arrivals(role: &ServedService<'_>) -> BTreeSet<SocketAddr> {
     }
 }
 
-/// Whether this host's firewall lets clients in.
+/// Checks if this host's firewall accepts clients.
 fn admission(
     role: &ServedService<'_>,
     config: &Config,
@@ -278,7 +280,7 @@ fn admission(
     let judge = |to: SocketAddr, from: Option<IpAddr>| {
         firewall.judge(&Packet { from, to, protocol: service.protocol })
     };
-    // With source_nat clients' packets come from a director.
+    // With source_nat, clients' packets have a director's address.
     let clients = |to: SocketAddr| match config.farm.directors.iter().find(|_| service.source_nat) {
         Some(director) => judge(to, Some(*director)),
         None => judge(to, None),
@@ -314,7 +316,7 @@ fn admission(
     Some(found.unwrap_or_else(|| finding(&check, Severity::Ok, "Clients are let in.".to_owned())))
 }
 
-/// Whether anything listens where clients' packets arrive.
+/// Checks that a socket listens at each address that clients' packets arrive at.
 fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
     let service = role.service;
     arrivals(role)
@@ -332,7 +334,7 @@ fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
         .collect()
 }
 
-/// With nat, answers must pass the director: it is where they leave to.
+/// Checks for nat that answers leave through the director.
 fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Option<Finding> {
     let service = role.service;
     if !service.method.sees_replies() || service.source_nat {
@@ -371,13 +373,13 @@ fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Opt
     Some(finding(&service.name, state, message))
 }
 
-/// The kernel's reverse path filter where packets come from the director unchanged. Where they come
-/// in tunnels the agent sets it.
+/// Checks the kernel's reverse path filter for packets that the director forwards unchanged. For
+/// tunnels the agent sets it.
 fn strict_reverse_path(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     if role.arp_mode() == ArpMode::Absent || role.has_tunnels() {
         return Vec::new();
     }
-    // A server that is found and not listed is on the link of the service address.
+    // A discovered server is on the link of the service address.
     let own: BTreeSet<IpAddr> = match role.own.is_empty() {
         true => role.vips(),
         false => role.own.iter().map(|(own, _)| *own).collect(),
@@ -403,7 +405,7 @@ fn strict_reverse_path(role: &ServedService<'_>, network: &Network) -> Vec<Findi
         .collect()
 }
 
-/// Whether packets come out of tunnels.
+/// Checks the decapsulation of tunnels.
 fn tunnels(
     roles: &[ServedService<'_>],
     config: &Config,
@@ -445,7 +447,7 @@ fn tunnels(
     findings
 }
 
-/// Loads the programs that take packets out of tunnels, and drops them.
+/// Loads the decapsulation programs as a test, and drops them.
 fn refused_programs() -> Option<Finding> {
     let loaded = server::try_load(Hook::Native).or_else(|_| server::try_load(Hook::Tc));
     match loaded {
@@ -520,7 +522,7 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
     findings
 }
 
-/// Whether what the director sends fits through this host's interfaces.
+/// Checks if the director's packets fit this host's interfaces.
 fn lengths(role: &ServedService<'_>, desired: &DesiredState, network: &Network) -> Vec<Finding> {
     let (Some((_, places)), Some(mtu)) = (&desired.programs, role.service.tunnel_mtu) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Rules of this host's firewall (nftables), followed for one kind of packet: a client's first
-//! segment. Rules that this can't decide are named as such.
+//! Evaluates the rules of this host's firewall (nftables) for one kind of packet: a client's first
+//! segment. Unsupported rules make the result unknown.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -10,32 +10,32 @@ use evener_core::net::Protocol;
 use evener_core::net::prefix::Prefix;
 use serde_json::Value;
 
-/// How long `nft` may take, and the most that it may print.
+/// Timeout of `nft`, and maximum size of its output in bytes.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RULES_BYTES: u64 = 8 << 20;
-/// How deep chains may lead into each other; the kernel has the same bound.
+/// Maximum depth of nested chains, as in the kernel.
 const DEPTH: usize = 16;
 
-/// A packet that is followed.
+/// Packet to evaluate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
-    /// The sender; `None`: any client, which no rule names.
+    /// Source address. `None`: a client that no rule names.
     pub(super) from: Option<IpAddr>,
     pub(super) to: SocketAddr,
     pub(super) protocol: Protocol,
 }
 
-/// The end of a packet by the rules.
+/// Result of the evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
-    /// Where it is dropped or rejected, in words.
+    /// Dropped or rejected, with the place in words.
     Dropped(String),
-    /// A rule that isn't understood decides.
+    /// An unsupported rule decides.
     Unknown,
 }
 
-/// The answer to a question about a packet.
+/// Three-valued truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tri {
     Yes,
@@ -69,7 +69,7 @@ impl Tri {
     }
 }
 
-/// All rules, as `nft --json list ruleset` prints them.
+/// All rules, as printed by `nft --json list ruleset`.
 pub(super) struct Firewall {
     objects: Vec<Value>,
 }
@@ -78,9 +78,9 @@ impl Firewall {
     /// Reads the rules in force.
     ///
     /// # Errors
-    /// Why they can't be read: a part of a sentence.
+    /// Why the rules can't be read, as a part of a sentence.
     pub(super) fn read() -> Result<Firewall, String> {
-        // Of the older kind, which nft doesn't list.
+        // Rules of iptables-legacy, which nft doesn't list.
         let legacy = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
         if legacy.lines().any(|table| table == "filter") {
             return Err("there are rules of iptables-legacy: look at `iptables-legacy -S`".to_owned());
@@ -95,7 +95,7 @@ impl Firewall {
         Some(Firewall { objects: std::mem::take(objects) })
     }
 
-    /// The end of a packet by the chains of incoming packets, in the order of their priorities.
+    /// Evaluates the chains of incoming packets, in the order of their priorities.
     pub(super) fn judge(&self, packet: &Packet) -> Verdict {
         let is_v4 = packet.to.is_ipv4();
         let hooks = ["prerouting", "input"];
@@ -132,7 +132,7 @@ impl Firewall {
     }
 }
 
-/// The end of a walk through a chain.
+/// Result of a chain.
 enum Step {
     Accept,
     Drop(String),
@@ -142,7 +142,7 @@ enum Step {
 struct Walk<'f> {
     firewall: &'f Firewall,
     packet: &'f Packet,
-    /// Whether a rule that isn't understood may have accepted, or dropped, the packet before.
+    /// True if an unsupported rule may have accepted or dropped the packet earlier.
     may_accept: bool,
     may_drop: bool,
 }
@@ -187,7 +187,7 @@ impl Walk<'_> {
                 "accept" | "drop" | "reject" | "jump" | "goto" | "return" | "queue" => {
                     return self.decided(chain, rule, kind, of, matches, depth);
                 }
-                // Such as matches of iptables' own modules.
+                // Example: matches of iptables' own modules.
                 _ => matches = matches.and(Tri::Maybe),
             }
             if matches == Tri::No {
@@ -197,7 +197,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Carries out a verdict of a rule that matches, or may.
+    /// Applies the verdict of a rule that matches, or may match.
     fn decided(
         &mut self,
         chain: &Value,
@@ -231,10 +231,10 @@ impl Walk<'_> {
                 };
                 let target = self.firewall.all("chain").find(is_it)?;
                 let end = self.chain(target, depth + 1);
-                // Behind `goto` the chain before doesn't go on.
+                // After `goto` the calling chain doesn't continue.
                 if kind == "goto" { end.or(Some(Step::Return)) } else { end }
             }
-            // To a program that decides.
+            // Queued to a program, which decides.
             _ => {
                 (self.may_accept, self.may_drop) = (true, true);
                 None
@@ -242,7 +242,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The verdict that a map has for the packet.
+    /// Returns a verdict map's entry for the packet.
     fn verdict_of_map<'v>(&mut self, chain: &Value, map: &'v Value) -> Option<(&'v str, &'v Value)> {
         let key = map.get("key")?;
         let entries = map.get("data")?.get("set")?.as_array()?;
@@ -267,7 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the packet's value is the one on the right, or among several there.
+    /// True if the packet's value equals `right`, or an element of `right`.
     fn is_in(&self, chain: &Value, left: &Value, right: &Value) -> Tri {
         if let Some(set) = right.get("set").or(right.is_array().then_some(right)).and_then(Value::as_array) {
             return set.iter().fold(Tri::No, |is, one| is.or(self.is_in(chain, left, one)));
@@ -306,7 +306,7 @@ impl Walk<'_> {
             (Some((of, "dport")), ..) if of == protocol || of == "th" => port(right, self.packet.to.port()),
             (Some((of, "dport" | "sport")), ..) if of != "th" && of != protocol => Tri::No,
             (Some(("icmp" | "icmpv6", _)), ..) => Tri::No,
-            // The first segment of a connection.
+            // The packet is the first segment of a connection.
             (Some(("tcp", "flags")), ..) => Tri::Maybe,
             (_, Some("nfproto"), _) => is_text(right, if v4 { &["ipv4"] } else { &["ipv6"] }),
             (_, Some("iif" | "iifname"), _) => match right.as_str() {
@@ -325,7 +325,7 @@ fn text<'v>(object: &'v Value, key: &str) -> Option<&'v str> {
     object.get(key)?.as_str()
 }
 
-/// A chain as `nft` names it.
+/// Name of a chain, as `nft` prints it.
 fn name(chain: &Value) -> String {
     let part = |key| text(chain, key).unwrap_or_default();
     format!("{} {} {}", part("family"), part("table"), part("name"))
@@ -354,11 +354,11 @@ fn port(right: &Value, port: u16) -> Tri {
         let range = low.as_u64().zip(high.as_u64());
         return range.map_or(Tri::Maybe, |(low, high)| Tri::of((low..=high).contains(&u64::from(port))));
     }
-    // A port by its name (services(5)) isn't looked up.
+    // Port names (services(5)) are not resolved.
     is(right).map_or(Tri::Maybe, Tri::of)
 }
 
-/// The prefix of an address, or of `{"prefix": {"addr": ..., "len": ...}}`.
+/// Parses a prefix from an address, or from `{"prefix": {"addr": ..., "len": ...}}`.
 fn prefix(right: &Value) -> Option<Prefix> {
     match right.get("prefix") {
         Some(prefix) => format!("{}/{}", text(prefix, "addr")?, prefix.get("len")?.as_u64()?).parse().ok(),
@@ -379,7 +379,7 @@ fn contains(right: &Value, address: IpAddr) -> Tri {
     prefix(right).map_or(Tri::Maybe, |prefix| Tri::of(prefix.contains(address)))
 }
 
-/// Whether clients that no rule names are in it: only in everything.
+/// True if the set contains clients that no rule names: only if it contains all addresses.
 fn of_strangers(right: &Value) -> Tri {
     match right.get("prefix").and_then(|prefix| prefix.get("len")).and_then(Value::as_u64) {
         Some(0) => Tri::Yes,
@@ -389,7 +389,7 @@ fn of_strangers(right: &Value) -> Tri {
     }
 }
 
-/// The output of `nft`, which may hang on a host in trouble.
+/// Returns the output of `nft`, which may hang on a broken host.
 fn list() -> io::Result<String> {
     use std::io::Read;
     let mut child = Command::new("nft")
@@ -423,7 +423,7 @@ fn list() -> io::Result<String> {
 mod tests {
     use super::*;
 
-    /// Tables as `nft` prints them, of chains with rules in JSON.
+    /// Builds a ruleset as `nft` prints it, with a chain of rules in JSON.
     fn firewall(policy: &str, rules: &[&str]) -> Firewall {
         let rules: String = rules
             .iter()

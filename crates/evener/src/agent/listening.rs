@@ -1,4 +1,4 @@
-//! Sockets at the address where an agent answers.
+//! Sockets at an agent's address.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,15 +7,15 @@ use socket2::{Domain, Socket, Type};
 
 use crate::config::AgentListen;
 
-/// A socket there, of a kind, that doesn't block.
+/// Opens a non-blocking socket of this kind at an agent's address.
 ///
 /// # Errors
-/// When the address can't be had.
+/// If the address is not available.
 pub(super) fn bind(listen: AgentListen, kind: Type) -> io::Result<Socket> {
     match listen {
         AgentListen::At(address) => bound(open(address, kind)?, address),
-        // A socket of IPv6 takes both, whatever the host's default; where there is no IPv6, IPv4 is
-        // all.
+        // An IPv6 socket accepts both IP versions, independent of the host's default. On a host
+        // without IPv6, only IPv4 is served.
         AgentListen::Everywhere { port } => {
             let (all, all_ipv4) =
                 ((Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into());
@@ -35,7 +35,7 @@ pub(super) fn bind(listen: AgentListen, kind: Type) -> io::Result<Socket> {
 
 fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
-    // Connections that have ended hold the port of a listener for a while.
+    // Ended connections occupy a listener's port for a while.
     socket.set_reuse_address(kind == Type::STREAM)?;
     socket.set_nonblocking(true)?;
     Ok(socket)

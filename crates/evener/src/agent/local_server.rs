@@ -1,5 +1,5 @@
-//! An agent's work, done by the daemon: on a host that is director and server at once, and where
-//! connections arrive here to be read before they are handed over.
+//! An agent's work within the daemon: on a host that is director and server at once, and for
+//! connections that are read here before their handoff.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,27 +22,27 @@ use crate::io::network::Network;
 use crate::runtime::lock::Lock;
 use crate::runtime::program::HostError;
 
-/// The agent within a daemon.
+/// Agent within a daemon.
 pub(crate) struct LocalServer {
     host_state: HostState,
     hook: Hook,
     mark_key: Option<Seed>,
     adopted: bool,
     trouble: LastProblem,
-    /// The reader, where connections are handed over.
+    /// Reader of connections, if there are handoff services.
     reader: Option<ConversationContext>,
-    /// Where, by service address.
+    /// Listeners of the reader, by service address.
     listeners: BTreeMap<IpAddr, PuntListener>,
     _lock: Lock,
 }
 
 impl LocalServer {
-    /// Takes an agent's place. Packets must come out of tunnels before the engine sees them:
-    /// `copies` says that it gets copies of frames, by packet sockets. Marks of what other hosts
-    /// pass on are believed by `mark_key`.
+    /// Starts as this host's agent. Packets must be decapsulated before the engine sees them.
+    /// `copies` is true if the engine gets copies of frames from packet sockets. `mark_key`
+    /// verifies marks of packets that other hosts forward.
     ///
     /// # Errors
-    /// When an agent runs already, or its record can't be read.
+    /// If an agent runs already, or its record can't be read.
     pub(crate) fn start(
         directory: &Path,
         config_path: &Path,
@@ -52,7 +52,7 @@ impl LocalServer {
     ) -> Result<LocalServer, AgentError> {
         let (state, lock) = take_over(directory, config_path, AgentIdentity::default())?;
         let adopted = state.done.is_something();
-        // The copy is taken before traffic control sees the frame.
+        // Packet sockets get the copy before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
         let mut host_state = HostState::open(state)?;
         let (reader, secret) = reader.unzip();
@@ -69,10 +69,10 @@ impl LocalServer {
         })
     }
 
-    /// Makes the host be as its services want it.
+    /// Sets up the host as its services require.
     ///
     /// # Errors
-    /// The first refusal; the rest is done.
+    /// The first failure. All other parts are set up.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
@@ -96,7 +96,7 @@ impl LocalServer {
         Ok(done?)
     }
 
-    /// Opens a listener for every address of services whose connections are handed over.
+    /// Opens a listener for every address of the handoff services.
     fn listen(&mut self, config: &Config) -> Result<(), AgentError> {
         let Some(reader) = &self.reader else { return Ok(()) };
         let addresses: BTreeSet<IpAddr> =
@@ -111,12 +111,12 @@ impl LocalServer {
         Ok(())
     }
 
-    /// Has cookies believed by the keys of this time of day, should the clock have been set.
+    /// Sets the cookie keys by the time of day, in case the clock was set.
     pub(crate) fn renew_cookies(&mut self) {
         self.host_state.renew_cookies();
     }
 
-    /// The state to show.
+    /// Returns the state for views.
     pub(crate) fn local(&self) -> LocalServerState {
         let reader = self.reader.as_ref();
         LocalServerState {
@@ -126,33 +126,34 @@ impl LocalServer {
         }
     }
 
-    /// Has a connection leave its server.
+    /// Starts the rehandoff of a connection.
     pub(crate) fn rehandoff(&self, moving: Rehandoff) {
         if let Some(reader) = &self.reader {
             tokio::spawn(rehandoff(moving, reader.clone()));
         }
     }
 
-    /// The LCCP node here, where connections are handed over.
+    /// Returns this host's LCCP node, if there are handoff services.
     pub(crate) fn speaker(&self) -> Option<&LccpNode> {
         self.reader.as_ref().map(|reader| &reader.speaker)
     }
 
-    /// The same from time to time: interfaces come and go, and so may what was placed on them.
+    /// Like [`LocalServer::fulfil`], for periodic checks: interfaces and their settings may change.
+    /// Logs each new problem once.
     pub(crate) async fn refresh(&mut self, config: &Config, network: &Network) {
         let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
         self.trouble.log_once(trouble);
     }
 
-    /// Takes back what was done, unless it is to be kept.
+    /// Removes the setup, unless `keep` is set.
     ///
     /// # Errors
-    /// The error of the first part that could not be taken back.
+    /// The first part that could not be removed.
     pub(crate) async fn leave(self, keep: bool, network: &Network) -> Result<(), AgentError> {
         Ok(self.host_state.leave(keep, &network_now(network.clone()).await).await?)
     }
 
-    /// The same after a start that failed: what was found at work stays.
+    /// Like [`LocalServer::leave`], after a failed start: a setup that was found stays.
     pub(crate) async fn abandon(self, network: &Network) {
         let adopted = self.adopted;
         if let Err(error) = self.leave(adopted, network).await {

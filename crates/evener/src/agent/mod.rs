@@ -1,8 +1,8 @@
-//! `evener agent`: what a server does for its services. It finds out which those are, puts the
-//! service addresses where the method wants them, takes packets out of tunnels, and takes back what
-//! it did when it stops.
+//! `evener agent`: sets up a server for its services.
+//! The agent finds its services in the file, places their addresses as the method requires, and
+//! decapsulates tunnels. When it stops, it removes its setup.
 //!
-//! The same file serves the whole farm; each host finds itself in it by its addresses.
+//! All hosts share one file. Each host finds itself in the file by its addresses.
 
 mod desired;
 pub mod doctor;
@@ -53,39 +53,33 @@ use member::Memberships;
 use place::{HostState, PlaceError};
 use state::StateFile;
 
-/// Changes of the network come in flocks: act once they have settled.
+/// Changes of the network come in bursts: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
-/// An interval at which everything is looked at in any case: settings, programs and pins change
-/// without a word from the kernel.
+/// Interval of checks. The kernel doesn't notify of changed settings, programs and pins.
 const LOOK: Duration = Duration::from_secs(3);
-/// How often it is seen to it that keys are those of the time of day; they change once a minute.
+/// Interval at which the cookie keys are set by the time of day. The keys change once a minute.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// Why the agent did not start, or did not end well.
+/// Error of the agent's start or end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
-    /// The file is wrong.
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file has nothing for this host.
+    /// The file has no service for this host.
     #[error("{0}")]
     Role(String),
-    /// Another agent runs.
     #[error("another evener agent (pid {0}) already runs in this network namespace; stop it first")]
     Running(String),
-    /// The host or its lock is somebody else's.
+    /// Another process holds the lock or the host's claim.
     #[error(transparent)]
     Lock(LockError),
-    /// The network can't be read.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// Something was refused.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// There is no secret, and connections are handed over.
+    /// The secret for handoffs is missing.
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
-    /// Something on this host can't be used.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -98,7 +92,7 @@ impl AgentError {
         }
     }
 
-    /// The exit status that `evener --help` documents.
+    /// Returns the exit status, as documented by `evener --help`.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             AgentError::Config(_) | AgentError::Role(_) | AgentError::Secret(_) => Exit::Failed,
@@ -111,7 +105,7 @@ impl AgentError {
     }
 }
 
-/// Runs the agent until it is told to stop, or shows what one has done.
+/// Runs the agent until it is stopped, or shows the state of a running one.
 pub fn run(args: &cli::AgentArgs) -> Exit {
     if args.status {
         return show::run(args.json);
@@ -125,7 +119,7 @@ pub fn run(args: &cli::AgentArgs) -> Exit {
     })
 }
 
-/// A file, and the state that it asks of this host.
+/// A file, and the desired state that follows from it.
 struct AgentPlan {
     config: Config,
     network: Network,
@@ -147,7 +141,6 @@ impl AgentPlan {
     }
 }
 
-/// An agent at work.
 struct Agent {
     config_path: PathBuf,
     config: Config,
@@ -157,27 +150,27 @@ struct Agent {
     network_changes: mpsc::Receiver<()>,
     trouble: LastProblem,
     counted: BTreeMap<Reason, u64>,
-    /// By whom this server's load is told.
+    /// Measures and reports this server's load.
     exporter: LoadExporter,
-    /// Groups that it joins.
+    /// Groups that this host joins.
     memberships: Memberships,
-    /// By whom directors are spoken with, where connections are handed over.
+    /// LCCP node for messages to and from directors, if there are handoff services.
     speaker: Option<LccpNode>,
-    /// How many of their messages were refused, by reason.
+    /// Number of refused messages, by reason.
     unheard: BTreeMap<String, u64>,
-    /// Last, since it removes the folder when nothing else is in it.
+    /// Last, since dropping it removes the folder if it is empty.
     _lock: Lock,
 }
 
 impl Agent {
-    /// Carries out the desired state. Steps done before an error are undone.
+    /// Applies the desired state. An error undoes earlier steps.
     async fn start(
         config_path: &Path,
         identity: AgentIdentity,
         hook: Option<Hook>,
     ) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
-        // Without a secret nothing is begun, so nothing is written down.
+        // If the secret is missing, nothing is started or recorded.
         let plan = AgentPlan::new(config, &identity, hook).await?;
         let AgentPlan { config, network, desired, secret, keys } = plan;
         let directory = folders::make_directory()?;
@@ -188,7 +181,7 @@ impl Agent {
         host_state.secret = secret;
         host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Err(error) = host_state.fulfil(&desired, &network).await {
-            // A state that was found at work is left as it was found.
+            // A setup that was found at the start stays as it is.
             if let Err(left) = host_state.leave(adopted, &network_now(network).await).await {
                 tracing::warn!(error = %left, "something stays as it was changed");
             }
@@ -220,7 +213,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Has directors spoken with, and by the secret as it is.
+    /// Starts the LCCP node, or replaces it if the secret has changed.
     fn speak(&mut self, network: &Network) {
         let secret = self.host_state.secret.as_ref();
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
@@ -236,7 +229,7 @@ impl Agent {
         }
     }
 
-    /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
+    /// Runs the loop. Returns at SIGTERM, SIGINT or SIGQUIT.
     async fn serve(&mut self) -> SignalAction {
         let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
@@ -298,8 +291,7 @@ impl Agent {
         plan.map_err(|error| error.to_string())
     }
 
-    /// Holds the host against its desired state: interfaces come and go, and so may what was placed
-    /// on them.
+    /// Applies the desired state again, since interfaces and their settings may have changed.
     async fn refresh(&mut self) {
         let trouble = self.try_look().await.err();
         self.trouble.log_once(trouble);
@@ -308,13 +300,14 @@ impl Agent {
 
     async fn try_look(&mut self) -> Result<(), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
-        // An address that is gone for a while makes this host no other one: what is placed stays.
+        // Roles are computed from the current network. A temporarily missing address is an error,
+        // so the setup stays.
         let desired = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
         self.speak(&network);
         self.host_state.fulfil(&desired, &network).await.map_err(|error| error.to_string())
     }
 
-    /// Says which packets were refused since it was last said.
+    /// Logs which packets and messages were refused since the last call.
     fn report(&mut self) {
         let counted = counters(&self.host_state);
         let since = |(reason, count): (&Reason, &u64)| {
@@ -334,17 +327,17 @@ impl Agent {
         self.unheard = unheard;
     }
 
-    /// Leaves the host as it was found.
+    /// Removes the setup.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         program::notify(NotifyState::Stopping);
-        // First: clients are sent elsewhere before anything changes here.
+        // First, so that clients are sent elsewhere before anything changes here.
         self.memberships.end(keep).await;
         let network = network::read().await?;
         Ok(self.host_state.leave(keep, &network).await?)
     }
 }
 
-/// Takes the place of whoever made this host a server before, with the record of what was done.
+/// Takes over from a previous agent, with its record.
 fn take_over(
     directory: &Path,
     config_path: &Path,
@@ -352,8 +345,8 @@ fn take_over(
 ) -> Result<(StateFile, Lock), AgentError> {
     let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
-        // an agent that takes nothing over may lack the capability, and then has its folder's lock
-        // alone
+        // An agent that adopts nothing may lack the capability. It then only holds its folder's
+        // lock.
         Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
         claimed => claimed.map_err(AgentError::not_alone)?,
     }
@@ -364,7 +357,7 @@ fn take_over(
     Ok((state, lock))
 }
 
-/// The last problem, which is reported once.
+/// The last problem. Each problem is logged once.
 #[derive(Default)]
 struct LastProblem(Option<String>);
 
@@ -377,7 +370,7 @@ impl LastProblem {
     }
 }
 
-/// The farm's secret, where connections are handed over.
+/// Reads the farm's secret, if there are handoff services.
 pub(crate) fn secret_of(config: &Config) -> Result<Option<Secret>, AgentError> {
     let file = config.farm.secret_file.as_ref().filter(|_| config.hands_over());
     Ok(file.map(|file| secret::read(file)).transpose()?)
@@ -398,7 +391,7 @@ async fn what_to_do(
     )
 }
 
-/// The network as it is now, or else as it was known.
+/// Returns the current network, or the known one if it can't be read.
 async fn network_now(known: Network) -> Network {
     network::read().await.unwrap_or(known)
 }

@@ -1,4 +1,4 @@
-//! Sends directors of the farm trains of packets, by which they measure the path from here.
+//! Sends trains of packets to directors of the farm, which measure the path by them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,39 +15,39 @@ use super::load::host::monotonic_ns;
 use crate::config::{AgentListen, Config};
 use crate::runtime::secret::{self, SecretFileError, random};
 
-/// The longest datagram: directors look which sizes arrive.
+/// Maximum length of a datagram. Directors test which sizes arrive.
 const MESSAGE_MAX: usize = 65_535;
-/// The kernel wakes a thread later than this by so much: the rest is waited for without sleeping.
+/// Maximum delay of a thread's wakeup. The last part of a wait is spent without sleeping.
 const SLEEP_LATE: Duration = Duration::from_micros(200);
 
-/// The key of probes, where the file has names whose paths are probed by trains.
+/// Returns the key of path probes, if the file has names with probes by trains.
 ///
 /// # Errors
-/// When there is no secret.
+/// If there is no secret.
 pub(crate) fn key(config: &Config) -> Result<Option<Key>, SecretFileError> {
     let file = config.farm.secret_file.as_ref().filter(|_| config.dns.probes_paths());
     Ok(file.map(|file| secret::read(file)).transpose()?.map(|secret| path_probe::key(&secret)))
 }
 
-/// The farm's keys by which directors are believed that ask this server.
+/// Keys that authenticate directors to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerKeys {
-    /// For probes of paths.
+    /// Key of path probes.
     pub(crate) probes: Key,
-    /// For findings of the doctor.
+    /// Key for requests of the doctor's findings.
     pub(crate) findings: Key,
 }
 
 impl ServerKeys {
-    /// As a farm's secret gives them.
+    /// Derives the keys from a farm's secret.
     pub(crate) fn of(secret: &Secret) -> ServerKeys {
         ServerKeys { probes: path_probe::key(secret), findings: Key(secret.derive("evener findings 1")) }
     }
 
-    /// Of the file, if its secret can be read.
+    /// Reads the file's secret and derives the keys.
     ///
     /// # Errors
-    /// When it can't, and names need it.
+    /// If the secret can't be read and path probes need it.
     pub(super) fn read(config: &Config) -> Result<Option<ServerKeys>, SecretFileError> {
         let Some(file) = &config.farm.secret_file else { return Ok(None) };
         match secret::read(file) {
@@ -61,7 +61,7 @@ impl ServerKeys {
     }
 }
 
-/// Answers directors for as long as it lives.
+/// Answers directors until dropped.
 pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpAddr>) {
     let mut again = RetryDelay::default();
     let socket = loop {
@@ -82,7 +82,7 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
     let mut responder = ProbeResponder::new(key, Key(own));
     let mut bytes = vec![0; MESSAGE_MAX];
     loop {
-        // An error is of one datagram: of a port that is closed, say.
+        // An error concerns one datagram, for example a closed port.
         let Ok((len, from)) = socket.recv_from(&mut bytes).await else { continue };
         let now_ms = monotonic_ns() / 1_000_000;
         let is_director = |address: IpAddr| directors.contains(&address);
@@ -99,8 +99,7 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
     }
 }
 
-/// Sends a train on a thread of its own: others aren't kept waiting, and nothing else makes it
-/// late.
+/// Sends a train on a separate thread, so that trains don't delay each other.
 fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     use std::os::fd::AsFd;
     let sender = match socket.as_fd().try_clone_to_owned() {
@@ -110,8 +109,8 @@ fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     tokio::task::spawn_blocking(move || send(&sender, to, train));
 }
 
-/// Each packet is a call of its own: none is part of another (GSO). A packet that the socket has no
-/// room for is lost, as on any full link.
+/// Sends each packet with a separate call, so that packets are never merged (GSO). If the socket's
+/// queue is full, the packet is lost, as on any full link.
 fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
     let (began, gap) = (Instant::now(), Duration::from_nanos(train.gap_ns.into()));
     for index in 0..train.step.packets() {

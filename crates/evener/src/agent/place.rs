@@ -1,4 +1,4 @@
-//! Makes this host be as its desired state says, and takes back what that no longer asks for.
+//! Applies the desired state of this host, and removes parts that are no longer desired.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,13 +24,12 @@ use crate::io::network::{Network, interface_name};
 use crate::runtime::secret;
 
 const SETTINGS: &str = "/proc/sys/net";
-/// An address lifetime that never ends (RFC 4862, section 5.5.3).
+/// Infinite lifetime of an address (RFC 4862, section 5.5.3).
 const FOREVER: u32 = u32::MAX;
 
-/// Why something could not be done, or not taken back.
+/// Error of setting up or restoring the host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlaceError {
-    /// An address.
     #[error("{verb} {address} {interface} was refused: {source}{hint}")]
     Address {
         verb: &'static str,
@@ -39,22 +38,19 @@ pub(crate) enum PlaceError {
         source: Box<rtnetlink::Error>,
         hint: &'static str,
     },
-    /// A kernel setting.
     #[error("setting {path} to {value} was refused: {source}")]
     Setting { path: String, value: u32, source: io::Error },
-    /// The record of what is done: without it nothing is.
+    /// The record can't be written. Nothing is changed without it.
     #[error("what is done to this host can't be written down: {0}")]
     State(io::Error),
-    /// The programs.
     #[error(transparent)]
     Server(#[from] ProgramError),
-    /// No netlink socket.
     #[error("no netlink socket, by which addresses are placed: {0}")]
     Socket(io::Error),
 }
 
 impl PlaceError {
-    /// Whether privileges are what is missing.
+    /// True if privileges are missing.
     pub(super) fn is_denied(&self) -> bool {
         match self {
             PlaceError::Address { source, .. } => match &**source {
@@ -71,36 +67,37 @@ impl PlaceError {
     }
 }
 
-/// This host, as far as the agent changes it.
+/// The host's parts that the agent changes.
 pub(super) struct HostState {
     handle: Handle,
     pub(super) state: StateFile,
     pub(super) server: Option<ServerPrograms>,
-    /// By which cookies of what is handed over are believed.
+    /// Secret for the verification of cookies of handed-off connections.
     pub(super) secret: Option<Secret>,
-    /// How long an epoch of cookies is, in milliseconds.
+    /// Length of a cookie epoch, in milliseconds.
     pub(super) cookie_epoch_ms: u64,
 }
 
 impl HostState {
-    /// Takes over what an earlier agent has left.
+    /// Adopts the setup of an earlier agent.
     pub(super) fn open(state: StateFile) -> Result<HostState, PlaceError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
         tokio::spawn(connection);
         Ok(HostState { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
     }
 
-    /// Makes the host be as `desired` says. A refused part is left out, and the rest done.
+    /// Applies the desired state. A part that fails is skipped.
     ///
     /// # Errors
-    /// The first refusal.
+    /// The first failure.
     pub(super) async fn fulfil(
         &mut self,
         desired: &DesiredState,
         network: &Network,
     ) -> Result<(), PlaceError> {
-        // A packet that a program no longer lets out must not reach an address any more either, and
-        // an address must not be answered for before the host is set not to.
+        // Programs are removed before addresses, so that packets that are no longer decapsulated
+        // find no address. Settings come before new addresses, so that the host never answers for
+        // an address that must be silent.
         let mut done = if desired.programs.is_none() { self.leave_programs() } else { Ok(()) };
         done = done.and(self.remove_addresses(desired, network).await);
         done = done.and(self.change_settings(desired));
@@ -108,7 +105,7 @@ impl HostState {
         done.and(self.run_programs(desired))
     }
 
-    /// Takes back all that was done, or nothing of it with `keep`.
+    /// Removes the whole setup, or nothing with `keep`.
     pub(super) async fn leave(mut self, keep: bool, network: &Network) -> Result<(), PlaceError> {
         if keep {
             return match self.server {
@@ -120,9 +117,9 @@ impl HostState {
         self.state.remove().map_err(PlaceError::State)
     }
 
-    /// The programs' view of connections, while they run.
+    /// Returns the programs' view of connections, while they run.
     pub(super) fn connections(&self) -> Option<Connections> {
-        // The host's prerequisites name what the kernel lacks for it.
+        // The doctor reports missing kernel features.
         self.server.as_ref()?.connections().ok()
     }
 
@@ -143,7 +140,7 @@ impl HostState {
         Ok(())
     }
 
-    /// Has cookies believed by the keys of this time of day, should the clock have been set.
+    /// Sets the cookie keys by the time of day, in case the clock was set.
     pub(super) fn renew_cookies(&mut self) {
         let Some((secret, server)) = self.secret.as_ref().zip(self.server.as_mut()) else { return };
         let keys = secret::cookie_keys(secret, self.cookie_epoch_ms, now_ticks());
@@ -157,7 +154,7 @@ impl HostState {
         if let Some(server) = self.server.take() {
             return Ok(server.leave(false)?);
         }
-        // Without a BPF file system there is nothing of an earlier agent's either.
+        // Without a BPF file system, no earlier agent has left programs.
         match server::existing_directory() {
             Some(pins) => Ok(server::clear(&pins)?),
             None => Ok(()),
@@ -226,7 +223,7 @@ impl HostState {
 
     async fn remove_address(&mut self, placed: &PlacedAddress, network: &Network) -> Result<(), PlaceError> {
         let PlacedAddress { interface, address } = placed;
-        // With its interface the address has gone, too.
+        // The address has gone with its interface.
         let Some(ifindex) = number_of(interface, network) else { return Ok(()) };
         let mut template = self.handle.address().add(ifindex, *address, prefix_len(*address));
         let message = template.message_mut().clone();
@@ -269,7 +266,7 @@ impl HostState {
     }
 
     fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
-        // A setting goes back to its first value, whatever an earlier change set.
+        // The original value is kept, also after several changes.
         let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
         self.state.done.settings.insert(path.to_owned(), SysctlChange { was, set: value });
         self.state.store().map_err(PlaceError::State)?;
@@ -286,7 +283,7 @@ impl HostState {
                     tracing::info!(setting = dotted(path), was = is, now = was, "restored");
                 }
                 Some(is) => tracing::warn!(setting = dotted(path), is, "changed by someone else: left"),
-                // Its interface is gone.
+                // The interface is gone.
                 None => {}
             }
         }
@@ -295,8 +292,9 @@ impl HostState {
     }
 }
 
-/// Whether the host has the address where it is wanted. On lo it is silent, and so anywhere else
-/// but on the link: what an operator has put on an interface of its own stays.
+/// True if the host holds the address as desired.
+/// For an address that is desired on lo, any interface is accepted, so an address that the operator
+/// has placed stays.
 fn is_there(placed: &PlacedAddress, network: &Network) -> bool {
     let wanted_on_loopback =
         network.interfaces.values().any(|found| found.loopback && found.name == placed.interface);
@@ -314,11 +312,12 @@ fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address serves, but is no source of what the host opens or asks by itself. One of IPv4 is
-/// valid on this host alone (`scope host`): on an interface without addresses of its own,
-/// `arp_announce=2` chooses among all that have a wider scope, and the question would tell the
-/// network that the service is at this server. One of IPv6 is deprecated (RFC 6724, section 5, rule
-/// 3), and since servers share it, nobody asks for duplicates.
+/// Keeps the address from being the source of this host's own connections and requests.
+/// An IPv4 address gets `scope host`. With a wider scope, an interface without other addresses
+/// would use the address as source of ARP requests, even with `arp_announce=2`. ARP requests would
+/// then announce the service at this server.
+/// An IPv6 address is deprecated (RFC 6724, section 5, rule 3). Duplicate detection is off, since
+/// servers share the address.
 fn make_passive(message: &mut AddressMessage) {
     if message.header.family == AddressFamily::Inet {
         message.header.scope = AddressScope::Host;
@@ -331,7 +330,7 @@ fn make_passive(message: &mut AddressMessage) {
     message.attributes.push(AddressAttribute::CacheInfo(lifetime));
 }
 
-/// A setting below `/proc/sys/net`; `None` where there is none.
+/// Reads a setting below `/proc/sys/net`. `None` if it does not exist.
 pub(super) fn read_setting(path: &str) -> Option<u32> {
     fs::read_to_string(Path::new(SETTINGS).join(path)).ok()?.trim().parse().ok()
 }
@@ -344,7 +343,7 @@ fn write_setting(path: &str, value: u32) -> Result<(), PlaceError> {
     })
 }
 
-/// A setting's name as sysctl(8) has it: dots in names of interfaces become slashes.
+/// Returns a setting's name as in sysctl(8). Dots in interface names become slashes.
 pub(super) fn dotted(path: &str) -> String {
     let swap = |c| match c {
         '/' => '.',
@@ -354,7 +353,7 @@ pub(super) fn dotted(path: &str) -> String {
     format!("net.{}", path.chars().map(swap).collect::<String>())
 }
 
-/// The facts that the desired state depends on, beyond the network.
+/// Returns the facts that the desired state depends on, besides the network.
 pub(super) async fn host(hook: Option<Hook>) -> HostFacts {
     HostFacts {
         hook,
@@ -365,7 +364,7 @@ pub(super) async fn host(hook: Option<Hook>) -> HostFacts {
     }
 }
 
-/// Interfaces of a kind: hardware has none.
+/// Returns the interfaces with a link kind. Hardware interfaces have none.
 async fn software_interfaces() -> Option<BTreeSet<u32>> {
     let (connection, handle, _) = rtnetlink::new_connection().ok()?;
     let connection = tokio::spawn(connection);

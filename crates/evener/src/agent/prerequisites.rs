@@ -1,5 +1,5 @@
-//! The prerequisites of a server for connections to be handed over to it: shown by `evener doctor`.
-//! A director finds out by probing, which takes the same way.
+//! Prerequisites of a server for handoff, shown by `evener doctor`. A director detects failures by
+//! its probes, which go the same way.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,18 +19,18 @@ use crate::runtime::lock::Lock;
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
-/// Settings without which a connection that was handed over is refused, or hangs, and what is wrong
-/// with other values.
+/// Settings that must not be 0, or else handed-off connections are refused or hang. Each has the
+/// reason.
 const SETTINGS: [(&str, &str); 4] = [
     ("ipv4/tcp_syncookies", "the kernel refuses what it didn't greet itself"),
     ("ipv4/tcp_sack", "the director has agreed on selective acknowledgments"),
     ("ipv4/tcp_timestamps", "the director has agreed on timestamps"),
     ("ipv4/tcp_window_scaling", "the director has agreed on window scaling"),
 ];
-/// Whether connection tracking takes up connections in the middle.
+/// Setting by which connection tracking accepts connections without their handshake.
 const LOOSE: &str = "netfilter/nf_conntrack_tcp_loose";
 
-/// The findings for roles whose connections are handed over.
+/// Returns the findings for handoff services.
 pub(super) fn findings(roles: &[ServedService<'_>], config: &Config) -> Vec<Finding> {
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     let Some(first) = handed_over.first() else { return Vec::new() };
@@ -51,7 +51,7 @@ fn kernel(check: &str) -> Finding {
     let loaded =
         server::handoff_support().map_err(ProgramError::from).and_then(|()| server::try_load(Hook::Accept));
     match loaded {
-        // Without the right to load programs the kernel's word has to do.
+        // Without the right to load programs, only the kernel's feature check counts.
         Ok(()) | Err(ProgramError::Privilege { .. }) => {
             finding(check, Severity::Ok, "The kernel can make connections of what is handed over.".to_owned())
         }
@@ -101,8 +101,7 @@ fn running(role: &ServedService<'_>) -> Finding {
     }
 }
 
-/// Whether directors can be heard: the agent has a raw socket for LCCP on each address that it is
-/// known by.
+/// Checks for raw sockets of LCCP. The agent has one on each address by which directors know it.
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
@@ -119,8 +118,8 @@ fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     })
 }
 
-/// Whether a table of raw sockets (/proc/net/raw) has one for this protocol, which stands where
-/// ports do elsewhere.
+/// True if a table of raw sockets (/proc/net/raw) has a socket of this protocol. The port column
+/// contains the protocol.
 fn has_raw_socket(table: &str, protocol: u8) -> bool {
     let bound = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.split_once(':')?;
@@ -129,8 +128,8 @@ fn has_raw_socket(table: &str, protocol: u8) -> bool {
     table.lines().skip(1).filter_map(bound).any(|port| port == u16::from(protocol))
 }
 
-/// Packet sockets that share IP frames with the host's stack: a shared frame loses the socket that
-/// was made for it.
+/// Reports packet sockets that share IP frames with the host's stack. A shared frame loses its
+/// assigned socket.
 fn sharers(check: &str) -> Option<Finding> {
     let table = fs::read_to_string("/proc/net/packet").ok()?;
     let kinds = [ETHERTYPE_IPV4, ETHERTYPE_IPV6].map(|kind| format!("{kind:04x}"));
@@ -146,7 +145,7 @@ fn sharers(check: &str) -> Option<Finding> {
     })
 }
 
-/// The program's refusals, and what they are a sign of.
+/// Reports the programs' refusals, with their likely cause.
 fn refusals(check: &str) -> Vec<Finding> {
     let counted = server::existing_directory().and_then(|pins| server::counters(&pins)).unwrap_or_default();
     let signs = [
@@ -168,7 +167,8 @@ fn refusals(check: &str) -> Vec<Finding> {
     signs.into_iter().filter_map(of).collect()
 }
 
-/// Listeners with MPTCP can't be given connections; Go's are such since 1.24.
+/// Reports MPTCP listeners, which can't accept handed-off connections. Go's listeners use MPTCP
+/// since 1.24.
 fn multipath(role: &ServedService<'_>) -> Vec<Finding> {
     let Ok(output) = Command::new("ss").args(["-H", "-M", "-l", "-t", "-n"]).output() else {
         return Vec::new();

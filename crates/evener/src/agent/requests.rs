@@ -1,6 +1,5 @@
-//! `evener requests`: what a server has to send of each request that is open. The agent's programs
-//! in the kernel know it; where no agent follows requests, this command does for as long as it
-//! runs.
+//! `evener requests`: shows the outstanding bytes of each open request of a server. The data comes
+//! from the agent's kernel programs. If no agent tracks requests, this command does while it runs.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -24,10 +23,9 @@ use crate::runtime::terminal::{self, Page};
 use crate::runtime::{Exit, folders};
 use crate::views::RequestView;
 
-/// With `--watch`, between two looks.
+/// Interval with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 enum RequestsError {
     #[error("clients' requests are shown to root alone")]
@@ -46,7 +44,7 @@ enum RequestsError {
     Output(io::Error),
 }
 
-/// Shows them, once or until interrupted.
+/// Shows the requests, once or until interrupted.
 pub fn run(args: &cli::RequestsArgs) -> Exit {
     match show(args) {
         Ok(()) => Exit::Ok,
@@ -87,13 +85,13 @@ fn show(args: &cli::RequestsArgs) -> Result<(), RequestsError> {
     terminal::show(args.watch.then_some(INTERVAL), args.json, look, RequestsError::Output)
 }
 
-/// This host's own addresses, by which it is found in the file.
+/// Reads this host's network, to find the host's own addresses in the file.
 fn network() -> Result<Network, RequestsError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     Ok(runtime.map_err(RequestsError::Host)?.block_on(network::read())?)
 }
 
-/// The file: that which is named, or the agent's, or the usual one.
+/// Loads the named file, the agent's file, or the default file.
 fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
     let of_agent =
         || Some(state::read(&folders::directory().ok()?).ok()??.config).filter(|path| path.exists());
@@ -101,11 +99,11 @@ fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
     config::load(&path).map_err(|problems| RequestsError::Config(problems.render(false)))
 }
 
-/// The source of requests.
+/// Source of the requests.
 enum PendingSource {
-    /// The agent of this host.
+    /// Map of this host's agent.
     Agent(OwnedFd),
-    /// This command.
+    /// Programs of this command.
     Own(PendingPrograms),
 }
 
@@ -150,21 +148,22 @@ fn request_of(open: &OpenConnection, config: &Config, network: &Network, now_ns:
     }
 }
 
-/// Method and target of a request's first line (RFC 9112, section 3), as far as it is kept.
+/// Parses method and target of a request's first line (RFC 9112, section 3), as far as the line is
+/// stored.
 fn words_of(line: &[u8]) -> (Option<String>, Option<String>) {
     let text = String::from_utf8_lossy(line);
     let end = text.find(['\r', '\n']);
     let first = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
     let mut words = first.splitn(3, ' ').filter(|word| !word.is_empty());
     let (method, target) = (words.next(), words.next());
-    // Nothing behind it: there was no room for all of it.
+    // The stored line ends within the target.
     let is_whole = end.is_some() || words.next().is_some();
     let url =
         target.map(|target| if is_whole { Cow::from(target) } else { Cow::from(format!("{target}...")) });
     (method.map(str::to_owned), url.map(Cow::into_owned))
 }
 
-/// The service that an address of this host belongs to, and this server's name in it.
+/// Returns the service of an address of this host, and this server's name in it.
 fn place_of(at: SocketAddr, config: &Config, network: &Network) -> (Option<String>, Option<String>) {
     let services = config.services.iter();
     let by_address = services.clone().find(|service| service.addresses.contains(&at));

@@ -1,5 +1,4 @@
-//! `evener agent --status`: what an agent has done to this host, and what its programs have
-//! counted.
+//! `evener agent --status`: shows an agent's changes of this host, and its programs' counters.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,21 +14,19 @@ use crate::runtime::Exit;
 use crate::runtime::folders;
 use crate::runtime::lock::Lock;
 
-/// The state to show.
 #[derive(Debug, Serialize)]
 struct AgentView {
-    /// Whether the agent runs.
+    /// True if the agent runs.
     running: bool,
-    /// Addresses that it has placed, as `ADDRESS on INTERFACE`.
+    /// Service addresses, as `ADDRESS on INTERFACE`.
     addresses: Vec<String>,
-    /// Kernel settings that it has changed, with what they were.
+    /// Changed kernel settings, with their original values.
     settings: BTreeMap<String, u32>,
-    /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`),
-    /// by interface.
+    /// Hooks of decapsulation (`native`, `tc`, `generic`) and of clamping (`egress`), by interface.
     programs: Vec<AttachedProgram>,
-    /// Server groups that it joins.
+    /// Server groups that this host joins.
     groups: Vec<MembershipView>,
-    /// Packets by reason.
+    /// Number of packets, by reason.
     packets: BTreeMap<&'static str, u64>,
 }
 

@@ -1,5 +1,5 @@
-//! The agent's changes to this host, written down before they are made, so that the next agent,
-//! however it ended, can take back exactly that.
+//! Record of the agent's changes of this host, written before each change.
+//! The next agent can undo the changes, no matter how this agent ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,38 +12,37 @@ use serde::{Deserialize, Serialize};
 use super::desired::{AgentIdentity, PlacedAddress};
 use crate::runtime::files;
 
-/// A kernel setting that was changed.
+/// A changed kernel setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SysctlChange {
     pub(super) was: u32,
     pub(super) set: u32,
 }
 
-/// The applied state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AppliedState {
-    /// In which network namespace: the folder's number may be another's by now.
+    /// Cookie of the network namespace. The folder's number may belong to another namespace by now.
     #[serde(default)]
     namespace: u64,
-    /// As whom.
+    /// Identity of the host, from the command line.
     pub(super) identity: AgentIdentity,
-    /// By which file.
+    /// Configuration file.
     #[serde(default)]
     pub(super) config: PathBuf,
-    /// Addresses that were put on interfaces.
+    /// Addresses added to interfaces.
     pub(super) addresses: BTreeSet<PlacedAddress>,
-    /// Settings that were changed, by path below `/proc/sys/net`.
+    /// Changed settings, by path below `/proc/sys/net`.
     pub(super) settings: BTreeMap<String, SysctlChange>,
 }
 
 impl AppliedState {
-    /// Whether anything is to be taken back.
+    /// True if there is anything to undo.
     pub(super) fn is_something(&self) -> bool {
         !(self.addresses.is_empty() && self.settings.is_empty())
     }
 }
 
-/// [`AppliedState`], kept in a file.
+/// File with an [`AppliedState`].
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
@@ -51,7 +50,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Takes up what an earlier agent of this network namespace has left.
+    /// Loads the record of an earlier agent of this network namespace.
     pub(super) fn load(directory: &Path) -> io::Result<StateFile> {
         let path = path(directory);
         match read(directory) {
@@ -59,8 +58,7 @@ impl StateFile {
                 let namespace = namespace_cookie()?;
                 Ok(StateFile { path, done: AppliedState { namespace, ..done.unwrap_or_default() } })
             }
-            // Half a file is no record of anything: the file is replaced whole, so this one is not
-            // ours.
+            // The agent replaces the file atomically, so a partial file is not the agent's.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(io::Error::other(format!(
                 "{} can't be understood ({error}); remove it, and what it says was done",
                 path.display()
@@ -69,12 +67,12 @@ impl StateFile {
         }
     }
 
-    /// Writes it down.
+    /// Writes the record.
     pub(super) fn store(&self) -> io::Result<()> {
         files::replace(&self.path, &serde_json::to_vec_pretty(&self.done)?)
     }
 
-    /// Nothing is left to be taken back.
+    /// Removes the record, once everything is undone.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -87,7 +85,7 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("agent.json")
 }
 
-/// An agent's changes here, if one has made some and not taken them back.
+/// Reads the record of this network namespace's agent, if there is one.
 pub(super) fn read(directory: &Path) -> io::Result<Option<AppliedState>> {
     match fs::read(path(directory)) {
         Ok(bytes) => {
@@ -101,7 +99,7 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<AppliedState>> {
     }
 }
 
-/// Where the lock of the only agent here is.
+/// Returns the path of the agent's lock.
 pub(super) fn lock_path(directory: &Path) -> PathBuf {
     directory.join("agent.lock")
 }

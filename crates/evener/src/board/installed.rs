@@ -1,4 +1,4 @@
-//! Whether the kernel holds what this daemon has set up there.
+//! State of the parts that this daemon has set up in the kernel.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 use crate::events::DaemonEvent;
 
-/// The parts that are set up, and those that are missing.
+/// Parts that are set up, and the missing ones among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
-    /// All of it.
+    /// All parts.
     pub(crate) parts: Vec<Part>,
-    /// The parts that the kernel refuses to have again, and why.
+    /// Missing parts that can't be restored, with the error.
     pub(crate) missing: BTreeMap<Part, String>,
 }
 
 impl Installed {
-    /// Takes note of what was missing, and says what of that is news.
+    /// Records missing parts. Returns an event for each part that was restored or has a new error.
     pub(crate) fn record_missing(&mut self, found: Vec<MissingPart>) -> Vec<DaemonEvent> {
         let before = std::mem::take(&mut self.missing);
         let mut news = Vec::new();

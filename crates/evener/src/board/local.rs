@@ -8,19 +8,19 @@ use evener_dataplane::server::ProgramCounters;
 use crate::handoff::Outcomes;
 use crate::handoff::lccp::LccpNode;
 
-/// This host's state as a server, for any number of readers.
+/// State of this host as a server, for concurrent readers.
 #[derive(Clone)]
 pub(crate) struct LocalServerState {
-    /// The outcomes of connections that were read here.
+    /// Outcomes of connections that were read here.
     pub(crate) outcomes: Option<Arc<Outcomes>>,
-    /// The LCCP node here.
+    /// LCCP node of this host.
     pub(crate) speaker: Option<LccpNode>,
-    /// The counts of its programs.
+    /// Counters of the agent's programs.
     pub(crate) tally: Option<Arc<ProgramCounters>>,
 }
 
 impl LocalServerState {
-    /// The programs' counts, by the names of reasons.
+    /// Returns the programs' counters, by reason.
     pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
         let counted = self.tally.as_ref().map(|tally| tally.read()).transpose().unwrap_or_else(|error| {
             tracing::debug!(%error, "no counters");

@@ -1,9 +1,8 @@
-//! The state that the control loop publishes for all readers: none asks the loop for it, and none
-//! waits for it.
+//! State that the control loop publishes for all readers, which never query or wait for the loop.
 //!
-//! Counts are the data plane's and are read when a reader looks. Those of a server that goes are
-//! added to its service's sums, and then cleared. The sums are published together with the farm
-//! that lacks the server, before its counts are cleared: [`SnapshotStore::moment`] needs no lock.
+//! The data plane's counters are read when a reader asks. The counters of a removed server are
+//! added to its service's totals, and then cleared. The totals are published together with the farm
+//! without the server, before its counters are cleared. So [`SnapshotStore::moment`] needs no lock.
 
 pub(crate) mod installed;
 mod local;
@@ -29,40 +28,39 @@ use crate::state::FarmState;
 
 pub(crate) use local::LocalServerState;
 
-/// A daemon's state besides its farm.
+/// State of a daemon besides its farm.
 #[derive(Clone, Debug)]
 pub(crate) struct DaemonInfo {
-    /// When it started, in milliseconds of the monotonic clock.
+    /// Time of the start, in milliseconds of the monotonic clock.
     pub(crate) started_ms: u64,
-    /// The configuration file.
+    /// Path of the configuration file.
     pub(crate) config: String,
-    /// Whether it carries on with what another left running.
+    /// True if the daemon has adopted an earlier one's data plane.
     pub(crate) adopted: bool,
-    /// Why `auto` didn't choose the kernel engine.
+    /// Reason why `auto` didn't choose the kernel engine.
     pub(crate) engine_note: Option<String>,
-    /// The file that is in force.
     pub(crate) loaded: LoadedFile,
 }
 
-/// A file in force.
+/// The file in force.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedFile {
-    /// When it was read.
+    /// Time at which the file was read.
     pub(crate) at: SystemTime,
-    /// The part of it that takes a restart.
+    /// Keys that require a restart.
     pub(crate) restart_needed_for: Option<String>,
-    /// Why it is not followed in all else.
+    /// Reason why the file is not fully adopted.
     pub(crate) trouble: Option<String>,
 }
 
-/// All that there is to see.
+/// Everything that is published.
 #[derive(Clone)]
 pub(crate) struct PublishedState {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) about: Arc<DaemonInfo>,
-    /// The counts of servers that are gone, by service.
+    /// Counters of removed servers, by service.
     pub(crate) gone: Arc<BTreeMap<String, ServerCounters>>,
-    /// The engine's kind, and how it is attached.
+    /// Name of the engine, and its attachment.
     pub(crate) engine: &'static str,
     pub(crate) engine_detail: String,
     pub(crate) readings: Arc<dyn DataPlane>,
@@ -70,46 +68,44 @@ pub(crate) struct PublishedState {
     pub(crate) bus: Bus,
     /// This host as a server, and its reader for the data plane.
     pub(crate) local: Option<LocalServerState>,
-    /// The parts set up in the kernel.
+    /// Parts that are set up in the kernel.
     pub(crate) installed: Arc<Installed>,
-    /// The file, and the run-time changes over it.
+    /// The file, with the run-time changes over it.
     pub(crate) state: Arc<FarmState>,
-    /// The redirectors of groups, whose clients are sent on by HTTP.
+    /// Frontends of `redirect` groups.
     pub(crate) fronts: Arc<Frontends>,
-    /// Counters of queries for names.
+    /// Counters of DNS queries.
     pub(crate) queries: Arc<QueryCounts>,
-    /// The directors of the farm.
     pub(crate) directors: Arc<DirectorsState>,
 }
 
-/// The directors of the farm, as far as this one knows them.
+/// Directors of the farm, as known by this one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirectorsState {
-    /// When it was looked at, in milliseconds.
+    /// Time of the state, in milliseconds.
     pub(crate) at_ms: u64,
-    /// This one, with its address in the file.
+    /// This director, with its address in the file.
     pub(crate) own: Option<(IpAddr, DirectorReport)>,
-    /// The others, and in what they differ.
+    /// Other directors, with their differences.
     pub(crate) others: Vec<(KnownDirector, Vec<DirectorDifference>)>,
-    /// Why directors say nothing to each other, where that is so.
+    /// Reason why directors exchange no messages, if so.
     pub(crate) obstacle: Option<String>,
 }
 
 impl PublishedState {
-    /// The groups.
     pub(crate) fn groups(&self) -> Vec<ShownGroup> {
         self.fronts.show(&self.snapshot)
     }
 }
 
-/// The same with the counts that belong to it.
+/// Published state with the matching counters.
 pub(crate) struct CountedSnapshot {
     pub(crate) published: Arc<PublishedState>,
     pub(crate) counters: Counters,
     pub(crate) now_ms: u64,
 }
 
-/// Where it is published.
+/// Store of the published state.
 pub(crate) struct SnapshotStore(ArcSwap<PublishedState>);
 
 impl SnapshotStore {
@@ -121,12 +117,12 @@ impl SnapshotStore {
         self.0.store(Arc::new(published));
     }
 
-    /// The last published state.
+    /// Returns the last published state.
     pub(crate) fn latest(&self) -> Arc<PublishedState> {
         self.0.load_full()
     }
 
-    /// The same with its counts. May take some milliseconds, which are the caller's.
+    /// Returns the last published state with its counters. Blocks the caller for some milliseconds.
     pub(crate) fn moment(&self) -> CountedSnapshot {
         loop {
             let published = self.latest();
@@ -134,7 +130,8 @@ impl SnapshotStore {
                 tracing::warn!(%error, "the counters can't be read");
                 Counters::default()
             });
-            // With the same sums none of the published servers' counts was cleared meanwhile.
+            // If the totals are unchanged, no counters of the published servers were cleared
+            // meanwhile.
             if Arc::ptr_eq(&published.gone, &self.latest().gone) {
                 return CountedSnapshot {
                     published,

@@ -1,5 +1,4 @@
-//! Orders from others to the control loop. State is published ([`crate::board`]), and not
-//! requested.
+//! Requests to the control loop. Readers get published state instead ([`crate::board`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,104 +10,95 @@ use crate::cli::{ClientArg, WebRequest};
 use crate::record::Traced;
 use crate::state::{OrderError, Outcome, Request};
 
-/// The receiver of the result of a request to change the farm.
+/// Channel for the result of a change.
 pub(crate) type ChangeAnswer = oneshot::Sender<Result<Outcome, OrderError>>;
 
-/// An order, with where its answer goes.
+/// Request to the control loop, with a channel for the answer.
 #[derive(Debug)]
 pub enum ControlRequest {
-    /// Whether the loop goes round.
+    /// Check that the loop is running.
     Ping(oneshot::Sender<()>),
-    /// Change the farm.
     Change(Box<Request>, ChangeAnswer),
-    /// Do what a message of the group protocol says.
+    /// Handle a message of the group protocol.
     Group {
-        /// Service name.
+        /// Name of the service.
         group: String,
-        /// The sender.
         sender: GroupSender,
-        /// The message.
         message: GroupMessage,
-        /// The reply.
         answer: oneshot::Sender<GroupReply>,
     },
-    /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
+    /// Trace a client until the receiver is dropped. The error is a sentence.
     Trace(ClientArg, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
-    /// Open the access log again, or say in a sentence why that can't be.
+    /// Open the access log again. The error is a sentence.
     Reopen(oneshot::Sender<Result<String, String>>),
     /// Read the file again.
     Reload {
-        /// Whether to drop run-time changes.
+        /// True to drop run-time changes.
         forget: bool,
-        /// The result, or why it can't be, in a sentence.
+        /// Result, or an error as a sentence.
         answer: oneshot::Sender<Result<String, String>>,
     },
 }
 
-/// The sender of a message about a group's members.
+/// Sender of a message about a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupSender {
-    /// Somebody on the network.
+    /// A host on the network.
     Stranger {
-        /// The sender's address.
         from: IpAddr,
-        /// The value of an `Authorization` line.
+        /// Value of the `Authorization` field.
         authorization: Option<String>,
     },
     /// An operator, who may change the farm anyway.
     Operator,
 }
 
-/// The reply to a message of the group protocol.
+/// Reply to a message of the group protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReply {
-    /// By the numbers of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// A sentence, or JSON.
+    /// Sentence, or JSON.
     pub body: String,
-    /// Which of both.
+    /// True if the body is JSON.
     pub is_json: bool,
 }
 
-/// Which sessions are wanted; all of them by default.
+/// Filter for sessions. The default selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionFilter {
-    /// Only of this service.
+    /// Name of the service.
     pub service: Option<String>,
-    /// Only of this client address.
+    /// Address of the client.
     pub client: Option<IpAddr>,
-    /// Only of this client port.
+    /// Port of the client.
     pub client_port: Option<u16>,
-    /// At most so many.
+    /// Maximum number of sessions.
     pub limit: Option<usize>,
 }
 
-/// The subject of an explanation.
+/// Subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplainSubject {
-    /// Which server a flow gets.
+    /// Server of a flow.
     Flow(FlowQuery),
-    /// Which server a request gets, where connections are handed over.
+    /// Server of a request, with method `handoff`.
     Request {
-        /// The client's request.
         request: WebRequest,
-        /// Over which connection, if that is known.
+        /// Connection of the request, if known.
         flow: Option<FlowQuery>,
-        /// Of which service, if that is named.
+        /// Name of the service, if given.
         service: Option<String>,
     },
 }
 
-/// A flow to explain.
+/// Flow to explain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowQuery {
-    /// The client's endpoint.
     pub client: SocketAddr,
-    /// The service's endpoint.
     pub vip: SocketAddr,
-    /// TCP or UDP.
     pub protocol: Protocol,
 }
 
-/// The way to the control loop.
+/// Channel to the control loop.
 pub type Handle = mpsc::Sender<ControlRequest>;

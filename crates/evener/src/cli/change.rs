@@ -1,4 +1,4 @@
-//! The commands that change the farm at run time.
+//! Arguments of the commands that change the farm at run time.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The arguments of `evener services` and `evener servers`.
+//! Arguments of `evener services` and `evener servers`.
 
 use clap::Args;
 

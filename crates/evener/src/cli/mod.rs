@@ -1,4 +1,4 @@
-//! The command line: one definition, from which help, man pages and completions come.
+//! The command line: one definition, from which help, man pages and completions are generated.
 
 mod change;
 mod list;
@@ -22,7 +22,7 @@ pub use change::{
 pub use list::{ListArgs, ServersArgs, ServicesArgs};
 pub use request::WebRequest;
 
-/// Where the configuration is unless it is named.
+/// Default path of the configuration.
 pub const CONFIG_FILE: &str = "/etc/evener/evener.toml";
 
 const EXIT_STATUS: &str = "\
@@ -388,7 +388,7 @@ pub struct EventsArgs {
     pub admin: AdminArgs,
 }
 
-/// Tells apart the ways of getting one end of a flow wrong.
+/// Parses one end of a flow, with a specific error.
 fn endpoint(text: &str) -> Result<SocketAddr, String> {
     if let Ok(endpoint) = text.parse() {
         return Ok(endpoint);
@@ -452,13 +452,10 @@ pub struct ManArgs {
     pub dir: Option<PathBuf>,
 }
 
-/// A server as it is written on the command line: `SERVICE/SERVER`, where the service may be a name
-/// that is answered for.
+/// Server on the command line: `SERVICE/SERVER`. The service may be a balanced name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerArg {
-    /// Name of the service.
     pub service: String,
-    /// Name of the server.
     pub server: String,
 }
 
@@ -466,8 +463,7 @@ impl FromStr for ServerArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A server without a name of its own is called by its URL, which has slashes; no other name
-        // has.
+        // A server without a name is named by its URL, which contains slashes. No other name does.
         let url = text.split_once('/').filter(|(_, rest)| rest.contains("://"));
         match url.or_else(|| text.rsplit_once('/')) {
             Some((service, server)) if !service.is_empty() && !server.is_empty() => {
@@ -480,12 +476,11 @@ impl FromStr for ServerArg {
     }
 }
 
-/// A client as it is written on the command line: an address, perhaps with port.
+/// Client on the command line: an address, with an optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientArg {
-    /// Its address.
     pub address: IpAddr,
-    /// Its port; `None` for any.
+    /// `None` for any port.
     pub port: Option<u16>,
 }
 

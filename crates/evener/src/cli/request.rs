@@ -1,4 +1,4 @@
-//! A request as it is written on the command line, and as a client sends it.
+//! A request on the command line, and as a client sends it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,24 +8,24 @@ use evener_core::path::content::METHOD_MAX;
 
 const HELP: &str = "write it as in 'GET http://img.example.com/a.png' or https://img.example.com/";
 
-/// A client's request to a web server.
+/// Request of a client to a web server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebRequest {
-    /// As it was written.
+    /// Text as typed.
     text: String,
     method: String,
-    /// By TLS: on the way nobody sees more than the host.
+    /// True with TLS: on the way only the host is visible.
     pub encrypted: bool,
-    /// As in the URL; an IPv6 address is in brackets.
+    /// As in the URL. An IPv6 address is in brackets.
     pub host: String,
-    /// The one that the URL names, or its scheme's.
+    /// Port of the URL, or the scheme's default.
     pub port: u16,
     /// Path and query.
     target: String,
 }
 
 impl WebRequest {
-    /// The head that a client sends, as short as it can be (RFC 9112, section 3).
+    /// Returns the shortest head that a client may send (RFC 9112, section 3).
     pub fn head(&self) -> String {
         let WebRequest { method, host, port, target, .. } = self;
         match port {
@@ -34,7 +34,7 @@ impl WebRequest {
         }
     }
 
-    /// The host, if it is an address.
+    /// Returns the host, if it is an address.
     pub fn address(&self) -> Option<IpAddr> {
         self.host.trim_matches(['[', ']']).parse().ok()
     }
@@ -63,7 +63,7 @@ impl FromStr for WebRequest {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at_checked(end).ok_or(HELP)?;
         let (host, port) = host_and_port(authority)?;
-        // The part behind a # stays with the client (RFC 3986, section 3.5).
+        // The fragment stays with the client (RFC 3986, section 3.5).
         let target = rest.split('#').next().unwrap_or_default();
         if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("write path and query as clients send them: %20 for a space, %C3%A9 for an é");

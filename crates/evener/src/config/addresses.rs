@@ -1,4 +1,4 @@
-//! Readers of network addresses.
+//! Parsers of network addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ const SERVER_HELP: &str = "write the server's own address, such as \"192.0.2.11\
 const PUBLISHED_HELP: &str = "write a service address, such as \"192.0.2.101\" or \"2001:db8::101\"";
 const DIRECTOR_HELP: &str = "write a director's own address, such as \"192.0.2.2\" or \"2001:db8::2\"";
 
-/// The address and port that clients connect to.
+/// Parses the address and port that clients connect to.
 pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     let text = text(value)?;
     let Ok(address) = text.parse::<SocketAddr>() else {
@@ -28,7 +28,7 @@ pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddr, Complai
     Ok(SocketAddr::new(ip, address.port()))
 }
 
-/// An address with port that a socket listens on: any of this host, loopback included, or all of
+/// Parses an address and port to listen on: any address of this host, loopback included, or all of
 /// them.
 pub(super) fn listening(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     let text = text(value)?;
@@ -44,7 +44,7 @@ pub(super) fn listening(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     }
 }
 
-/// Tells apart the ways of getting an address with port wrong.
+/// Returns the complaint about an address that should have a port.
 fn portless<T>(text: &str) -> Result<T, Complaint> {
     let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {
         return not_an_address(text, SERVICE_HELP);
@@ -56,12 +56,12 @@ fn portless<T>(text: &str) -> Result<T, Complaint> {
     )
 }
 
-/// An address of a host, without a port.
+/// Parses an address of a host, without a port.
 pub(super) fn address(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
     host(&text(value)?, SERVER_HELP)
 }
 
-/// A server's own address, with a port where one is written.
+/// Parses a server's own address, with an optional port.
 pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>), Complaint> {
     let text = text(value)?;
     if let Ok(address) = text.parse::<SocketAddr>() {
@@ -73,12 +73,12 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>
     Ok((host(&text, SERVER_HELP)?, None))
 }
 
-/// A service address that a host publishes, which has the service's port.
+/// Parses a service address that a host publishes. Its port is the service's.
 pub(super) fn published(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
     host(&text(value)?, PUBLISHED_HELP)
 }
 
-/// A director's own address, which has no port.
+/// Parses a director's own address, without a port.
 pub(super) fn director_address(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
     host(&text(value)?, DIRECTOR_HELP)
 }
@@ -99,7 +99,7 @@ fn host(text: &str, help: &str) -> Result<IpAddr, Complaint> {
     }
 }
 
-/// The MAC address of one station.
+/// Parses a unicast MAC address.
 pub(super) fn mac(value: &DeValue<'_>) -> Result<Mac, Complaint> {
     let text = text(value)?;
     match text.parse::<Mac>() {
@@ -115,7 +115,7 @@ pub(super) fn mac(value: &DeValue<'_>) -> Result<Mac, Complaint> {
     }
 }
 
-/// A server that may be discovered: a MAC address or an IP address.
+/// Parses a MAC or IP address of a server that may be discovered.
 pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
     let text = text(value)?;
     if let Ok(address) = text.parse() {
@@ -130,7 +130,7 @@ pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
     )
 }
 
-/// A network, or a single address.
+/// Parses a network, or a single address.
 pub(super) fn prefix(value: &DeValue<'_>) -> Result<Prefix, Complaint> {
     let text = text(value)?;
     text.parse().or_else(|error: PrefixError| {
@@ -154,7 +154,7 @@ fn unicast(address: IpAddr, help: &str) -> Result<IpAddr, Complaint> {
     Complaint::new(format!("is {wrong}: {address}"), help)
 }
 
-/// Tells apart what is written in the place of an address.
+/// Returns the complaint about a text that should be an address.
 fn not_an_address<T>(text: &str, help: &str) -> Result<T, Complaint> {
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();

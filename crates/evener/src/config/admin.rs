@@ -1,4 +1,4 @@
-//! `[admin]`: where the daemon is watched and steered, and by whom.
+//! `[admin]`: access to the daemon's admin interface.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,34 +11,33 @@ use super::references::{AdminFiles, References};
 use super::section::Section;
 use super::{Tls, defaults, group, kept, values};
 
-/// How the daemon is watched and steered.
+/// Settings of the admin interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminConfig {
-    /// Where metrics, health and the API are served over HTTP; `None`: nowhere.
+    /// Address that serves metrics, health and the API over HTTP. `None` for no address.
     pub listen: Option<SocketAddr>,
-    /// The tokens of which requests must have one, if the address is not loopback or this is given.
+    /// File of tokens. Requests need a token if the address is not loopback, or if the file of
+    /// tokens is configured.
     pub token_file: Option<PathBuf>,
-    /// Names by which requests may call this host, in lower case.
+    /// Names of this host in requests, in lower case.
     pub hosts: Vec<String>,
-    /// By which clients come, if they come by TLS.
+    /// TLS settings. `None` for plain HTTP.
     pub tls: Option<AdminTls>,
 }
 
 /// TLS at the admin address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminTls {
-    /// The daemon's own certificate.
     pub own: Tls,
-    /// Which clients' certificates count, if any do.
+    /// Accepted client certificates. `None` if clients can't use any.
     pub clients: Option<ClientCertificates>,
 }
 
-/// Clients' certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// Authorities that have signed them.
+    /// Authorities that sign the certificates.
     pub ca: PathBuf,
-    /// The file with their names and roles.
+    /// File with the certificates' names and roles.
     pub names: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `[agent]`: what servers measure, and to whom they tell it.
+//! `[agent]`: measurements of an agent, and access to them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,32 +14,32 @@ use super::references::MemberFiles;
 use super::section::{Complaint, Section};
 use super::{MemberConfig, addresses, defaults, member, values};
 
-/// How a server tells its load.
+/// Settings of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentConfig {
-    /// Time between two measurements, in milliseconds.
+    /// Interval of measurements, in milliseconds.
     pub report_ms: u64,
-    /// Where it is told by HTTP; `None`: nowhere.
+    /// HTTP address of load reports. `None` for no address.
     pub listen: Option<AgentListen>,
-    /// Where it is told as HAProxy's agent-check; `None`: nowhere.
+    /// Address of HAProxy's agent-check protocol. `None` for no address.
     pub check_listen: Option<AgentListen>,
-    /// Beside this host and the directors, the networks that may ask.
+    /// Networks that may query, besides this host and the directors.
     pub allow: Vec<Prefix>,
-    /// The page on which the server program counts its requests.
+    /// Page of the server program with its number of requests.
     pub status_url: Option<Url>,
-    /// The control group whose processes are the server's, below the file system of control groups;
-    /// `None`: all of the machine's, or of the container's.
+    /// Path of the server's control group, below the cgroup file system. `None` for all processes
+    /// of the machine or the container.
     pub cgroup: Option<PathBuf>,
-    /// How the delay is reckoned.
+    /// Formula of the delay.
     pub delay: DelayKind,
-    /// How it is a member of server groups.
+    /// Membership of this host in server groups.
     pub member: MemberConfig,
 }
 
-/// How the time is reckoned that a server takes to send what it has to send.
+/// Formula of the time that a server takes to send its outstanding bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DelayKind {
-    /// The delay of outstanding bytes, by the recent rates of the link and clients' paths.
+    /// From the outstanding bytes and the recent rates of the link and of clients' paths.
     #[default]
     Corrected,
     /// Equations 2.3 to 2.5 of the load-balancing agent's paper.
@@ -49,14 +49,14 @@ pub enum DelayKind {
 pub(super) const DELAYS: [(&str, DelayKind); 2] =
     [("corrected", DelayKind::Corrected), ("paper", DelayKind::Paper)];
 
-/// Where an agent answers.
+/// Address of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentListen {
-    /// At one address.
+    /// A single address.
     At(SocketAddr),
-    /// At all addresses of the host, of IPv4 and IPv6.
+    /// All addresses of the host, IPv4 and IPv6.
     Everywhere {
-        /// The TCP port.
+        /// TCP port.
         port: u16,
     },
 }
@@ -71,8 +71,8 @@ impl fmt::Display for AgentListen {
 }
 
 impl AgentConfig {
-    /// Whether only this host, directors and [`AgentConfig::allow`] may ask there. At an address of
-    /// its own whoever reaches it may, unless the file says who may.
+    /// True if only this host, the directors and [`AgentConfig::allow`] may query at this address.
+    /// All clients may query at a configured address if there is no list.
     pub fn is_restricted(&self, listen: AgentListen) -> bool {
         !self.allow.is_empty() || matches!(listen, AgentListen::Everywhere { .. })
     }
@@ -91,7 +91,7 @@ pub(super) fn read(section: &Section<'_>, files: &mut MemberFiles) -> AgentConfi
     }
 }
 
-/// An address with port, a port of all addresses, or nowhere.
+/// Parses an address with port, a port for all addresses, or "none".
 fn listen(value: &DeValue<'_>) -> Result<Option<AgentListen>, Complaint> {
     let text = values::text(value)?;
     if text == "none" {
@@ -108,7 +108,7 @@ fn listen(value: &DeValue<'_>) -> Result<Option<AgentListen>, Complaint> {
     }
 }
 
-/// A control group by its path, with or without the place where its file system is.
+/// Parses the path of a control group, with or without the cgroup file system's mount point.
 fn cgroup(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     let path = values::path(value)?;
     let below = path.strip_prefix("/sys/fs/cgroup").unwrap_or(&path);

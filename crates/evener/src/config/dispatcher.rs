@@ -1,4 +1,4 @@
-//! `[farm] dispatcher`: the node that decides for the others.
+//! `[farm] dispatcher`: the node that selects servers for the other nodes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use super::section::Section;
 use super::service::ServiceEntry;
 use super::values;
 
-/// Reads it as it is written: what it means is known once there are services.
+/// Reads the setting as written. It can be resolved once all services are read.
 pub(super) fn read(section: &Section<'_>) -> Option<Spanned<String>> {
     section.get(&farm::DISPATCHER, values::text)
 }
 
-/// The dispatcher's address: as it is written, or that of the server of this name.
+/// Returns the dispatcher's address: as written, or the address of the server with this name.
 pub(super) fn find(
     root: &Section<'_>,
     written: Option<Spanned<String>>,

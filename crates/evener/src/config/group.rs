@@ -1,4 +1,5 @@
-//! `[[service]]` with method `redirect`: a group of web servers that clients are sent to by HTTP.
+//! `[[service]]` with method `redirect`: a group of web servers to which clients are redirected by
+//! HTTP.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,43 +31,42 @@ pub(super) const LOADS: [(&str, LoadReading); 2] =
 /// Keys of [service.group] for members without a token.
 const CLAIM_KEYS: [&str; 3] = ["paths", "hosts", "weight"];
 
-/// A group, and what of it is on this host.
+/// A group, and its files on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupService {
-    /// Its meaning.
     pub group: Arc<Group>,
-    /// The tokens by which members join and report.
+    /// File of tokens with which members join and report.
     pub token_file: Option<PathBuf>,
-    /// Authorities that have signed certificates by which members do the same.
+    /// File of authorities that sign members' certificates, an alternative to tokens.
     pub client_ca: Option<PathBuf>,
-    /// By which clients come, if they come by TLS.
+    /// TLS identity for clients. `None` for plain HTTP.
     pub tls: Option<Tls>,
 }
 
-/// The TLS identity of a service for clients.
+/// TLS identity of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// A file with its certificate, and others up to one that clients know.
+    /// File with the certificate and its chain.
     pub certificate: PathBuf,
-    /// A file with its key.
+    /// File with the private key.
     pub key: PathBuf,
 }
 
-/// A group and where in the file its name and addresses stand, for checks between services.
+/// A group with the places of its name and addresses in the file, for checks between services.
 pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
-    /// The other files that the file names.
+    /// Other files that the file names.
     pub(super) files: GroupFiles,
-    /// Where its members' URLs are.
+    /// Places of the members' URLs.
     pub(super) urls: Vec<Span>,
 }
 
-/// Reads one group; `None` if it has no address, which has then been noted.
+/// Reads one group. `None` if it has no address, which is then reported.
 pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let name = section.get(&service::NAME, values::name);
-    // It is this one, or somebody else would read.
+    // The value is known. Reading it marks the key as used.
     section.get(&service::METHOD, values::text);
     section.scope().consumer = keys::KeyConsumer::Redirect;
     let addresses = service_addresses(section, addresses::listening);
@@ -143,7 +143,8 @@ fn status(value: &DeValue<'_>) -> Result<RedirectStatus, Complaint> {
     found.map_or_else(|| Complaint::new(format!("sends no client on: {code}"), help), Ok)
 }
 
-/// Complains of keys that the policy doesn't go by, and of what it goes by and isn't there.
+/// Reports keys that the policy doesn't use, and signals that the policy needs but that are
+/// missing.
 fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
     let name = policy.name;
     let needs_load = Consumer::Redirect.goes_by(policy, Signal::Load);
@@ -156,7 +157,8 @@ fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
     if let Some(span) = section.key_span("policy").filter(|_| needs_load && !is_queried) {
         let message = format!("\"{name}\" goes by what members answer, and nobody asks them");
         let mut without: Vec<&Policy> = Consumer::Redirect.policies_without(Signal::Load).collect();
-        // As choices are listed, the default's first; then those that go by what Evener measures.
+        // In the order of the choices, the default's first. Then policies that use Evener's own
+        // measurements.
         without.sort_by_key(|policy| policy.redirect.map(|by| (by.weighing.is_some(), by.choice)));
         let without: Vec<&str> = without.iter().map(|policy| policy.name).collect();
         let help = format!(
@@ -195,7 +197,7 @@ fn joining(section: &Section<'_>) -> Joining {
     Joining { insecure, report_ms, query_after_ms, remove_after_ms }
 }
 
-/// The claims of members without a token: lines of tokens say themselves what they allow.
+/// Reads the claims of members without a token. The claims of a token are on its line.
 fn claims(section: &Section<'_>, insecure: bool) -> Claims {
     for key in CLAIM_KEYS {
         let Some(span) =
@@ -224,7 +226,7 @@ fn pattern<P>(
     }
 }
 
-/// Both files, or none.
+/// Reads certificate and key. Both or none must be given.
 pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
     let certificate = section.get(&tls_keys::CERTIFICATE, values::path);
     let key = section.get(&tls_keys::KEY, values::path);
@@ -239,7 +241,7 @@ pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
     Some(Spanned::new(span, Tls { certificate: certificate.into_inner(), key: key.into_inner() }))
 }
 
-/// Complains of members that are a group themselves: clients would go round for ever.
+/// Reports members that are a group themselves, since clients would be redirected in a loop.
 pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
     for placed in groups {
         for (member, span) in placed.service.group.members.iter().zip(&placed.urls) {
@@ -257,7 +259,8 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
     }
 }
 
-/// The listed members with the places of their URLs, and whether none had a fault.
+/// Reads the listed members and the places of their URLs. The flag is true if all entries are
+/// valid.
 fn members(section: &Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
     let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());
     let listed = section.sections(&service::SERVER, |section| member(section, &mut names, &mut urls));
@@ -310,7 +313,7 @@ fn member(
     Some((GroupMember { name, url, weight, backup, health_address, anonymous, control }, place))
 }
 
-/// The name of a member without one: names have no slash.
+/// Returns the name of a member without one. Names contain no slash.
 fn host_of(url: &Url) -> String {
     format!("{}{}", url.authority(), url.path().replace('/', "_"))
 }

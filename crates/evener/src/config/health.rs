@@ -1,4 +1,4 @@
-//! `[service.health]`: how servers are probed.
+//! `[service.health]`: probes of servers.
 
 use evener_core::net::Protocol;
 use evener_core::pool::{HealthCheck, HealthKind, ProbeTls};
@@ -28,7 +28,7 @@ pub(super) const KINDS: [(&str, CheckKind); 5] = [
 ];
 
 impl Config {
-    /// A warning for each service, group and name whose probes believe every certificate.
+    /// Returns a warning for each service, group and name whose probes accept any certificate.
     pub fn unverified(&self) -> Vec<String> {
         let services = self.services.iter().map(|service| (service.name.clone(), &service.health));
         let groups = self.groups.iter().map(|service| (service.group.name.clone(), &service.group.health));
@@ -50,8 +50,9 @@ impl Config {
     }
 }
 
-/// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't
-/// asked on the link, if they aren't; `named`: that each has a name for its certificate anyway.
+/// Reads the probe settings of a service over `protocol`. `routed` is the reason why servers aren't
+/// probed on the link, if they aren't. `named` is true if each server has a name for its
+/// certificate anyway.
 pub(super) fn read(
     section: &mut Section<'_>,
     protocol: Protocol,
@@ -85,7 +86,7 @@ pub(super) fn read(
     }
 }
 
-/// Complains of a kind of probe that this service's servers can't answer.
+/// Reports a kind of probe that this service's servers can't answer.
 fn impossible_kind(
     section: &Section<'_>,
     kind: &Spanned<CheckKind>,
@@ -110,8 +111,8 @@ fn impossible_kind(
     }
 }
 
-/// Nothing is known of what a UDP service answers; that its servers are there at all can be asked
-/// on a link.
+/// Returns the default kind. The answers of a UDP service are unknown, but on a link ARP shows if
+/// its servers are up.
 fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     match (protocol, routed) {
         (Protocol::Tcp, _) => CheckKind::Tcp,
@@ -120,7 +121,8 @@ fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     }
 }
 
-/// Reads the keys of TLS. Certificates are verified by a name, which must be there or be `named`.
+/// Reads the keys of TLS. Certificates are verified by a name, so the key `name` is required unless
+/// `named`.
 fn tls(section: &Section<'_>, named: bool) -> Option<ProbeTls> {
     let name = section.get(&keys::NAME, values::host_name).map(Spanned::into_inner);
     let ca = section.get(&keys::CA, values::path);
@@ -141,7 +143,6 @@ fn tls(section: &Section<'_>, named: bool) -> Option<ProbeTls> {
     Some(ProbeTls { name, ca, verify })
 }
 
-/// Reads the keys of an HTTP probe.
 fn http(section: &Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
     let status: Vec<_> =
         section.one_or_list(&keys::STATUS, values::status).into_iter().map(Spanned::into_inner).collect();
@@ -158,7 +159,7 @@ fn http(section: &Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
     }
 }
 
-/// The interval while the last probes speak against the server's state, in milliseconds.
+/// Reads the probe interval while the last probes contradict the server's state, in milliseconds.
 fn fast_interval_ms(section: &Section<'_>, interval_ms: u64) -> u64 {
     let Some(fast) = section.time(&keys::FAST_INTERVAL) else { return interval_ms };
     if *fast.get_ref() > interval_ms {
@@ -168,7 +169,7 @@ fn fast_interval_ms(section: &Section<'_>, interval_ms: u64) -> u64 {
     fast.into_inner()
 }
 
-/// Interval and timeout, in milliseconds.
+/// Reads interval and timeout, in milliseconds.
 fn times(section: &Section<'_>) -> (u64, u64) {
     let interval_ms = section.time_or(&keys::INTERVAL);
     let Some(timeout) = section.time(&keys::TIMEOUT) else {

@@ -1,7 +1,7 @@
-//! `include`: files with services and names, read as if they stood in the file that names them.
+//! `include`: files with services and names, read as if their text were in the including file.
 //!
-//! The texts stand behind each other in one space of places, so that checks between services need
-//! not know in which file each is; [`by_file`] gives problems back to their files.
+//! All texts share one space of offsets, one after the other. So checks between services don't need
+//! to know the files. [`by_file`] maps problems back to their files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,51 +15,51 @@ use super::problems::{Problem, ProblemSink, Span, line_and_column};
 use super::syntax;
 use super::variables::{self, VariableLookup};
 
-/// The help for other keys in such a file.
+/// Help for other keys in an included file.
 const OTHERS: &str = "an included file holds [[service]], [[dns.zone]] and [[dns.name]] alone: move this into the file that includes it";
 
 /// A file that another one includes.
 #[derive(Debug)]
 pub(super) struct IncludedFile {
-    /// As problems name it.
+    /// Name of the file in problems.
     pub(super) name: String,
     pub(super) text: String,
-    /// Where its text begins, behind those of the others.
+    /// Offset of its text, after the texts of the other files.
     base: usize,
 }
 
-/// Where a text is from.
+/// A text and its origin.
 #[derive(Clone, Copy)]
 pub(super) struct SourceText<'a> {
-    /// The file, as it was named.
+    /// Name of the file, as given.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
-    /// Where files are that it includes or has names from; `None`: they aren't read.
+    /// Folder of included files and of files with names. `None`: no such file is read.
     pub(super) folder: Option<&'a Path>,
-    /// The files that it includes.
+    /// Files that the text includes.
     pub(super) included: &'a [IncludedFile],
-    /// The files of `names_from`, if they were read before; `None`: they are read now.
+    /// Files of `names_from`, if they were read before. `None`: they are read now.
     pub(super) names: Option<&'a [NamesText]>,
-    /// Where variables are looked up.
+    /// Lookup of variables.
     pub(super) variables: VariableLookup,
 }
 
 impl<'a> SourceText<'a> {
-    /// The text of a file of this host.
+    /// Creates the source for a file of this host.
     pub(super) fn of_file(path: &'a Path, name: &'a str, text: &'a str) -> SourceText<'a> {
         let folder = path.parent();
         SourceText { name, text, folder, included: &[], names: None, variables: variables::environment }
     }
 
-    /// A text alone.
+    /// Creates the source for a text without a file.
     pub(super) fn alone(name: &'a str, text: &'a str) -> SourceText<'a> {
         SourceText { name, text, folder: None, included: &[], names: None, variables: |_| None }
     }
 }
 
-/// Replaces the variables of the table, takes `include` out of it, and reads the files that this
-/// names: relative to the folder of the origin, by name where several fit. Without a folder none is
-/// read.
+/// Replaces the variables of the table, removes `include` from it, and reads the included files.
+/// Paths are relative to the origin's folder. Files that match one pattern are read in alphabetical
+/// order. Without a folder no file is read.
 pub(super) fn files(
     table: &mut DeTable<'_>,
     origin: SourceText<'_>,
@@ -94,7 +94,7 @@ pub(super) fn files(
     files
 }
 
-/// One pattern or a list of them.
+/// Returns the patterns: one, or a list.
 fn patterns_of(value: &Spanned<DeValue<'_>>, sink: &ProblemSink) -> Vec<Spanned<String>> {
     let one = |called: &str, value: &Spanned<DeValue<'_>>| match patterns::pattern(value.get_ref()) {
         Ok(text) => Some(Spanned::new(value.span(), text)),
@@ -112,7 +112,7 @@ fn patterns_of(value: &Spanned<DeValue<'_>>, sink: &ProblemSink) -> Vec<Spanned<
     }
 }
 
-/// Appends what the files hold to the table; their variables are replaced, too.
+/// Appends the contents of the files to the table, with their variables replaced.
 pub(super) fn merge<'d>(
     table: &mut DeTable<'d>,
     files: &'d [IncludedFile],
@@ -137,7 +137,7 @@ pub(super) fn merge<'d>(
     }
 }
 
-/// The tables of one file; others than these are problems.
+/// Appends the tables of one file. Other keys are reported.
 fn append_all<'d>(table: &mut DeTable<'d>, document: DeTable<'d>, file: &IncludedFile, own: &ProblemSink) {
     let unknown = |name: String, span: Span| {
         own.push(Problem::new(span, format!("unknown key {name:?} in an included file"), OTHERS));
@@ -166,7 +166,7 @@ fn append_all<'d>(table: &mut DeTable<'d>, document: DeTable<'d>, file: &Include
     }
 }
 
-/// The table `[dns]`, made where there is none.
+/// Returns the table `[dns]`, and creates it if it is missing.
 fn dns<'t, 'd>(table: &'t mut DeTable<'d>, place: Span) -> &'t mut DeValue<'d> {
     table
         .entry(Spanned::new(place.clone(), "dns".into()))
@@ -174,7 +174,7 @@ fn dns<'t, 'd>(table: &'t mut DeTable<'d>, place: Span) -> &'t mut DeValue<'d> {
         .get_mut()
 }
 
-/// Appends to the array `key`, made where there is none.
+/// Appends to the array `key`, and creates it if it is missing.
 fn append<'d>(table: &mut DeTable<'d>, key: &'static str, entries: DeArray<'d>, span: Span, base: usize) {
     let place = moved(span, base);
     let there = table
@@ -191,7 +191,7 @@ fn moved(span: Span, base: usize) -> Span {
     span.start + base..span.end + base
 }
 
-/// The value with its places behind those of the files before its own.
+/// Returns the value with all offsets shifted by `base`.
 fn moved_value(value: Spanned<DeValue<'_>>, base: usize) -> Spanned<DeValue<'_>> {
     let span = moved(value.span(), base);
     let inner = match value.into_inner() {
@@ -209,7 +209,7 @@ fn moved_value(value: Spanned<DeValue<'_>>, base: usize) -> Spanned<DeValue<'_>>
     Spanned::new(span, inner)
 }
 
-/// The file that a place is in, as its name, its text and the place there.
+/// Returns the file of an offset: its name, its text and the offset in it.
 pub(super) fn file_at<'f>(origin: SourceText<'f>, at: usize) -> (&'f str, &'f str, usize) {
     match origin.included.iter().rev().find(|file| file.base <= at) {
         Some(file) => (&file.name, &file.text, at - file.base),
@@ -217,7 +217,7 @@ pub(super) fn file_at<'f>(origin: SourceText<'f>, at: usize) -> (&'f str, &'f st
     }
 }
 
-/// Problems by their files, with their places in them.
+/// Sorts problems by file, with offsets in their files.
 pub(super) fn by_file<'f>(
     problems: Vec<Problem>,
     origin: SourceText<'f>,

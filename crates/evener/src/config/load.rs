@@ -1,4 +1,4 @@
-//! From a file or a text to a configuration, or to everything that is wrong with it.
+//! Loads a configuration from a file or a text, or reports all problems.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,35 +22,33 @@ use crate::runtime::terminal::has_colour;
 /// Reads and validates the file at `path`.
 ///
 /// # Errors
-/// Everything that is wrong with it, at once.
+/// All problems at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
     let origin = SourceText::of_file(path, &name, &text);
     read(origin, |_, _, _, _| {}).map(|checked| checked.config)
 }
 
-/// A good file, as its meaning and as tables.
+/// A valid file, as configuration and as tables.
 #[derive(Clone, Debug)]
 pub struct LoadedConfig {
-    /// The meaning.
     pub config: Config,
-    /// The tables, those of included files behind its own, with variables replaced.
+    /// Tables of the file and of its included files, with variables replaced.
     pub tables: toml::Table,
-    /// The sources that both were read from.
+    /// Sources of both.
     pub sources: Arc<Sources>,
 }
 
-/// A file that was read, with what run-time changes over it are read by: no change sees another
-/// state of the files than the one in force.
+/// Sources for the validation of run-time changes. So changes use the same files as the
+/// configuration in force, even if the files have changed.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The path of the file.
     pub path: PathBuf,
-    /// The files of `names_from`, in the order in which names have their numbers.
+    /// Files of `names_from`, in the order in which names are numbered.
     pub names: Vec<NamesText>,
 }
 
-/// The same as [`load`], with the file's tables for who changes them.
+/// Like [`load`], with the file's tables for changes.
 ///
 /// # Errors
 /// As for [`load`].
@@ -64,52 +62,50 @@ pub fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
     Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default(), sources })
 }
 
-/// Reads a file again for a program that runs.
+/// Reads a file again for a running program.
 ///
 /// # Errors
-/// The same as for [`load`], in words.
+/// As for [`load`], as text.
 pub(crate) fn load_again(path: &Path) -> Result<LoadedConfig, String> {
     load_tables(path)
         .map_err(|problems| format!("the file has errors\n{}", problems.render(has_colour(&io::stderr()))))
 }
 
-/// Validates a text that stands for a file that was read, with the names that were read with it:
-/// no file is read.
+/// Validates the text of a changed farm, with the names that were read before. Reads no file.
 ///
 /// # Errors
-/// Everything that is wrong with it, at once.
+/// All problems at once.
 pub(crate) fn parse_changed(text: &str, sources: &Sources) -> Result<Config, Problems> {
     let Sources { path, names } = sources;
     let name = format!("{} with run-time changes", path.display());
-    // Variables were replaced when the file was read, and changes have none.
+    // The variables of the file are already replaced, and changes have none.
     let text = text.replace("${", "$${");
     let origin = SourceText { folder: path.parent(), names: Some(names), ..SourceText::alone(&name, &text) };
     read(origin, |_, _, _, _| {}).map(|checked| checked.config)
 }
 
-/// A good file: what it means, and what it leaves to Evener.
+/// A valid file, and notes on its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The meaning.
     pub config: Config,
-    /// Sentences on what isn't written in it.
+    /// Sentences about settings that the file leaves to defaults.
     pub notes: Vec<String>,
-    /// The file, as it was named.
+    /// Name of the file, as given.
     file: String,
 }
 
 impl Checked {
-    /// The notes, as a program wants them.
+    /// Returns the notes as a machine-readable list.
     pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
         unwritten::reports(&self.file, &self.notes)
     }
 }
 
-/// Reads and validates the file at `path`. Unless it is about the `file_only`, looks whether what
-/// the file names is there on this host, too: keys, tokens, interfaces, folders.
+/// Reads and validates the file at `path`. Unless `file_only` is set, also checks keys, tokens,
+/// interfaces and folders on this host.
 ///
 /// # Errors
-/// Everything that is wrong with it, at once.
+/// All problems at once.
 pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
     let origin = SourceText::of_file(path, &name, &text);
@@ -145,23 +141,23 @@ fn read_text(path: &Path) -> Result<String, Problems> {
     })
 }
 
-/// At most one byte more than is allowed, so that an endless file ends.
+/// Reads one byte more than allowed, which bounds an endless file.
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(defaults::FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Validates `text`; problems name `origin` as its file. Files that it names aren't read, and no
-/// variable is set.
+/// Validates `text`. Problems name `origin` as its file. Reads no other files and replaces no
+/// variables.
 ///
 /// # Errors
-/// Everything that is wrong with it, at once.
+/// All problems at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
     read(SourceText::alone(origin, text), |_, _, _, _| {}).map(|checked| checked.config)
 }
 
-/// The meaning of a text and its files, if `check` finds no error.
+/// Parses a text and its files, and calls `check` on the configuration.
 fn read(
     origin: SourceText<'_>,
     check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),
@@ -169,7 +165,7 @@ fn read(
     read_with_names(origin, check).map(|(checked, _)| checked)
 }
 
-/// The meaning of a text as [`read`] has it, and its files of names.
+/// Like [`read`], and also returns the files of names.
 fn read_with_names(
     origin: SourceText<'_>,
     check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),

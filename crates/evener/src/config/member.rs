@@ -1,5 +1,4 @@
-//! `[agent.member]`: the server group that this host joins by itself, and what it says of itself
-//! there.
+//! `[agent.member]`: the server group that this host joins by itself, and its claims there.
 
 use std::path::PathBuf;
 
@@ -15,32 +14,30 @@ use super::references::MemberFiles;
 use super::section::{Complaint, Section};
 use super::{Tls, values};
 
-/// How a host is a member of groups.
+/// Membership of a host in groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
-    /// The group that it joins; `None`: those services of the file that list it.
+    /// URL of the group to join. `None`: the services of the file that list this host.
     pub group: Option<Url>,
-    /// Where clients find its server; `None`: at the address by which it reaches the group, port
-    /// 80.
+    /// URL of the server for clients. `None`: the address from which this host reaches the group,
+    /// with port 80.
     pub url: Option<Url>,
-    /// Its share relative to the others.
     pub weight: u16,
-    /// Whether clients never learn of it.
+    /// True if clients never learn of this member.
     pub anonymous: bool,
-    /// The paths that it alone has.
+    /// Paths that only this member serves.
     pub paths: Vec<PathPattern>,
-    /// Hosts likewise.
+    /// Hosts that only this member serves.
     pub hosts: Vec<HostPattern>,
-    /// Where it is asked for its load; `None`: at the address by which it reaches the group, and
-    /// the usual port.
+    /// URL for load queries. `None`: the address from which this host reaches the group, with the
+    /// default port.
     pub control: Option<Url>,
-    /// A file with its token.
+    /// File with the member's token.
     pub token_file: Option<PathBuf>,
-    /// How often it reports, in milliseconds.
     pub report_ms: u64,
-    /// Authorities that have signed the group's certificate; `None`: those that this system trusts.
+    /// Authorities that sign the group's certificate. `None`: the authorities of this system.
     pub ca: Option<PathBuf>,
-    /// The certificate that it shows.
+    /// TLS identity that the member presents.
     pub tls: Option<Tls>,
 }
 
@@ -62,7 +59,7 @@ impl Default for MemberConfig {
     }
 }
 
-/// Reads what the host is in groups, and whether the file says so at all.
+/// Reads the host's membership in groups. Records in `files` whether the file names a group.
 pub(super) fn read(section: &Section<'_>, files: &mut MemberFiles) -> MemberConfig {
     files.names_group = section.key_span("group").is_some();
     let group = section.get(&keys::GROUP, url);
@@ -130,14 +127,14 @@ fn url(value: &DeValue<'_>) -> Result<Url, Complaint> {
     })
 }
 
-/// A path or host that only this member has, as the group will read it.
+/// Parses a path or host that only this member serves, with the group's own parser.
 fn own(
     value: &DeValue<'_>,
     example: &str,
     add: fn(&mut Joiner, &str) -> Result<(), JoinerError>,
 ) -> Result<Joiner, Complaint> {
     let text = values::text(value)?;
-    // It has no other meaning here than to be added to.
+    // The URL is a placeholder.
     let nowhere = Url::parse("http://member")
         .map_err(|error| Complaint { problem: error.to_string(), help: String::new() })?;
     let mut joiner = Joiner::new(nowhere);

@@ -27,15 +27,14 @@ const METHODS_LATER: [&str; 1] = ["dns"];
 pub(super) const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
 
-/// The names of all methods.
+/// Returns the names of all methods.
 pub(super) fn words() -> Vec<&'static str> {
     METHOD_NAMES.to_vec()
 }
 
-/// How a connection reaches its server.
+/// Method of a service, with its settings.
 pub(super) struct MethodConfig {
-    /// `None` if the file names one that there isn't: what then is wrong with other keys is a
-    /// guess.
+    /// `None` if the file names an unknown method. Problems of other keys are then uncertain.
     pub(super) written: Option<Method>,
     pub(super) source_nat: bool,
     pub(super) encapsulation: Encapsulation,
@@ -82,12 +81,12 @@ impl MethodConfig {
         reach
     }
 
-    /// The method, where it doesn't matter that the file names one that there isn't.
+    /// Returns the method, or the default if the file names an unknown one.
     pub(super) fn method(&self) -> Method {
         self.written.unwrap_or(Method::L2)
     }
 
-    /// Why servers are reached by routes and not asked for on the link, if they are.
+    /// Returns why servers are reached by routes and not probed on the link, if so.
     pub(super) fn routed(&self, placement: Placement) -> Option<String> {
         let by_method = self.written.filter(|method| !method.needs_link_layer());
         by_method.map(|method| format!("method \"{method}\"")).or_else(|| match placement {
@@ -97,8 +96,8 @@ impl MethodConfig {
     }
 }
 
-/// Between hosts only GUE has room for the mark by which a host knows that another one has passed a
-/// packet on.
+/// Between hosts only GUE has room for the mark that shows that another host has forwarded a
+/// packet.
 const fn default_encapsulation(placement: Placement) -> Encapsulation {
     match placement {
         Placement::Director => Encapsulation::Ipip,
@@ -106,7 +105,7 @@ const fn default_encapsulation(placement: Placement) -> Encapsulation {
     }
 }
 
-/// Connections are TCP's, and who gave them away has to remember that.
+/// Handoff needs TCP, and sessions on the director.
 fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Placement) {
     if let Some(span) = section.key_span("protocol").filter(|_| protocol == Protocol::Udp) {
         let message = "method \"handoff\" hands over connections, and UDP has none";
@@ -120,7 +119,7 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
     }
 }
 
-/// An open connection is taken from one server and given to another by their agents.
+/// Agents move an open connection from one server to another. Hosts of every-host have no agents.
 fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     let span = section.key_span("later_requests");
     if let Some(span) =
@@ -132,7 +131,7 @@ fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     }
 }
 
-/// Some answers pass through who chose the server.
+/// Reports methods whose answers must pass the director, with placement every-host.
 fn needs_director(section: &Section<'_>, method: Method, placement: Placement) {
     if let Some(span) = section.key_span("method").filter(|_| placement == Placement::EveryHost) {
         let message = format!(
@@ -143,7 +142,7 @@ fn needs_director(section: &Section<'_>, method: Method, placement: Placement) {
     }
 }
 
-/// One server of a service by NAT can't take the place of addresses of both families.
+/// Reports NAT services with addresses of both IP versions, since NAT keeps the version.
 fn one_family(section: &Section<'_>, addresses: &[Spanned<SocketAddr>]) {
     let Some(first) = addresses.first() else { return };
     let other = |address: &&Spanned<SocketAddr>| address.get_ref().is_ipv4() != first.get_ref().is_ipv4();

@@ -1,7 +1,6 @@
-//! Configuration: TOML in, a validated [`Config`] out, or everything that is wrong with it.
+//! Configuration: parses TOML into a validated [`Config`], or reports all problems.
 //!
-//! [`parse`] is pure and never panics. The raw file becomes a valid configuration once, here;
-//! nothing behind this module checks again.
+//! [`parse`] is pure and never panics. The file is validated here once, and nowhere else.
 
 mod addresses;
 mod admin;
@@ -70,34 +69,30 @@ use service::ServiceEntry;
 use unwritten::DefaultedPolicies;
 pub(crate) use zone::{ZoneError, zones};
 
-/// A configuration that holds together.
+/// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The engine that moves the packets.
     pub engine: EngineConfig,
-    /// How the daemon is watched.
     pub admin: AdminConfig,
-    /// The log's settings.
     pub log: LogConfig,
-    /// How servers tell their load.
     pub agent: AgentConfig,
-    /// The settings of all hosts of the farm.
     pub farm: FarmConfig,
-    /// Those that packets go through, with names and addresses of their own.
+    /// Services whose packets are forwarded. Their names and addresses are unique.
     pub services: Vec<Service>,
-    /// Those whose clients are sent on by HTTP, likewise. At least one of either, or a zone.
+    /// Services that redirect clients by HTTP, likewise. There is at least one service of either
+    /// kind, or a zone.
     pub groups: Vec<GroupService>,
-    /// The names answered by DNS.
+    /// DNS settings.
     pub dns: DnsConfig,
 }
 
 impl Config {
-    /// The services that every host decides.
+    /// Returns the services with placement every-host.
     pub fn every_host(&self) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(|service| service.is_on_every_host())
     }
 
-    /// A warning where several directors choose unlike each other, for want of a common secret.
+    /// Returns a warning if several directors choose differently because they share no secret.
     pub fn unlike_directors(&self) -> Option<String> {
         let is_alone = self.farm.directors.len() < 2 || self.farm.secret_file.is_some();
         (!is_alone && self.takes_packets()).then(|| {
@@ -107,7 +102,7 @@ impl Config {
         })
     }
 
-    /// The farm's description for a director.
+    /// Returns the farm's description for a director.
     pub fn description(&self) -> farm::Farm {
         farm::Farm {
             interfaces: self.engine.interfaces.clone(),
@@ -119,8 +114,8 @@ impl Config {
         }
     }
 
-    /// Gives a listed server another weight, which no rule of the file depends on; `false` if the
-    /// service lists no such server.
+    /// Changes the weight of a listed server, on which no rule of the file depends. Returns `false`
+    /// if the service lists no such server.
     pub(crate) fn set_weight(&mut self, service: &str, server: &str, weight: u16) -> bool {
         let services = self.services.iter_mut().filter(|known| known.name == service);
         let mut servers = services.flat_map(|known| &mut known.servers);
@@ -134,28 +129,28 @@ impl Config {
         member.map(|member| member.weight = weight).is_some()
     }
 
-    /// Whether there is anything to be served: the file of a host that is only a member of a group
+    /// True if there is anything to serve. The file of a host that is only a member of a group
     /// elsewhere has nothing.
     pub fn has_services(&self) -> bool {
         !(self.services.is_empty() && self.groups.is_empty() && self.dns.listen.is_empty())
     }
 
-    /// Whether it takes an engine, and so privileges.
+    /// True if the farm needs an engine, and so privileges.
     pub fn takes_packets(&self) -> bool {
         !self.services.is_empty()
     }
 
-    /// The services whose connections are handed over.
+    /// Returns the services with method `handoff`.
     pub fn handed_over(&self) -> impl Iterator<Item = &Service> + Clone {
         self.services.iter().filter(|service| service.method.hands_over())
     }
 
-    /// Whether there are any.
     pub fn hands_over(&self) -> bool {
         self.handed_over().next().is_some()
     }
 
-    /// Servers that clients are told of: listed members of groups, and servers of names alone.
+    /// Returns the servers that clients connect to directly: listed members of groups, and servers
+    /// of names alone.
     pub fn members(&self) -> impl Iterator<Item = ListedMember<'_>> {
         let of_groups = self.groups.iter().flat_map(|service| &service.group.members).map(|member| {
             let (address, port) = (member.url.address(), member.url.port());
@@ -169,14 +164,15 @@ impl Config {
         of_groups.chain(of_names)
     }
 
-    /// From whom servers accept tunnels: directors, and every host that is one.
+    /// Returns the addresses from which servers accept tunnels: of directors, and of every-host's
+    /// hosts.
     pub fn tunnel_sources(&self) -> BTreeSet<IpAddr> {
         let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
         self.farm.directors.iter().copied().chain(hosts).collect()
     }
 
-    /// All addresses that the file knows directors by: those, and their own ones at which they
-    /// answer for groups and names.
+    /// Returns all addresses of directors in the file: the sources of tunnels, and the addresses of
+    /// groups and names.
     pub fn director_addresses(&self) -> BTreeSet<IpAddr> {
         let of_groups = self.groups.iter().flat_map(|service| &service.group.addresses);
         let answering = of_groups.chain(&self.dns.listen).map(|address| address.ip().to_canonical());
@@ -187,72 +183,65 @@ impl Config {
     }
 }
 
-/// A server that clients are told of.
+/// A server that clients connect to directly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMember<'a> {
-    /// Its name.
     pub name: Cow<'a, str>,
-    /// Where it is; `None` where its clients resolve a name for that.
+    /// Address of the server. `None` if its clients resolve a name.
     pub address: Option<IpAddr>,
-    /// The port that it serves at.
+    /// Port of the server.
     pub port: u16,
 }
 
-/// The engine that moves the packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Which engine.
     pub kind: EngineKind,
-    /// How the `xdp` engine attaches.
     pub xdp_mode: XdpMode,
-    /// Interfaces that packets are taken from; empty: found from the routes to services and
+    /// Interfaces of the director. If empty, they are found from the routes to services and
     /// servers.
     pub interfaces: Vec<String>,
-    /// Sessions of IPv4 clients that there is room for.
+    /// Maximum number of sessions of IPv4 clients.
     pub sessions_max: usize,
-    /// Sessions of IPv6 clients that there is room for.
+    /// Maximum number of sessions of IPv6 clients.
     pub sessions6_max: usize,
-    /// Threads of the `packet` engine; `None`: as many as there are processors.
+    /// Number of threads of the `packet` engine. `None`: one per processor.
     pub threads: Option<usize>,
 }
 
-/// Which engine moves the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
-    /// `Xdp` where it works, else `Packet`.
+    /// `Xdp` if it works, else `Packet`.
     Auto,
     /// In the kernel.
     Xdp,
-    /// In application space, by AF_PACKET.
+    /// In user space, through AF_PACKET.
     Packet,
 }
 
-/// How the `xdp` engine attaches to an interface.
+/// Attachment of the `xdp` engine to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// `Native` where the driver can, else `Tc` where the kernel can, else `Generic`.
+    /// `Native` if the driver supports it, else `Tc` if the kernel supports it, else `Generic`.
     Auto,
     /// In the driver.
     Native,
-    /// Behind the driver, by the kernel's traffic control (tcx).
+    /// After the driver, at the kernel's traffic control hook (tcx).
     Tc,
     /// In the kernel's own receive path, with any driver.
     Generic,
 }
 
-/// The log's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// Where each connection that is handed over is noted; `None`: nowhere.
+    /// Log of handed-off connections and redirected requests. `None` for no log.
     pub access: Option<LogTarget>,
 }
 
-/// Where a log goes.
+/// Destination of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Standard output.
     Stdout,
-    /// The end of a file.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
@@ -265,23 +254,22 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// The settings of all hosts of the farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarmConfig {
-    /// The secret by which hosts of the farm know each other, and connections that are handed over.
+    /// Secret that authenticates the farm's hosts to each other, and handed-off connections.
     pub secret_file: Option<PathBuf>,
-    /// How long a client of method `handoff` has at least between its handshake and its first data,
-    /// in milliseconds.
-    pub cookie_epoch_ms: u64,
-    /// How long a director whose daemon is dead counts as ready while its data plane forwards, in
+    /// Minimum time between a client's handshake and its first data with method `handoff`, in
     /// milliseconds.
+    pub cookie_epoch_ms: u64,
+    /// Time for which a director with a dead daemon counts as ready while its data plane forwards,
+    /// in milliseconds.
     pub orphan_ms: u64,
-    /// The addresses that servers accept tunnels from: the directors' own.
+    /// Own addresses of the directors. Servers accept tunnels from them.
     pub directors: Vec<IpAddr>,
-    /// The node that decides for the others which server gets a connection that was read; `None`:
-    /// each for itself.
+    /// Node that selects servers for the connections that other nodes have read. `None`: each node
+    /// decides for itself.
     pub dispatcher: Option<IpAddr>,
-    /// How hosts of placement `every-host` hear of each other.
+    /// Exchange of reports between the hosts of placement `every-host`.
     pub peers: PeerOptions,
 }
 
@@ -343,7 +331,7 @@ fn config(
     (config, refers, files)
 }
 
-/// Reads a service, as the one or the other; notes whether its policy isn't written.
+/// Reads a service of either kind. A service without a policy is recorded.
 fn service_or_group(
     section: &mut Section<'_>,
     unwritten: &mut DefaultedPolicies,
@@ -362,7 +350,7 @@ fn service_or_group(
     read
 }
 
-/// The value, whose place is kept for who looks whether what it names is there.
+/// Returns the value, and stores it with its position in the file for errors about missing files.
 fn kept<T: Clone>(read: Option<Spanned<T>>, place: &mut Option<Spanned<T>>) -> Option<T> {
     place.clone_from(&read);
     read.map(Spanned::into_inner)
@@ -417,7 +405,7 @@ fn peers(section: &Section<'_>) -> PeerOptions {
     let interval_ms = section.time_or(&keys::INTERVAL);
     let silence = section.time(&keys::SILENCE);
     let silence_ms = silence.as_ref().map_or(interval_ms * defaults::SILENCE, |silence| *silence.get_ref());
-    // One report lost is no silence.
+    // One lost report must not count as silence.
     if let Some(silence) = silence.filter(|_| silence_ms < interval_ms * defaults::SILENCE_LEAST) {
         let message = format!("`silence` is less than {} intervals", defaults::SILENCE_LEAST);
         let least = values::written(interval_ms * defaults::SILENCE_LEAST);
@@ -426,7 +414,7 @@ fn peers(section: &Section<'_>) -> PeerOptions {
     PeerOptions { port: section.number_or(&keys::PORT), interval_ms, silence_ms }
 }
 
-/// Checks the addresses that each service may have for itself only.
+/// Reports names and addresses that several services have.
 fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &[PlacedGroup]) {
     let mut names = FirstSeen::new();
     let mut vips: FirstSeen<(SocketAddr, Protocol)> = FirstSeen::new();
@@ -457,8 +445,8 @@ fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &
     }
 }
 
-/// A packet for a service address is taken by the data plane, and never gets to a server of that
-/// address.
+/// Reports servers with a service's address. The data plane would intercept their packets, so no
+/// packet would reach the server.
 fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let servers: BTreeMap<IpAddr, (&ServiceEntry, &str)> = placed
         .iter()
@@ -481,8 +469,8 @@ fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     }
 }
 
-/// ARP and neighbour discovery know no ports: if the director answers for an address, discovery on
-/// it would find the director.
+/// Reports discovery on an address that the director announces. ARP and neighbour discovery have no
+/// ports, so discovery would find the director.
 fn check_announcers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let with = |announce: bool| {
         placed

@@ -1,11 +1,11 @@
-//! Values that may stand in the file only once.
+//! Values that must be unique in the file.
 
 use std::collections::BTreeMap;
 
 use super::problems::{Problem, Span};
 use super::section::Section;
 
-/// Where each value was seen first.
+/// First position of each value.
 pub(super) struct FirstSeen<K>(BTreeMap<K, Span>);
 
 impl<K: Ord> FirstSeen<K> {
@@ -13,12 +13,12 @@ impl<K: Ord> FirstSeen<K> {
         FirstSeen(BTreeMap::new())
     }
 
-    /// Takes note of `key` without complaint.
+    /// Records `key`, without a report if it is there already.
     pub(super) fn note(&mut self, key: K, span: Span) {
         self.0.entry(key).or_insert(span);
     }
 
-    /// Whether `key` is new; if not, notes the problem, with the first place beside the second.
+    /// Returns true if `key` is new. Otherwise reports the problem with both positions.
     pub(super) fn first(
         &mut self,
         section: &Section<'_>,

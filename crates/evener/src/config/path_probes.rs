@@ -1,18 +1,18 @@
-//! Whether agents can answer probes of paths by UDP, as far as the file tells.
+//! Checks if the file lets agents answer probes of paths over UDP.
 
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{AgentListen, Config};
 
-/// Where problems are shown.
+/// Positions of problems.
 #[derive(Debug)]
 pub(super) struct ProblemSpans {
     pub(super) dns: Span,
-    /// `listen` of `[agent]`, where the file has it.
+    /// `listen` of `[agent]`, if the file has it.
     pub(super) agent_listen: Option<Span>,
 }
 
-/// Reports what an agent with this file would refuse, or not hear.
+/// Reports settings with which an agent would refuse or not receive probes of paths.
 pub(super) fn check(root: &Section<'_>, config: &Config, places: ProblemSpans) {
     if !config.dns.probes_paths() {
         return;

@@ -1,4 +1,4 @@
-//! Patterns of file names, and the files that they fit.
+//! Patterns of file names, and the files that match.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::section::Complaint;
 use super::{defaults, values};
 use crate::runtime::files;
 
-/// A pattern as it is written.
+/// Parses a pattern.
 pub(super) fn pattern(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
     match Pattern::new(&text) {
@@ -24,8 +24,8 @@ pub(super) fn pattern(value: &DeValue<'_>) -> Result<String, Complaint> {
     }
 }
 
-/// The files that a pattern fits, by name; what has no wildcard is a file whether it is there or
-/// not.
+/// Returns the files that match a pattern, in alphabetical order. A pattern without a wildcard is a
+/// path, whether the file exists or not.
 pub(super) fn find(folder: &Path, pattern: &Spanned<String>, problem: impl Fn(Problem)) -> Vec<PathBuf> {
     let text = pattern.get_ref();
     if !text.contains(['*', '?', '[']) {
@@ -36,7 +36,7 @@ pub(super) fn find(folder: &Path, pattern: &Spanned<String>, problem: impl Fn(Pr
         true => text.clone(),
         false => format!("{escaped}/{text}"),
     };
-    // As shells do, lest an editor's half-written copy is read.
+    // As in shells, so that an editor's hidden, half-written copy is skipped.
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
     let found = match glob::glob_with(&whole, options) {
         Ok(found) => found,
@@ -60,7 +60,7 @@ fn unreadable(span: Span, why: &str) -> Problem {
     Problem::new(span, message, "make the folder readable for the daemon, or name another")
 }
 
-/// The text of a file.
+/// Reads a file as text.
 pub(super) fn text(path: &Path) -> Result<String, String> {
     let bytes = files::bounded(path, defaults::FILE_BYTES as u64).map_err(|error| error.to_string())?;
     String::from_utf8(bytes)

@@ -1,4 +1,4 @@
-//! `placement` of a service, and what every host's being a director asks of the file.
+//! `placement` of a service, and the rules of every-host for the file.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,14 +16,12 @@ use super::{FarmConfig, values};
 pub(super) const PLACEMENTS: [(&str, Placement); 2] =
     [("director", Placement::Director), ("every-host", Placement::EveryHost)];
 
-/// Reads `placement`.
 pub(super) fn read(section: &mut Section<'_>) -> Placement {
     let placement = section.word(&service::PLACEMENT, &PLACEMENTS);
     section.scope().placement = placement;
     placement
 }
 
-/// Reads `stateless`.
 pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &str) -> bool {
     let Some(stateless) = section.get(&service::STATELESS, values::flag) else { return false };
     if placement == Placement::EveryHost && policy != "hash" && *stateless.get_ref() {
@@ -34,7 +32,7 @@ pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &st
     stateless.into_inner()
 }
 
-/// Makes published addresses the service's, on the port of its first.
+/// Adds published addresses to the service's, with the port of its first address.
 pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[PublishedAddress]) {
     let Some(port) = addresses.first().map(|first| first.get_ref().port()) else { return };
     for PublishedAddress { address, .. } in published {
@@ -51,7 +49,7 @@ pub(super) struct PublishedAddress {
     pub(super) address: Spanned<IpAddr>,
 }
 
-/// The settings that hosts must agree on before they can know each other.
+/// Checks the settings that hosts need to authenticate each other.
 pub(super) fn check(root: &Section<'_>, farm: &FarmConfig, placed: &[ServiceEntry]) {
     if farm.secret_file.is_none() {
         check_secret(root, placed);
@@ -64,7 +62,7 @@ pub(super) fn check(root: &Section<'_>, farm: &FarmConfig, placed: &[ServiceEntr
     check_owners(root, every_host());
 }
 
-/// Complains of the first service that needs the farm's secret.
+/// Reports the first service that needs the farm's secret.
 fn check_secret(root: &Section<'_>, placed: &[ServiceEntry]) {
     let needs = placed.iter().find_map(|placed| match &placed.service {
         service if service.is_on_every_host() => {
@@ -82,7 +80,7 @@ fn check_secret(root: &Section<'_>, placed: &[ServiceEntry]) {
     }
 }
 
-/// Complains of the first service whose servers would listen to nobody.
+/// Reports the first service whose servers would accept no director.
 fn check_directors(root: &Section<'_>, placed: &[ServiceEntry]) {
     let needs = placed.iter().filter(|placed| !placed.service.is_on_every_host()).find_map(|placed| {
         match placed.service.method {
@@ -98,7 +96,7 @@ fn check_directors(root: &Section<'_>, placed: &[ServiceEntry]) {
     }
 }
 
-/// A host is the same one in every service.
+/// Reports hosts whose name or address differs between services.
 fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceEntry>) {
     let mut known: Vec<(&Server, &Span)> = Vec::new();
     for ServiceEntry { service, name: span, .. } in placed {
@@ -119,7 +117,7 @@ fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceE
     }
 }
 
-/// An address is one host's, and not the one by which the host itself is known.
+/// Reports addresses that several hosts publish, and published addresses that are a host's own.
 fn check_owners<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceEntry>) {
     let mut owners: BTreeMap<IpAddr, (&str, Span)> = BTreeMap::new();
     for ServiceEntry { service, published, .. } in placed {

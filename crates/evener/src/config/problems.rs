@@ -1,4 +1,4 @@
-//! The problems of a file: everything at once, each with its place and what to write instead.
+//! Problems of a file: all at once, each with its position and a remedy.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,31 +11,30 @@ use serde::Serialize;
 
 use super::defaults;
 
-/// Where in the text something stands, in bytes.
+/// Range of a text, in bytes.
 pub(super) type Span = Range<usize>;
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// Its place; `None` where the file itself could not be read.
+    /// Position. `None` if the file can't be read.
     pub(super) span: Option<Span>,
-    /// Another place that explains it, with a label.
+    /// Another position that explains the problem, with a label.
     pub(super) also: Option<(Span, &'static str)>,
     pub(super) message: String,
     pub(super) help: String,
     pub(super) cause: Cause,
 }
 
-/// The origin of a problem, which decides whether it still means anything beside another one.
+/// Cause of a problem. It decides whether the problem is dropped because of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The text is not TOML here.
+    /// Invalid TOML syntax.
     Syntax,
-    /// Something written is wrong.
+    /// Invalid value.
     Value,
-    /// Something is not written.
+    /// Missing value.
     Missing,
-    /// A variable has no value, so nothing is known of the string that it is in.
+    /// An unset variable, so that the string around it is unknown.
     Variable,
 }
 
@@ -54,17 +53,16 @@ impl Problem {
     }
 }
 
-/// Gathers problems while a file is read; shared by all who read, so that nobody stops at the
-/// first.
+/// Collects problems while a file is read, so that reading goes on after a problem.
 #[derive(Debug, Default)]
 pub(super) struct ProblemSink {
     problems: RefCell<Vec<Problem>>,
-    /// Files with authorities for certificates, and where the file names them.
+    /// Files of authorities for certificates, with the positions of their names.
     authorities: RefCell<Vec<(Span, PathBuf)>>,
 }
 
 impl ProblemSink {
-    /// Notes a problem, unless there are [`defaults::NOTED_PROBLEMS`] already.
+    /// Adds a problem, unless there are [`defaults::NOTED_PROBLEMS`] already.
     pub(super) fn push(&self, problem: Problem) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() < defaults::NOTED_PROBLEMS {
@@ -72,33 +70,30 @@ impl ProblemSink {
         }
     }
 
-    /// All that were noted since the last time.
+    /// Returns and clears the problems.
     pub(super) fn drain(&self) -> Vec<Problem> {
         self.problems.take()
     }
 
-    /// Notes a file of authorities.
     pub(super) fn note_authorities(&self, span: Span, file: &Path) {
         self.authorities.borrow_mut().push((span, file.to_owned()));
     }
 
-    /// All of those that were noted since the last time.
+    /// Returns and clears the files of authorities.
     pub(super) fn drain_authorities(&self) -> Vec<(Span, PathBuf)> {
         self.authorities.take()
     }
 }
 
-/// Everything that is wrong with a configuration file and those that it has names from, in the
-/// order of the files.
+/// All problems of a configuration file, and of its files of names, in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    /// The file that names the others.
+    /// Main file.
     file: String,
     parts: Vec<FileProblems>,
     omitted: usize,
 }
 
-/// The problems of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileProblems {
     file: String,
@@ -106,21 +101,19 @@ struct FileProblems {
     list: Vec<Problem>,
 }
 
-/// One problem, or something to know of a good file, as a program wants it: `evener check --json`
-/// prints a list of these.
+/// A problem, or a note on a valid file, as `evener check --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemReport<'p> {
-    /// The file as it was named.
+    /// Name of the file, as given.
     pub file: &'p str,
-    /// Line, from 1; `None` where the file could not be read at all, and for notes.
+    /// Line from 1. `None` for notes, and if the file can't be read.
     pub line: Option<usize>,
-    /// Column in characters, from 1.
+    /// Column from 1, in characters.
     pub column: Option<usize>,
-    /// `error`; `note` where nothing is wrong.
+    /// `error`, or `note` on a valid file.
     pub level: &'static str,
-    /// The problem, or a note.
+    /// Text of the problem or the note.
     pub message: &'p str,
-    /// The remedy.
     pub help: &'p str,
 }
 
@@ -129,7 +122,7 @@ impl Problems {
         Problems::of(file, [(file, text, list)])
     }
 
-    /// Of several files, each with its text; `file` names the others.
+    /// Creates the problems of several files, each with its text. `file` is the main file.
     pub(super) fn of<'f>(
         file: &str,
         files: impl IntoIterator<Item = (&'f str, &'f str, Vec<Problem>)>,
@@ -153,13 +146,13 @@ impl Problems {
         problems
     }
 
-    /// The file could not be read, so there is nothing to point at.
+    /// Creates the problem of a file that can't be read.
     pub(super) fn unreadable(file: &str, message: String, help: &str) -> Self {
         let problem = Problem { span: None, also: None, message, help: help.to_owned(), cause: Cause::Value };
         Problems::new(file, "", vec![problem])
     }
 
-    /// The problems, as a program wants them.
+    /// Returns the problems as a machine-readable list.
     pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
         self.parts.iter().flat_map(|FileProblems { file, text, list }| {
             list.iter().map(move |problem| {
@@ -176,7 +169,7 @@ impl Problems {
         })
     }
 
-    /// The problems, as a person wants them: each with its line, a caret and what to write instead.
+    /// Formats the problems for people: each with its line, a caret and a remedy.
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
@@ -226,11 +219,11 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// A string with an unknown variable is wrong in other ways, too.
+/// Removes problems that only follow from other problems.
 ///
-/// Around a syntax error the rest of the file is a guess: what seems missing may only be
-/// unreadable, what seems wrong on the same line is an echo, and behind a broken header keys seem
-/// to be in another table.
+/// A string with an unset variable is invalid in other ways, too. Near a syntax error the rest of
+/// the file is uncertain: missing keys may only be unreadable. Problems on the same line follow
+/// from the error. After a broken header, keys seem to be in another table.
 fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
     let mut variables: Vec<Span> = list
         .iter()
@@ -238,7 +231,7 @@ fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
         .filter_map(|problem| problem.span.clone())
         .collect();
     variables.sort_by_key(|variable| variable.start);
-    // Variables don't overlap: of those behind the start, the first one ends first.
+    // Variables don't overlap. The first variable that starts in the span also ends first.
     let holds_variable = |problem: &Problem| {
         let Some(span) = &problem.span else { return false };
         let behind = variables.partition_point(|variable| variable.start < span.start);
@@ -262,7 +255,7 @@ fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
     });
 }
 
-/// The starts of all lines, for a text with more places to look up than it should have.
+/// Offsets of all line starts, for fast lookups in a text with many problems.
 pub(super) struct LineStarts(Vec<usize>);
 
 impl LineStarts {
@@ -270,24 +263,24 @@ impl LineStarts {
         LineStarts(text.match_indices('\n').map(|(newline, _)| newline + 1).collect())
     }
 
-    /// Start of the line around `at`, in time independent of the line's length.
+    /// Returns the start of the line around `at`, independent of the line's length.
     pub(super) fn line(&self, at: usize) -> usize {
         let before = self.0.partition_point(|start| *start <= at);
         before.checked_sub(1).and_then(|number| self.0.get(number)).copied().unwrap_or(0)
     }
 }
 
-/// The line around `at`, without its end.
+/// Returns the line around `at`, without its end.
 pub(super) fn line_at(text: &str, at: usize) -> &str {
     text.get(line_start(text, at)..).unwrap_or_default().lines().next().unwrap_or_default()
 }
 
-/// Where the line around `at` begins.
+/// Returns the start of the line around `at`.
 pub(super) fn line_start(text: &str, at: usize) -> usize {
     text.get(..floor(text, at)).unwrap_or_default().rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-/// The span cut to its first line and to whole characters, so that a caret can be drawn under it.
+/// Cuts the span to its first line and to whole characters, for a caret under it.
 fn within(text: &str, span: Span) -> Span {
     let start = floor(text, span.start);
     let rest = text.get(start..).unwrap_or_default();
@@ -296,13 +289,13 @@ fn within(text: &str, span: Span) -> Span {
     start..end
 }
 
-/// The last character boundary at or before `at`.
+/// Returns the last character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     let at = at.min(text.len());
     (0..=at).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0)
 }
 
-/// Both from 1, the column in characters.
+/// Returns line and column, from 1. The column is in characters.
 pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or_default();
     let column = before.get(line_start(text, at)..).unwrap_or_default().chars().count();

@@ -1,4 +1,4 @@
-//! Things of the host that a file names: held against this one by `evener check`.
+//! Objects of the host that a file names. `evener check` compares them with this host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::runtime::spelling::meant;
 use crate::runtime::tls::{self, TlsError};
 use crate::runtime::token;
 
-/// The network interfaces of this process's network namespace (proc_net(5)).
+/// Network interfaces of this process's network namespace (proc_net(5)).
 const INTERFACES: &str = "/proc/thread-self/net/dev";
 
-/// Files and interfaces that stand in the file.
+/// Files and interfaces that the file names.
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) secret_file: Option<Spanned<PathBuf>>,
@@ -27,17 +27,15 @@ pub(super) struct References {
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
-    /// The files of TLS at the admin address.
     pub(super) admin: AdminFiles,
-    /// The files that server groups name.
     pub(super) groups: Vec<GroupFiles>,
-    /// The files of the host's part in groups.
+    /// Files of the host as a member of groups.
     pub(super) member: MemberFiles,
-    /// Where `[dns]` begins.
+    /// Position of `[dns]`.
     pub(super) dns: Span,
 }
 
-/// Files of TLS at the admin address, with their places.
+/// Files of TLS at the admin address, with their positions.
 #[derive(Debug, Default)]
 pub(super) struct AdminFiles {
     pub(super) tls: Option<Spanned<Tls>>,
@@ -45,7 +43,7 @@ pub(super) struct AdminFiles {
     pub(super) certificates_file: Option<Spanned<PathBuf>>,
 }
 
-/// Files of a server group, with their places.
+/// Files of a server group, with their positions.
 #[derive(Debug, Default)]
 pub(super) struct GroupFiles {
     pub(super) tls: Option<Spanned<Tls>>,
@@ -53,10 +51,10 @@ pub(super) struct GroupFiles {
     pub(super) token_file: Option<Spanned<PathBuf>>,
 }
 
-/// Files of a host that joins groups, with their places.
+/// Files of a host that joins groups, with their positions.
 #[derive(Debug, Default)]
 pub(super) struct MemberFiles {
-    /// Whether a group is named, well or not.
+    /// True if the file names a group, valid or not.
     pub(super) names_group: bool,
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) ca: Option<Spanned<PathBuf>>,
@@ -111,7 +109,7 @@ impl AdminFiles {
     }
 }
 
-/// Looks whether a server's certificate, its key and the authority of its clients can be used.
+/// Checks a server's certificate, its key and the authority of its clients.
 fn check_tls(tls: Option<&Spanned<Tls>>, client_ca: Option<&Spanned<PathBuf>>, sink: &ProblemSink) {
     let authority = client_ca.map(|file| file.get_ref().as_path());
     if let Some(tls) = tls
@@ -126,7 +124,7 @@ fn check_tls(tls: Option<&Spanned<Tls>>, client_ca: Option<&Spanned<PathBuf>>, s
 }
 
 impl References {
-    /// Notes what is not there, or not as it must be.
+    /// Reports missing or unsuitable objects.
     pub(super) fn check(&self, config: &Config, sink: &ProblemSink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
         if let Err(error) = zone::zones(&config.dns, 0) {
@@ -182,7 +180,7 @@ fn missing_folder(path: &Path) -> Option<&Path> {
     (!folder.is_dir()).then_some(folder)
 }
 
-/// The names in the kernel's table: two lines of headings, then `NAME: ...`.
+/// Parses the kernel's table: two lines of headings, then `NAME: ...`.
 fn interfaces(table: &str) -> Vec<String> {
     let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()

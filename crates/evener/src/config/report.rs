@@ -1,4 +1,4 @@
-//! `[service.report]`: how servers are asked for their load.
+//! `[service.report]`: load queries of servers.
 
 use evener_core::pool::policy::{Consumer, Policy};
 use evener_core::pool::signals::Signal;
@@ -24,14 +24,14 @@ pub(super) const KINDS: [(&str, ReportFormat); 3] = [
     ("mod_status", ReportFormat::ModStatus),
 ];
 
-/// Reads how servers are asked for reports; `None` if the table of this key isn't there.
+/// Reads the settings of load queries. `None` if the table of this key is missing.
 pub(super) fn read(section: &Section<'_>, key: &ConfigKey) -> Option<Reporting> {
     section.key_span(key.name)?;
     Some(section.section(key, reporting))
 }
 
-/// Complains of a policy that goes by what servers say where they aren't asked, or for how much of
-/// their weight they want alone.
+/// Reports a policy that needs servers' load if servers aren't queried, or only report a share of
+/// their weight.
 pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, report: Option<&Reporting>) {
     let goes_by_load = by.goes_by(policy, Signal::Load);
     let reports_load = report.is_some_and(|report| report.kind.reports_load());

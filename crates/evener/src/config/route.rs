@@ -1,4 +1,4 @@
-//! `[[service.route]]`: which servers are for what a client asks for.
+//! `[[service.route]]`: servers for requests that match.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ use super::section::{Complaint, Section, nearest_or_all};
 use super::service::ServiceEntry;
 use super::{defaults, values};
 
-/// The servers that routes may name.
+/// Servers that routes may name.
 pub(super) struct RouteTargets<'a> {
     pub(super) names: Vec<&'a str>,
-    /// Whether that is all of them: none had a fault.
+    /// True if the list is complete: all entries are valid.
     pub(super) whole: bool,
 }
 
-/// Reads the routes of a service with these servers, each with its place in the file.
+/// Reads the routes of a service with these servers, each with its position in the file.
 pub(super) fn read(section: &Section<'_>, listed: &RouteTargets<'_>) -> Vec<Spanned<Route>> {
     let routes = section.sections(&service::ROUTE, |section| {
         let read = one(section, listed);
@@ -41,7 +41,7 @@ pub(super) fn read(section: &Section<'_>, listed: &RouteTargets<'_>) -> Vec<Span
     whole.inspect(|route| earlier.add(section, route)).collect()
 }
 
-/// One route; `None` if a part of it can't be read, which has been noted.
+/// Reads one route. `None` if a part of it is invalid, which is then reported.
 fn one(section: &Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
     let host = section.get(&route::HOST, host);
     let path = section.get(&route::PATH, path);
@@ -76,7 +76,7 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Ro
         Some(_) => {}
     }
     once(section, servers, "the server");
-    // One that can't be read may be the one that is meant.
+    // An invalid entry may be the server that is meant.
     if !listed.whole {
         return;
     }
@@ -115,7 +115,8 @@ fn pattern<T>(
     parse(&text).or_else(|error| Complaint::new(format!("matches no {what}: {text:?}"), error.to_string()))
 }
 
-/// A method as clients send it: the data plane reads no others (`evener_core::path::content`).
+/// Parses a method as clients send it. The data plane supports no other methods
+/// (`evener_core::path::content`).
 fn method(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::word(value)?;
     if text.len() <= METHOD_MAX && text.bytes().all(|byte| byte.is_ascii_uppercase()) {
@@ -131,15 +132,15 @@ fn method(value: &DeValue<'_>) -> Result<String, Complaint> {
     Complaint::new(format!("is no method of HTTP: {text:?}"), help)
 }
 
-/// A route's host and path, as they are written.
+/// Host and path of a route, as written.
 type Patterns = (Option<String>, Option<String>);
 
-/// The routes so far, with their methods: what is behind them may never win.
+/// Earlier routes with their methods. Routes after them may never match.
 #[derive(Default)]
 struct EarlierRoutes(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
 
 impl EarlierRoutes {
-    /// Notes a route, and complains of it if one before it takes all that it would.
+    /// Adds a route, and reports it if an earlier one matches all of its requests.
     fn add(&mut self, section: &Section<'_>, route: &Spanned<Route>) {
         let Route { host, path, methods, .. } = route.get_ref();
         let (host, path) = (host.as_ref().map(ToString::to_string), path.as_ref().map(ToString::to_string));
@@ -151,8 +152,8 @@ impl EarlierRoutes {
         self.0.entry((host, path)).or_default().push((methods.clone(), route.span()));
     }
 
-    /// The first route that takes all that one with these patterns would. Only such are found as
-    /// take a whole pattern: two that do so together are not, and a glob only takes itself.
+    /// Returns the first route that matches all requests of these patterns. Incomplete: two routes
+    /// that cover the patterns together are not found, and a glob only covers itself.
     fn taker(&self, host: Option<&str>, path: Option<&str>, methods: &[String]) -> Option<Span> {
         let covers = |theirs: &Vec<String>| {
             theirs.is_empty() || !methods.is_empty() && methods.iter().all(|method| theirs.contains(method))
@@ -174,15 +175,15 @@ impl EarlierRoutes {
     }
 }
 
-/// The host patterns that take all of this one.
+/// Returns the host patterns that cover this one.
 fn wider_hosts(host: Option<&str>) -> Vec<Option<String>> {
     let text = host.unwrap_or_default();
     let ends = text.match_indices('.').filter_map(|(at, _)| Some(format!("*{}", text.get(at..)?)));
     [None, host.map(str::to_owned)].into_iter().chain(ends.map(Some)).collect()
 }
 
-/// The path patterns that take all of this one. Without one, a route takes hellos too, which have
-/// no path.
+/// Returns the path patterns that cover this one. A route without a path also matches TLS hellos,
+/// which have none.
 fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     let Some(text) = path else { return vec![None] };
     let plain = text.find(['*', '?']).unwrap_or(text.len());
@@ -191,8 +192,8 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     [None, Some(text.to_owned())].into_iter().chain(beginnings.map(Some)).collect()
 }
 
-/// The room in a farm: each service has a ring, and so has each set of servers that its routes
-/// name.
+/// Checks the number of routes of a farm, and the number of rings: one per service, and one per set
+/// of servers that its routes name.
 pub(super) fn check_capacity(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {

@@ -1,4 +1,4 @@
-//! Reads a TOML table key by key. A key that was read is known; one that is left over is an error.
+//! Reads a TOML table key by key. Keys that no reader has read are unknown, and reported.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use super::problems::{Problem, ProblemSink, Span};
 use super::values;
 use crate::runtime::spelling::{is_like, nearest};
 
-/// Why a value will not do, to be prefixed by its key, and what to write instead.
+/// Problem of a value, to be prefixed by its key, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Complaint {
     pub(super) problem: String,
@@ -23,7 +23,7 @@ impl Complaint {
         Err(Complaint { problem: problem.into(), help: help.into() })
     }
 
-    /// A value of the wrong TOML type.
+    /// Returns the complaint about a value of the wrong TOML type.
     pub(super) fn wrong_type<T>(value: &DeValue<'_>, expected: &str, help: &str) -> Result<T, Self> {
         Complaint::new(format!("must be {expected}, not {}", type_of(value)), help)
     }
@@ -33,20 +33,20 @@ static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// A table of the file while it is read.
 pub(super) struct Section<'d> {
-    /// As in the file: `[[service.server]]`; empty for the file itself.
+    /// Title as in the file: `[[service.server]]`. Empty for the file itself.
     title: String,
     table: &'d DeTable<'d>,
     span: Span,
-    /// The keys that tables of this title may have.
+    /// Keys that tables of this title may have.
     keys: &'static [&'static ConfigKey],
     scope: Scope,
-    /// The help for unknown keys, where probably none of this table was meant.
+    /// Help for unknown keys, if they probably belong to another table.
     others: Option<&'static str>,
     sink: &'d ProblemSink,
 }
 
 impl<'d> Section<'d> {
-    /// Reads a whole file with `read`, then complains of keys that it can't have.
+    /// Reads a whole file with `read`, then reports keys that it can't have.
     pub(super) fn root<T>(
         table: &'d DeTable<'d>,
         keys: &'static [&'static ConfigKey],
@@ -57,32 +57,32 @@ impl<'d> Section<'d> {
         Section { title: String::new(), table, span: 0..0, keys, scope, others: None, sink }.read(read)
     }
 
-    /// The choices that decide which keys this table, and tables within it, may have.
+    /// Choices that decide which keys this table and its subtables may have.
     pub(super) fn scope(&mut self) -> &mut Scope {
         &mut self.scope
     }
 
-    /// Where the table begins: its header.
+    /// Returns the position of the table's header.
     pub(super) fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// Says what to do about keys that don't belong here.
+    /// Sets the help for unknown keys.
     pub(super) fn set_unknown_key_help(&mut self, help: &'static str) {
         self.others = Some(help);
     }
 
-    /// Notes a problem that no single value shows.
+    /// Reports a problem that no single value shows.
     pub(super) fn problem(&self, problem: Problem) {
         self.sink.push(problem);
     }
 
-    /// Notes a file of authorities, which is looked at once all is read.
+    /// Records a file of authorities, which is checked once all is read.
     pub(super) fn note_authorities(&self, file: &Spanned<PathBuf>) {
         self.sink.note_authorities(file.span(), file.get_ref());
     }
 
-    /// The value of `key`, if it is there and `read` takes it.
+    /// Returns the value of `key` if it is there and `read` accepts it.
     pub(super) fn get<T>(
         &self,
         key: &ConfigKey,
@@ -93,7 +93,7 @@ impl<'d> Section<'d> {
         self.accept(&format!("`{}`", key.name), value, read)
     }
 
-    /// The value of `key`, or `default`.
+    /// Returns the value of `key`, or `default`.
     pub(super) fn or<T>(
         &self,
         key: &ConfigKey,
@@ -103,38 +103,38 @@ impl<'d> Section<'d> {
         self.get(key, read).map_or(default, Spanned::into_inner)
     }
 
-    /// The value of a flag, or its default.
+    /// Returns the value of a flag, or its default.
     pub(super) fn flag(&self, key: &ConfigKey) -> bool {
         self.or(key, values::flag, matches!(key.value, ValueType::Flag(true)))
     }
 
-    /// The value of a number within its limits.
+    /// Returns the value of a number within its limits.
     pub(super) fn number<T: TryFrom<u64>>(&self, key: &ConfigKey) -> Option<Spanned<T>> {
         self.get(key, values::count(key.limits()))
     }
 
-    /// The value of a number within its limits, or its default.
+    /// Returns the value of a number within its limits, or its default.
     pub(super) fn number_or<T: TryFrom<u64> + Default>(&self, key: &ConfigKey) -> T {
         let default = || T::try_from(key.default()).unwrap_or_default();
         self.number(key).map_or_else(default, Spanned::into_inner)
     }
 
-    /// The value of a factor within its limits, or its default, in percent.
+    /// Returns the value of a factor within its limits, or its default, in percent.
     pub(super) fn factor(&self, key: &ConfigKey) -> u64 {
         self.or(key, values::percent(key.limits()), key.default())
     }
 
-    /// The value of a time within its limits, in milliseconds.
+    /// Returns the value of a time within its limits, in milliseconds.
     pub(super) fn time(&self, key: &ConfigKey) -> Option<Spanned<u64>> {
         self.get(key, values::duration_ms(key.limits()))
     }
 
-    /// The value of a time within its limits, or its default, in milliseconds.
+    /// Returns the value of a time within its limits, or its default, in milliseconds.
     pub(super) fn time_or(&self, key: &ConfigKey) -> u64 {
         self.time(key).map_or(key.default(), Spanned::into_inner)
     }
 
-    /// The value of a word, or its default: the first choice if the key has none.
+    /// Returns the value of a word, or its default: the first choice if the key has none.
     pub(super) fn word<T: Copy>(&self, key: &ConfigKey, choices: &'static [(&'static str, T)]) -> T {
         let default = match key.value {
             ValueType::Word(_, default) => choices.iter().find(|(name, _)| Some(*name) == default),
@@ -144,7 +144,7 @@ impl<'d> Section<'d> {
         self.or(key, values::choice(choices, &[]), default)
     }
 
-    /// The entries of the list `key` that `read` takes; none if there is no list.
+    /// Returns the entries of the list `key` that `read` accepts. Empty if there is no list.
     pub(super) fn list<T>(
         &self,
         key: &ConfigKey,
@@ -161,7 +161,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// As [`Section::list`], where a single value may stand for a list of one.
+    /// Like [`Section::list`], but also accepts a single value instead of a list.
     pub(super) fn one_or_list<T>(
         &self,
         key: &ConfigKey,
@@ -176,7 +176,7 @@ impl<'d> Section<'d> {
         entries.iter().filter_map(|entry| self.accept(&called, entry, &read)).collect()
     }
 
-    /// Reads the table `[key]`; one that is not there reads as empty, so that defaults come from
+    /// Reads the table `[key]`. A missing table is read as an empty one, so that defaults come from
     /// `read` alone.
     pub(super) fn section<T>(&self, key: &ConfigKey, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
         let (keys, key) = (key.keys(), key.name);
@@ -197,7 +197,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Reads every `[[key]]`.
+    /// Reads every table `[[key]]`.
     pub(super) fn sections<T>(&self, key: &ConfigKey, mut read: impl FnMut(&mut Section<'d>) -> T) -> Vec<T> {
         let (keys, key) = (key.keys(), key.name);
         let title = format!("[[{}]]", self.path_of(key));
@@ -230,18 +230,18 @@ impl<'d> Section<'d> {
         out
     }
 
-    /// Whether `key` is this word, before anybody reads it.
+    /// True if `key` has this word as its value. Does not mark the key as read.
     pub(super) fn has_word(&self, key: &str, word: &str) -> bool {
         let value = self.table.get(key).map(Spanned::get_ref);
         matches!(value, Some(DeValue::String(written)) if written == word)
     }
 
-    /// Where the key itself stands, for problems with its being there.
+    /// Returns the position of the key itself, for problems with its presence.
     pub(super) fn key_span(&self, key: &str) -> Option<Span> {
         self.table.get_key_value(key).map(|(name, _)| name.span())
     }
 
-    /// Whether `key` is there, and not as a list with nothing in it.
+    /// True if `key` is there and no empty list.
     pub(super) fn has(&self, key: &str) -> bool {
         match self.table.get(key).map(Spanned::get_ref) {
             None => false,
@@ -250,7 +250,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Notes that `key` is not there, unless it is but misspelt, which is complained of already.
+    /// Reports that `key` is missing, unless it is misspelt, which is reported already.
     pub(super) fn missing(&self, key: &str, message: &str, help: &str) {
         let misspelt = |name: &Spanned<DeString<'_>>| {
             let name: &str = name.get_ref();
@@ -302,7 +302,7 @@ impl<'d> Section<'d> {
         value
     }
 
-    /// Complains of keys that the table can't have.
+    /// Reports keys that the table can't have.
     fn check_keys(&self) {
         let has = |key: &str| self.table.contains_key(key);
         for name in self.table.keys() {
@@ -344,7 +344,7 @@ impl<'d> Section<'d> {
     }
 }
 
-/// "did you mean ...?" where one of `names` is like `wrong`, else all of them.
+/// Returns "did you mean ...?" if a name in `names` is similar to `wrong`, else lists all names.
 pub(super) fn nearest_or_all(wrong: &str, names: &[&str]) -> String {
     match nearest(wrong, names.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),

@@ -1,4 +1,4 @@
-//! `[[service.server]]`: the servers that the operator listed.
+//! `[[service.server]]`: listed servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{addresses, defaults, values};
 
-/// The servers of one service while they are read.
+/// Reader of a service's servers.
 pub(super) struct ServersReader<'a> {
     service: &'a [Spanned<SocketAddr>],
     reach: &'a MethodConfig,
@@ -24,16 +24,16 @@ pub(super) struct ServersReader<'a> {
     macs: FirstSeen<Mac>,
 }
 
-/// The servers read for a service.
+/// Servers of a service.
 pub(super) struct ConfiguredServers {
     pub(super) servers: Vec<Server>,
-    /// The service addresses that they own.
+    /// Service addresses that the servers own.
     pub(super) published: Vec<PublishedAddress>,
-    /// Whether that is all of them: none had a fault.
+    /// True if the list is complete: all entries are valid.
     pub(super) whole: bool,
 }
 
-/// Where a server is, as written.
+/// Address of a server, as written.
 struct WrittenAddress {
     address: IpAddr,
     port: Option<u16>,
@@ -41,7 +41,7 @@ struct WrittenAddress {
 }
 
 impl WrittenAddress {
-    /// The name of a server without one.
+    /// Returns the name of a server without one.
     fn text(&self) -> String {
         match self.port {
             Some(port) => SocketAddr::new(self.address, port).to_string(),
@@ -51,13 +51,13 @@ impl WrittenAddress {
 }
 
 impl<'a> ServersReader<'a> {
-    /// Those of a service that has the addresses `service`.
+    /// Creates the reader for a service with the addresses `service`.
     pub(super) fn new(service: &'a [Spanned<SocketAddr>], reach: &'a MethodConfig) -> ServersReader<'a> {
         let (names, addresses, macs) = (FirstSeen::new(), FirstSeen::new(), FirstSeen::new());
         ServersReader { service, reach, published: Vec::new(), names, addresses, macs }
     }
 
-    /// Reads all servers; without any there must be discovery.
+    /// Reads all servers. There must be at least one unless servers are discovered.
     pub(super) fn read(mut self, section: &Section<'_>, discovered: bool) -> ConfiguredServers {
         let listed = section.sections(&service::SERVER, |section| self.one(section));
         if !discovered && !section.has("server") {
@@ -111,7 +111,7 @@ impl<'a> ServersReader<'a> {
         })
     }
 
-    /// Address and port, which may be written as one or as two.
+    /// Reads address and port, which may be written together or as two keys.
     fn place(&self, section: &Section<'_>) -> Option<WrittenAddress> {
         let address = section.get(&keys::ADDRESS, addresses::server_address);
         let port = section.number::<u16>(&keys::PORT);
@@ -152,9 +152,9 @@ impl<'a> ServersReader<'a> {
         let named = format!("two servers of this service are called {text:?}");
         let same = format!("two servers of this service have the address {}", at.text());
         let help = "give each its own address";
-        // Where every server has the service's port, that is what a server without one has.
+        // A server without a port has the port of the service's first address.
         let port = at.port.or(self.service.first().map(|service| service.get_ref().port()));
-        // a server without a name takes its address for one: one complaint is enough
+        // A server without a name is named by its address. One complaint is enough.
         if !self.addresses.first(section, (at.address, port), at.span.clone(), same, help) {
             self.names.note(text, name_span);
         } else {

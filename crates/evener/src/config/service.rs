@@ -1,4 +1,4 @@
-//! `[[service]]`: an address, its four choices, and the servers behind it.
+//! `[[service]]`: an address, its four choices, and its servers.
 
 use std::net::SocketAddr;
 
@@ -21,18 +21,18 @@ use super::{addresses, health, report, route, values};
 pub(super) const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 pub(super) const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
 
-/// A service and where in the file its name and addresses stand, for checks between services.
+/// A service with the positions of its name and addresses in the file, for checks between services.
 pub(super) struct ServiceEntry {
     pub(super) service: Service,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
-    /// Those that hosts own.
+    /// Addresses that hosts own.
     pub(super) published: Vec<PublishedAddress>,
-    /// Where its routes stand, in their order.
+    /// Positions of its routes, in their order.
     pub(super) routes: Vec<Span>,
 }
 
-/// Reads one service; `None` if it has no address, which has then been noted.
+/// Reads one service. `None` if it has no address, which is then reported.
 pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let name = section.get(&keys::NAME, values::name);
     let mut addresses = service_addresses(section, addresses::service_address);
@@ -100,7 +100,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     })
 }
 
-/// Below which share of working servers probes aren't believed.
+/// Reads the share of working servers below which probes are ignored, in percent.
 fn panic_percent(section: &Section<'_>, keep_last: bool) -> u8 {
     let percent = section.get(&keys::PANIC_THRESHOLD, values::share);
     let Some(span) = percent.as_ref().map(Spanned::span) else { return 0 };
@@ -115,8 +115,8 @@ fn panic_percent(section: &Section<'_>, keep_last: bool) -> u8 {
     percent.map_or(0, Spanned::into_inner)
 }
 
-/// Whether clients' connections count against a server, beside its probes: where answers pass this
-/// host, so that it sees whether one comes.
+/// Reads whether failed client connections count against a server, in addition to probes. This
+/// requires that this host sees the answers.
 fn passive_checks(section: &Section<'_>, probes: &HealthKind) -> bool {
     let wanted = section.flag(&keys::PASSIVE_CHECKS);
     if let Some(span) = section.key_span("passive_checks").filter(|_| wanted && *probes == HealthKind::None) {
@@ -131,7 +131,7 @@ fn passive_checks(section: &Section<'_>, probes: &HealthKind) -> bool {
     wanted
 }
 
-/// `address` or `addresses`: exactly one of the two.
+/// Reads `address` or `addresses`: exactly one of the two.
 pub(super) fn service_addresses(
     section: &Section<'_>,
     read: fn(&DeValue<'_>) -> Result<SocketAddr, Complaint>,
@@ -159,9 +159,9 @@ pub(super) fn service_addresses(
     one.into_iter().chain(several).collect()
 }
 
-/// How unlisted servers are found, and who then answers ARP for the address.
+/// Discovery of unlisted servers, and whether the director announces the address.
 struct Discovery {
-    /// Whether the file asks for discovery, rightly or not.
+    /// True if the file enables discovery, even if the setting is invalid.
     wanted: bool,
     how: Option<Discover>,
     interval_ms: u64,

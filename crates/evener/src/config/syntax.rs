@@ -1,5 +1,4 @@
-//! Errors of TOML's syntax: each with what to write instead, or one for a file that is something
-//! else altogether.
+//! Errors of TOML syntax, each with a remedy, or one error for a file of another kind.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +8,18 @@ use toml::de::{DeTable, Error};
 use super::defaults;
 use super::problems::{Cause, LineStarts, Problem, ProblemSink, line_at, line_start};
 
-/// Lines that can't be read from which on a file may be something else.
+/// Minimum number of unreadable lines from which a file may be of another kind.
 const LINES: usize = 3;
 
-/// Longest text of which all errors are looked for, in bytes. The parser reports each at the cost
-/// of some hundred bytes, and a file of another kind has one every other byte.
+/// Maximum length of a text that is searched for all errors, in bytes. Each error costs the parser
+/// some hundred bytes, and a file of another kind has one every other byte.
 const RECOVERED_BYTES: usize = 256 << 10;
 
-/// Parses a text, and notes its first [`defaults::PROBLEMS`] errors, one for each line. Of a text
-/// longer than [`RECOVERED_BYTES`] that is the parser's first error alone.
+/// Parses a text, and reports its first [`defaults::PROBLEMS`] errors, one per line. Of a text
+/// longer than [`RECOVERED_BYTES`] only the first error is known.
 ///
 /// # Errors
-/// The only problem to show: that of a long text, or that half of the lines can't be read.
+/// The only problem to show: of a long text, or if half of the lines are unreadable.
 pub(super) fn parse<'t>(text: &'t str, sink: &ProblemSink) -> Result<Spanned<DeTable<'t>>, Problem> {
     if text.len() > RECOVERED_BYTES {
         return DeTable::parse(text).map_err(|error| {
@@ -33,8 +32,8 @@ pub(super) fn parse<'t>(text: &'t str, sink: &ProblemSink) -> Result<Spanned<DeT
     Ok(table)
 }
 
-/// The problem of an error on the line that begins at `start`, and whether that line can't be read
-/// at all.
+/// Returns the problem of an error on the line that starts at `start`, and whether the whole line
+/// is unreadable.
 fn problem(text: &str, start: usize, error: &Error) -> (Problem, bool) {
     let unquoted = unquoted(text, start);
     let is_unreadable = unquoted.is_none();
@@ -46,10 +45,10 @@ fn problem(text: &str, start: usize, error: &Error) -> (Problem, bool) {
     (Problem { cause: Cause::Syntax, ..problem }, is_unreadable)
 }
 
-/// The problem of each line with errors, in the order of lines.
+/// Returns the problem of each line with errors, in the order of lines.
 ///
 /// # Errors
-/// The only problem there is, where at least half of the lines can't be read.
+/// The only problem to show, if at least half of the lines are unreadable.
 fn problems(text: &str, errors: &[Error]) -> Result<Vec<Problem>, Problem> {
     let starts = LineStarts::of(text);
     let mut problems = BTreeMap::new();
@@ -71,7 +70,8 @@ fn problems(text: &str, errors: &[Error]) -> Result<Vec<Problem>, Problem> {
     }
 }
 
-/// A word, an address or a time without quotes, in the line that begins at `start`.
+/// Returns the problem of a word, address or time without quotes in the line that starts at
+/// `start`.
 fn unquoted(text: &str, start: usize) -> Option<Problem> {
     let line = line_at(text, start);
     let (key, rest) = line.split_once('=')?;
@@ -87,7 +87,7 @@ fn unquoted(text: &str, start: usize) -> Option<Problem> {
     Some(Problem::new(at..at + value.len(), format!("the value of `{key}` needs quotes"), help))
 }
 
-/// The help for an error, by the parser's message and the line that it is on.
+/// Returns the help for an error, by the parser's message and the line.
 fn help(message: &str, line: &str) -> &'static str {
     if message.contains("duplicate key") {
         "a key can stand only once in a table: remove one, or write [[...]] before each of several tables"

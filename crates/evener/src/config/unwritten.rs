@@ -1,18 +1,17 @@
-//! The values that a good file leaves to Evener, and its reader will want to know: the policies of
-//! those for which it has none.
+//! Notes on important defaults of a valid file: the policies of services and names without one.
 
 use std::collections::BTreeMap;
 
 use super::problems::ProblemReport;
 
-/// There may be hundreds of thousands of names: of one policy so many are told.
+/// Maximum number of names listed per policy. There may be hundreds of thousands.
 const NAMES_SHOWN: usize = 8;
 
-/// Those without `policy`, by what they get.
+/// Services and names without `policy`, by their default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DefaultedPolicies {
     services: BTreeMap<&'static str, Vec<String>>,
-    /// The first, and how many there are.
+    /// The first names, and the number of all.
     names: BTreeMap<&'static str, (Vec<String>, usize)>,
 }
 
@@ -29,7 +28,7 @@ impl DefaultedPolicies {
         }
     }
 
-    /// A sentence for each policy.
+    /// Returns a sentence for each policy.
     pub(super) fn notes(&self) -> Vec<String> {
         let services = self.services.iter().map(|(policy, names)| {
             let of = if names.len() == 1 { "service" } else { "services" };
@@ -47,7 +46,7 @@ impl DefaultedPolicies {
     }
 }
 
-/// The notes on a good file, for programs.
+/// Returns the notes on a valid file as a machine-readable list.
 pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = ProblemReport<'a>> {
     notes.iter().map(move |message| ProblemReport {
         file,

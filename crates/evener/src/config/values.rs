@@ -1,5 +1,5 @@
-//! Readers of single values: each takes a TOML value and returns what it means, or what to write
-//! instead.
+//! Parsers of single values: each takes a TOML value and returns the parsed value, or a complaint
+//! with a remedy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -14,10 +14,10 @@ use super::defaults;
 use super::section::{Complaint, nearest_or_all};
 use crate::runtime::shown::is_shown;
 
-/// Longest name of a network interface, in bytes: IFNAMSIZ less its NUL.
+/// Maximum length of an interface's name in bytes: IFNAMSIZ without the NUL.
 const INTERFACE_BYTES: usize = 15;
 
-/// A string of at least one printable character.
+/// Parses a string of at least one printable character.
 pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
     let DeValue::String(text) = value else {
         return Complaint::wrong_type(value, "a string", "write it in quotes");
@@ -34,7 +34,7 @@ pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(text.clone().into_owned())
 }
 
-/// A printable string without spaces.
+/// Parses a printable string without spaces.
 pub(super) fn word(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = text(value)?;
     if text.chars().any(char::is_whitespace) {
@@ -43,7 +43,8 @@ pub(super) fn word(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(text)
 }
 
-/// The name of a service or server; `drain` writes them as `SERVICE/SERVER`, hence no slash.
+/// Parses the name of a service or server. The command line writes `SERVICE/SERVER`, so names
+/// contain no slash.
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, Complaint> {
     let name = word(value)?;
     if matches!(name.as_str(), "." | "..") {
@@ -59,7 +60,7 @@ pub(super) fn name(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(name)
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, Complaint> {
     match value {
         DeValue::Boolean(flag) => Ok(*flag),
@@ -67,7 +68,7 @@ pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, Complaint> {
     }
 }
 
-/// A whole number within `range`.
+/// Parses a whole number within `range`.
 pub(super) fn count<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&DeValue<'_>) -> Result<T, Complaint> {
@@ -85,7 +86,7 @@ pub(super) fn count<T: TryFrom<u64>>(
     }
 }
 
-/// A number such as `1.5`, in percent.
+/// Parses a number such as `1.5`, in percent.
 pub(super) fn percent(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
     move |value| {
         let (least, most) = (*range.start() as f64 / 100.0, *range.end() as f64 / 100.0);
@@ -95,7 +96,7 @@ pub(super) fn percent(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Re
             DeValue::Integer(digits) => digits.as_str().parse::<f64>().ok(),
             other => return Complaint::wrong_type(other, "a number", &help),
         };
-        // Not a number is in no range, and what is in range has few digits.
+        // NaN is in no range, and numbers in range have few digits.
         match number.filter(|number| (least..=most).contains(number)) {
             Some(number) => Ok((number * 100.0).round() as u64),
             None => Complaint::new("is out of range", help),
@@ -103,7 +104,7 @@ pub(super) fn percent(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Re
     }
 }
 
-/// A part of a whole, such as `"50%"`, in percent.
+/// Parses a share such as `"50%"`, in percent.
 pub(super) fn share(value: &DeValue<'_>) -> Result<u8, Complaint> {
     let help = "write a share in quotes, from \"0%\" to \"100%\"";
     let DeValue::String(text) = value else {
@@ -116,7 +117,7 @@ pub(super) fn share(value: &DeValue<'_>) -> Result<u8, Complaint> {
     }
 }
 
-/// A time such as `"500ms"`, in milliseconds.
+/// Parses a time such as `"500ms"`, in milliseconds.
 pub(super) fn duration_ms(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
     move |value| {
         let help = "write a number and its unit in quotes, such as \"500ms\", \"2s\" or \"5m\"";
@@ -138,12 +139,12 @@ pub(super) fn duration_ms(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -
     }
 }
 
-/// Milliseconds as they are written in the file.
+/// Formats milliseconds as in the file.
 pub(super) fn written(ms: u64) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
-/// One of the named values. `later` names what Evener is to have, but not yet.
+/// Parses a named value. `later` lists values that future versions will have.
 pub(super) fn choice<T: Copy>(
     choices: &'static [(&'static str, T)],
     later: &'static [&'static str],
@@ -151,7 +152,7 @@ pub(super) fn choice<T: Copy>(
     choice_of(choices, || names(choices), later)
 }
 
-/// The same, where hints have these names: another reader takes some values before this one does.
+/// Like [`choice`], with other names for hints: another reader handles some values before this one.
 pub(super) fn choice_of<T: Copy>(
     choices: &'static [(&'static str, T)],
     names: impl Fn() -> Vec<&'static str>,
@@ -170,22 +171,22 @@ pub(super) fn choice_of<T: Copy>(
     }
 }
 
-/// The names of these choices.
+/// Returns the names of these choices.
 pub(super) fn names<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(name, _)| *name).collect()
 }
 
-/// The name of one of these choices.
+/// Returns the name of a choice.
 pub(super) fn name_of<T: PartialEq>(choices: &[(&'static str, T)], choice: T) -> Option<&'static str> {
     choices.iter().find(|(_, named)| *named == choice).map(|(name, _)| *name)
 }
 
-/// The names of all policies.
+/// Returns the names of all policies.
 pub(super) fn policies() -> Vec<&'static str> {
     policy::POLICIES.iter().map(|policy| policy.name).collect()
 }
 
-/// A policy that this one takes.
+/// Parses a policy that this consumer supports.
 pub(super) fn policy(by: Consumer) -> impl Fn(&DeValue<'_>) -> Result<&'static Policy, Complaint> {
     let names: Vec<&str> = by.policies().map(|policy| policy.name).collect();
     move |value| {
@@ -217,7 +218,7 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ")
 }
 
-/// The name of a network interface.
+/// Parses the name of a network interface.
 pub(super) fn interface(value: &DeValue<'_>) -> Result<String, Complaint> {
     let name = word(value)?;
     if name.len() > INTERFACE_BYTES || name.contains('/') {
@@ -227,7 +228,7 @@ pub(super) fn interface(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(name)
 }
 
-/// Where the admin address listens; `None` for `"none"`.
+/// Parses the admin address. `None` for `"none"`.
 pub(super) fn listen(value: &DeValue<'_>) -> Result<Option<SocketAddr>, Complaint> {
     let text = text(value)?;
     if text == "none" {
@@ -242,7 +243,7 @@ pub(super) fn listen(value: &DeValue<'_>) -> Result<Option<SocketAddr>, Complain
     }
 }
 
-/// A name by which clients call this host, in lower case.
+/// Parses a name of this host in requests, in lower case.
 pub(super) fn host_name(value: &DeValue<'_>) -> Result<String, Complaint> {
     let name = word(value)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
@@ -255,7 +256,7 @@ pub(super) fn host_name(value: &DeValue<'_>) -> Result<String, Complaint> {
     )
 }
 
-/// The host in an HTTP request: a name or an address, perhaps with a port.
+/// Parses the host of an HTTP request: a name or an address, with an optional port.
 pub(super) fn host_field(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = word(value)?;
     let bare = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
@@ -272,12 +273,12 @@ pub(super) fn host_field(value: &DeValue<'_>) -> Result<String, Complaint> {
     }
 }
 
-/// A file.
+/// Parses a path.
 pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     text(value).map(PathBuf::from)
 }
 
-/// Where a log goes: a file, or `-` for standard output.
+/// Parses the destination of a log: a file, or `-` for standard output.
 pub(super) fn log_target(value: &DeValue<'_>) -> Result<LogTarget, Complaint> {
     let text = text(value)?;
     if text == "-" {
@@ -290,7 +291,7 @@ pub(super) fn log_target(value: &DeValue<'_>) -> Result<LogTarget, Complaint> {
     Ok(LogTarget::File(text.into()))
 }
 
-/// The target of an HTTP request (RFC 9112, section 3.2.1: origin form).
+/// Parses the target of an HTTP request in origin form (RFC 9112, section 3.2.1).
 pub(super) fn request_target(value: &DeValue<'_>) -> Result<String, Complaint> {
     let target = word(value)?;
     if !target.starts_with('/') {
@@ -302,7 +303,7 @@ pub(super) fn request_target(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(target)
 }
 
-/// One HTTP status code or a range of them: `200`, `"200"` or `"200-399"`.
+/// Parses an HTTP status code or a range: `200`, `"200"` or `"200-399"`.
 pub(super) fn status(value: &DeValue<'_>) -> Result<(u16, u16), Complaint> {
     let help = "write codes from 100 to 599: 200, \"200-399\", or a list of such";
     let text = match value {

@@ -1,18 +1,18 @@
-//! `${NAME}` in strings: variables of the environment, replaced while a file is read.
+//! `${NAME}` in strings: environment variables, replaced while a file is read.
 
 use toml::de::{DeTable, DeValue};
 
 use super::problems::{Cause, Problem, ProblemSink, Span};
 
-/// Where variables are looked up: the environment, or nothing where a text alone is read.
+/// Lookup of variables: in the environment, or nowhere for a text without a file.
 pub(super) type VariableLookup = fn(&str) -> Option<String>;
 
-/// A variable of this process, if it is text.
+/// Returns a variable of this process, if it is UTF-8.
 pub(super) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Why a string can't be expanded: the part of it, and a problem with its remedy.
+/// Error of an expansion: the part of the string, and a problem with its remedy.
 #[derive(Debug, PartialEq, Eq)]
 struct ExpansionError {
     part: String,
@@ -20,7 +20,7 @@ struct ExpansionError {
     help: String,
 }
 
-/// Replaces the variables in all strings of a table, which was read from `text`. Keys stay.
+/// Replaces the variables in all strings of a table that was parsed from `text`. Keys stay.
 pub(super) fn expand(table: &mut DeTable<'_>, text: &str, lookup: VariableLookup, sink: &ProblemSink) {
     for (_, value) in table.iter_mut() {
         let span = value.span();
@@ -49,14 +49,13 @@ fn expand_value(value: &mut DeValue<'_>, span: Span, text: &str, lookup: Variabl
     }
 }
 
-/// The place of a part within a string, or the string where escapes hide it.
+/// Returns the position of a part within a string, or the string's if escapes hide the part.
 fn part_span(text: &str, span: Span, part: &str) -> Span {
     let found = text.get(span.clone()).and_then(|string| string.find(part));
     found.map_or(span.clone(), |at| span.start + at..span.start + at + part.len())
 }
 
-/// The string with the values of its variables. `$${` stands for `${`, and other dollars for
-/// themselves.
+/// Replaces variables by their values. `$${` becomes `${`, and other dollar signs stay.
 fn expanded(string: &str, lookup: VariableLookup) -> Result<String, ExpansionError> {
     let mut out = String::with_capacity(string.len());
     let mut rest = string;
@@ -85,8 +84,8 @@ fn expanded(string: &str, lookup: VariableLookup) -> Result<String, ExpansionErr
     Ok(out)
 }
 
-/// The value of `NAME` or `NAME:-default`. As in shells, an empty variable counts as none with
-/// a default.
+/// Returns the value of `NAME` or `NAME:-default`. As in shells, a default also replaces an empty
+/// variable.
 fn value(variable: &str, lookup: VariableLookup) -> Result<String, ExpansionError> {
     let (name, default) = match variable.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

@@ -1,4 +1,4 @@
-//! Zones as files have them (RFC 1035, section 5).
+//! Zones from zone files (RFC 1035, section 5).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,47 +18,42 @@ use super::DnsConfig;
 use super::zone_text::{self, PlainZone, SyntaxError};
 use crate::runtime::files;
 
-/// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
+/// Defaults for a zone without a file: times of its SOA record, and TTL of its records, in seconds.
 const REFRESH_S: u32 = 3_600;
 const RETRY_S: u32 = 600;
 const EXPIRE_S: u32 = 604_800;
 const NEGATIVE_S: u32 = 60;
 const TTL_S: u32 = 3_600;
-/// The largest file that is read, in bytes: some million records.
+/// Maximum size of a file, in bytes. Some million records fit.
 const FILE_BYTES: u64 = 256 << 20;
-/// As many faults of one file are told at a time.
+/// Maximum number of faults reported for a file.
 const FAULTS_MAX: usize = 20;
 
-/// Why a zone can't be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ZoneError {
-    /// Its file.
     #[error("zone {zone}: {path} can't be read: {source}")]
     Unreadable {
-        /// The zone.
+        /// Name of the zone.
         zone: Name,
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// The parser's message.
+    /// The file has syntax errors.
     #[error("zone {zone}: {}", .faults.join("; "))]
     Malformed {
-        /// The zone.
+        /// Name of the zone.
         zone: Name,
-        /// Its file, a line, and what is wrong there.
+        /// File, line and error of each fault.
         faults: Vec<String>,
     },
-    /// The errors of its records together.
     #[error("{}", joined(.0))]
     Records(Vec<RecordFault>),
 }
 
-/// An error of a zone's records together.
+/// Error of a zone's records as a whole.
 #[derive(Debug)]
 pub(crate) struct RecordFault {
-    /// The zone's file, if it has one, and the line of the record that is too much there.
+    /// File of the zone, if it has one, and line of the offending record.
     place: Option<(PathBuf, Option<usize>)>,
     error: RecordError,
 }
@@ -79,10 +74,10 @@ fn joined(faults: &[RecordFault]) -> String {
 
 type ZoneRecord = (Name, u16, u32, Vec<u8>);
 
-/// Where the records of a zone stand.
+/// Positions of a zone's records.
 struct ZoneSource {
     path: Option<PathBuf>,
-    /// Owner, type and line of each.
+    /// Owner, type and line of each record.
     lines: Vec<(Name, u16, usize)>,
 }
 
@@ -92,7 +87,7 @@ impl ZoneSource {
         RecordFault { place, error }
     }
 
-    /// The line that an error is about; none of what is missing.
+    /// Returns the line of an error. `None` if something is missing.
     fn line_of(&self, error: &RecordError) -> Option<usize> {
         let is_address = |rtype: u16| matches!(rtype, rtype::A | rtype::AAAA);
         let lines = || self.lines.iter();
@@ -125,11 +120,11 @@ impl ZoneSource {
     }
 }
 
-/// Reads all zones, with the balanced names in them, which have their places in the list as
-/// numbers. `serial` is for zones without files.
+/// Reads all zones, and inserts the balanced names. A name's number is its index in the list.
+/// `serial` is for zones without files.
 ///
 /// # Errors
-/// The first that can't be had, with all that is wrong with its records.
+/// The first zone that can't be read, or all errors of records.
 pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError> {
     let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
     let mut zones: Vec<(Zone, ZoneSource)> = read.collect::<Result<_, _>>()?;
@@ -152,7 +147,7 @@ pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError
     }
 }
 
-/// An HTTPS record of the name itself, for clients that speak these (RFC 9460, section 7.1).
+/// Returns an HTTPS record of the name itself, with these protocols (RFC 9460, section 7.1).
 fn binding(alpn: &[String]) -> Vec<u8> {
     const ALPN: u16 = 1;
     let protocols: Vec<u8> =
@@ -161,11 +156,11 @@ fn binding(alpn: &[String]) -> Vec<u8> {
     [&[0, 1, 0][..], &param, &protocols].concat()
 }
 
-/// Reads a zone; one without a file has what every zone has, with the servers that listen at these
+/// Reads a zone. A zone without a file gets the minimum of records, with name servers at these
 /// addresses.
 ///
 /// # Errors
-/// When that can't be done.
+/// If the zone can't be read.
 fn read(
     zone: &Name,
     file: Option<&Path>,
@@ -185,7 +180,7 @@ fn read(
     }
 }
 
-/// Reads a zone's file, or tells what is wrong with each line that isn't understood.
+/// Reads a zone's file, or reports the error of each line that is not understood.
 fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, ZoneRecord)>, ZoneError> {
     let unreadable = |source| ZoneError::Unreadable { zone: zone.clone(), path: path.to_owned(), source };
     let text = files::bounded(path, FILE_BYTES).map_err(unreadable)?;
@@ -195,8 +190,8 @@ fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, ZoneRecord)>, ZoneErr
     })
 }
 
-/// Reads a zone's text, each record with its line, or tells what is wrong with each line that isn't
-/// understood, up to so many.
+/// Parses a zone's text into records with their lines.
+/// Otherwise reports the error of each line that is not understood, up to [`FAULTS_MAX`].
 fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec<SyntaxError>> {
     let mut faults = Vec::new();
     loop {
@@ -214,7 +209,7 @@ fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec
     }
 }
 
-/// Reads it up to the first fault.
+/// Parses the text up to the first fault.
 fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, SyntaxError> {
     let PlainZone { text, lines } = zone_text::plain(text, zone.as_wire())?;
     let mut lines = lines.into_iter();
@@ -232,7 +227,7 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
             }
             Some(Entry::Record(record)) => {
                 let mut data = Vec::new();
-                // A vector takes everything.
+                // Writing to a vector does not fail.
                 let _ = record.data().compose_rdata(&mut data);
                 let owner: domain::base::Name<Vec<u8>> = record.owner().to_vec();
                 let name = Name::from_wire(owner.as_slice()).filter(|_| is_sound(record.rtype(), &data));
@@ -244,16 +239,16 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
     }
 }
 
-/// Whether data of a type can be read again: the library takes names with empty labels, which end
-/// where they shouldn't.
+/// True if data of a type can be parsed again. The library accepts names with empty labels, which
+/// then end too early.
 fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     let mut parser = Parser::from_ref(data);
     let read = AllRecordData::<&[u8], ParsedName<&[u8]>>::parse_any_rdata(rtype, &mut parser);
     read.is_ok() && parser.remaining() == 0
 }
 
-/// Takes apart "LINE:COLUMN: WHAT", and makes a sentence of it. The column is behind the word that
-/// is wrong, so the first one means the end of the line before.
+/// Parses "LINE:COLUMN: WHAT", and makes a sentence of it. The column is after the wrong word, so
+/// column 1 means the end of the previous line.
 fn placed(message: &str, text: &[u8]) -> SyntaxError {
     let mut parts = message.splitn(3, ':');
     let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
@@ -268,7 +263,7 @@ fn placed(message: &str, text: &[u8]) -> SyntaxError {
     (line, sentence(what, word))
 }
 
-/// A message of the library about a word, as a sentence.
+/// Turns a message of the library about a word into a sentence.
 fn sentence(what: &str, word: &[u8]) -> String {
     let rtype = std::str::from_utf8(word).ok().and_then(|word| word.parse::<Rtype>().ok());
     let word = zone_text::shown(word);
@@ -290,8 +285,8 @@ fn sentence(what: &str, word: &[u8]) -> String {
     }
 }
 
-/// Makes a line empty that is wrong, so that those after it can be read. False where it is part of
-/// a longer entry: what were wrong without it, would say nothing.
+/// Blanks a wrong line, so that the lines after it can be parsed. Returns false if the line is part
+/// of a longer entry, since errors after it would be meaningless.
 fn blank(text: &mut [u8], line: usize) -> bool {
     let mut depth = 0_usize;
     let mut lines = text.split_mut(|byte| *byte == b'\n');
@@ -311,7 +306,7 @@ fn blank(text: &mut [u8], line: usize) -> bool {
     is_single
 }
 
-/// A zone's beginning, and the names of its servers, of which there is one with all addresses.
+/// Returns the SOA and NS records of a zone, and one name server with all addresses.
 fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<ZoneRecord> {
     let below = |label: &str| [&[label.len() as u8], label.as_bytes(), zone.as_wire()].concat();
     let (server, hostmaster) = (below("ns"), below("hostmaster"));
@@ -319,8 +314,7 @@ fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<ZoneRecord> {
     let soa = [server.as_slice(), &hostmaster, &times].concat();
     let mut records =
         vec![(zone.clone(), rtype::SOA, TTL_S, soa), (zone.clone(), rtype::NS, TTL_S, server.clone())];
-    // It has no name where the zone's own leaves no room for one; then its file must say who serves
-    // it.
+    // The zone's own name may leave no room for this one. Its file must then name the servers.
     let Some(server) = Name::from_wire(&server) else { return records };
     records.extend(listen.iter().map(|at| match at.ip() {
         IpAddr::V4(address) => (server.clone(), rtype::A, TTL_S, address.octets().to_vec()),
@@ -359,7 +353,7 @@ mod tests {
         assert_eq!(lines(&TEXT.replace("CNAME ns", "CNAME .b")), [9]);
         assert_eq!(lines(&TEXT.replace("www 300", "w..w 300")), [9]);
         assert_eq!(lines(&wrong.replace('\n', "\r\n")), [6, 8]);
-        // Other errors of an entry of several lines can't be found without it.
+        // Other errors in a multi-line entry can't be found without the entry.
         assert_eq!(lines(&wrong.replace("1 2 3", "1 x 3")), [3]);
         assert_eq!(lines(&format!("{TEXT}$include other\nx IN A 1\n")), [12, 13]);
         assert_eq!(lines(&format!("{TEXT}$GENERATE 1-4 h$ A 192.0.2.$\nx IN A 1\n")), [12, 13]);

@@ -1,5 +1,5 @@
-//! Data of record types whose own form the library doesn't read: they become `\# LENGTH HEX`
-//! (RFC 3597, section 5).
+//! Data of record types that the library can't parse in their own form. They are converted to `\#
+//! LENGTH HEX` (RFC 3597, section 5).
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,29 +10,29 @@ use domain::base::name::{RelativeName, UncertainName};
 use domain::rdata::dnssec::RtypeBitmap;
 use domain::utils::base64;
 
-/// A part of a record's data.
+/// A field of a record's data.
 #[derive(Clone, Copy)]
 enum Field {
     U8,
     U16,
     U32,
     Name,
-    /// Text of up to 255 bytes, behind its length.
+    /// Text of up to 255 bytes, after its length.
     Text,
-    /// The rest, as such texts.
+    /// All remaining words, each as [`Field::Text`].
     Texts,
-    /// The rest as one text, without its length.
+    /// All remaining words as one text, without its length.
     Bytes,
     Hex,
     Base64,
     Address,
-    /// Numbers of two hexadecimal digits, between dashes.
+    /// Pairs of hexadecimal digits between dashes.
     Eui(usize),
     /// Four groups of hexadecimal digits (RFC 6742).
     Locator,
-    /// Types of records, as NSEC has them.
+    /// Record types, as in NSEC.
     Types,
-    /// Kinds and algorithms of certificates, by number or name (RFC 4398).
+    /// Types and algorithms of certificates, by number or name (RFC 4398).
     CertificateKind,
     Algorithm,
     Location,
@@ -42,7 +42,7 @@ enum Field {
 
 use Field::*;
 
-/// The types with the fields of their data.
+/// Record types with the fields of their data.
 const TYPES: [(&str, u16, &[Field]); 22] = [
     ("X25", 19, &[Text]),
     ("ISDN", 20, &[Texts]),
@@ -68,11 +68,11 @@ const TYPES: [(&str, u16, &[Field]); 22] = [
     ("DLV", 32_769, &[U16, Algorithm, U8, Hex]),
 ];
 
-/// The data of a record as `\# LENGTH HEX`, with its type's number; `None` of types whose own form
-/// the library reads, and of data that is written so already.
+/// Converts a record's data to `\# LENGTH HEX`, with the number of its type. Returns `None` for
+/// types that the library parses, and for data in this form.
 ///
 /// # Errors
-/// A sentence about the word that is wrong.
+/// A sentence about the wrong word.
 pub(super) fn generic(rtype: &[u8], words: &[&[u8]], origin: &[u8]) -> Option<Result<(u16, String), String>> {
     let (name, number, fields) =
         TYPES.iter().find(|(name, ..)| rtype.eq_ignore_ascii_case(name.as_bytes()))?;
@@ -98,21 +98,21 @@ pub(super) fn generic(rtype: &[u8], words: &[&[u8]], origin: &[u8]) -> Option<Re
     })
 }
 
-/// A name of `$ORIGIN` in wire form.
+/// Parses the name of `$ORIGIN` into wire form.
 pub(super) fn name(word: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
     let mut writer = DataWriter { words: [].iter(), origin, data: Vec::new() };
     writer.name(std::str::from_utf8(word).ok()?).ok()?;
     Some(writer.data)
 }
 
-/// A word for an error.
+/// Formats a word for an error.
 pub(super) fn shown(word: &[u8]) -> String {
     format!("\"{}\"", String::from_utf8_lossy(word).trim_matches('"').escape_debug())
 }
 
 struct DataWriter<'w> {
     words: std::slice::Iter<'w, &'w [u8]>,
-    /// Ending of names that have no dot at their end, in wire form.
+    /// Origin that is appended to names without a dot at their end, in wire form.
     origin: &'w [u8],
     data: Vec<u8>,
 }
@@ -132,7 +132,7 @@ impl<'w> DataWriter<'w> {
         word.parse().map_err(|_| format!("{word:?} is no number of its range"))
     }
 
-    /// The rest in one word.
+    /// Joins the remaining words.
     fn rest(&mut self) -> String {
         self.words.by_ref().map(|word| String::from_utf8_lossy(word)).collect()
     }
@@ -275,7 +275,7 @@ impl<'w> DataWriter<'w> {
         named.or_else(|| word.parse().ok()).ok_or_else(|| format!("{word:?} is neither a number nor known"))
     }
 
-    /// RFC 1876, section 3: degrees, minutes and seconds twice, then metres.
+    /// Degrees, minutes and seconds twice, then metres (RFC 1876, section 3).
     fn location(&mut self) -> Result<(), String> {
         let latitude = self.angle(['N', 'S'], 90)?;
         let longitude = self.angle(['E', 'W'], 180)?;
@@ -297,7 +297,7 @@ impl<'w> DataWriter<'w> {
         Ok(())
     }
 
-    /// An angle in thousandths of a second, from 2^31 on.
+    /// Parses an angle in thousandths of a second, offset by 2^31.
     fn angle(&mut self, signs: [char; 2], most: u32) -> Result<u32, String> {
         let mut thousandths = 0_u32;
         for unit in [3_600_000_u32, 60_000, 1_000] {
@@ -334,7 +334,7 @@ impl<'w> DataWriter<'w> {
             .ok_or_else(|| format!("{word:?} is no such distance"))
     }
 
-    /// `[!]FAMILY:ADDRESS/LENGTH` (RFC 3123).
+    /// Parses `[!]FAMILY:ADDRESS/LENGTH` (RFC 3123).
     fn prefix(&mut self) -> Result<(), String> {
         let word = self.text()?;
         let wrong = || format!("{word:?} is no prefix such as 1:192.0.2.0/24");
@@ -360,7 +360,7 @@ impl<'w> DataWriter<'w> {
         Ok(())
     }
 
-    /// RFC 8005, section 6: algorithm, identity, key, and names of servers.
+    /// Parses algorithm, identity, key, and names of servers (RFC 8005, section 6).
     fn host_identity(&mut self) -> Result<(), String> {
         let algorithm: u8 = self.number()?;
         let (identity, key) = (self.text()?, self.text()?);
@@ -408,7 +408,7 @@ const ALGORITHMS: [(&str, u16); 11] = [
     ("ED448", 16),
 ];
 
-/// The bytes of a word or of a quotation (RFC 1035, section 5.1).
+/// Returns the bytes of a word or of a quoted string (RFC 1035, section 5.1).
 fn unescaped(word: &[u8]) -> Result<Vec<u8>, String> {
     let inner = word.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(word);
     let mut bytes = Vec::with_capacity(inner.len());

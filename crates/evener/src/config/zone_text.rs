@@ -1,33 +1,33 @@
-//! A zone's text, entry by entry, before its records are read: where each stands, and times as
-//! numbers of seconds.
+//! Preprocesses a zone's text entry by entry before its records are parsed: finds the position of
+//! each entry, and converts times to seconds.
 //!
-//! Zone files write times with units (`1h30m`), as BIND began to and all servers take; RFC 1035 and
-//! the library that reads records know seconds alone.
+//! Zone files may have times with units (`1h30m`). BIND introduced them, and all servers accept
+//! them. RFC 1035 and the library that parses records only have seconds.
 
 use std::ops::Range;
 
 use super::zone_data;
 pub(super) use super::zone_data::shown;
 
-/// Why a file's text isn't understood: at which line, and what is wrong there.
+/// Line and text of a syntax error.
 pub(super) type SyntaxError = (usize, String);
 
-/// A text with times in seconds, and the lines at which its entries begin that are no `$TTL` or
-/// `$ORIGIN`.
+/// A text with times in seconds, and the lines at which its entries begin. `$TTL` and `$ORIGIN` are
+/// no entries.
 pub(super) struct PlainZone {
     pub(super) text: Vec<u8>,
     pub(super) lines: Vec<usize>,
 }
 
-/// Of a SOA record's data, the words that are times: behind two names and a serial number.
+/// Indexes of the times in a SOA record's data, after two names and a serial number.
 const SOA_TIMES: Range<usize> = 3..7;
 
-/// Makes a text one with times in seconds, with data in the form that the library reads, and of
-/// ASCII. No line becomes another one. `origin` is the zone's name in wire form.
+/// Converts a text to times in seconds, to data in the form that the library parses, and to ASCII.
+/// Line numbers stay. `origin` is the zone's name in wire form.
 ///
 /// # Errors
-/// `$GENERATE`, which nobody carries out, entries that are no records, and what is open where the
-/// text ends.
+/// If there is `$GENERATE`, which is unsupported, an entry that is no record, or an open quote or
+/// parenthesis at the end.
 pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError> {
     let mut plain = PlainZone { text: Vec::with_capacity(text.len()), lines: Vec::new() };
     let mut origin = origin.to_vec();
@@ -46,7 +46,7 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
                 origin = words.get(1).and_then(|name| zone_data::name(name, &origin)).unwrap_or(origin);
                 vec![]
             }
-            // `$INCLUDE` is an entry for whoever reads the records, as is what nobody knows.
+            // `$INCLUDE` and unknown directives are left to the parser of the records.
             Some(_) => {
                 plain.lines.push(entry.line);
                 vec![]
@@ -68,7 +68,7 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
             copied = at.end;
         }
     }
-    // The library reads on behind the end of a text that ends within an entry.
+    // The library reads past the end of a text that ends within an entry.
     if let Some((line, what)) = entries.unclosed {
         return Err((line, format!("{what} is not closed")));
     }
@@ -80,13 +80,13 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
     Ok(plain)
 }
 
-/// Bytes beyond ASCII, in whatever encoding, as `\DDD`: a record has them as they are.
+/// Converts non-ASCII bytes, in any encoding, to `\DDD`. The record gets the bytes unchanged.
 fn ascii(text: &[u8]) -> Vec<u8> {
     let mut ascii = Vec::with_capacity(text.len());
     let mut is_escaped = false;
     for byte in text {
         match byte {
-            // An escaped byte stands for itself.
+            // The byte is already escaped.
             0x80.. if is_escaped => ascii.extend_from_slice(format!("{byte:03}").as_bytes()),
             0x80.. => ascii.extend_from_slice(format!("\\{byte:03}").as_bytes()),
             byte => ascii.push(*byte),
@@ -96,11 +96,11 @@ fn ascii(text: &[u8]) -> Vec<u8> {
     ascii
 }
 
-/// The words of a record that are to be others, by their places: times, its own, which stands
-/// before or behind the class, and those of a SOA record; and data in its own form.
+/// Returns the words of a record to replace, by index: its TTL, before or after the class, the
+/// times of a SOA record, and data in its own form.
 ///
 /// # Errors
-/// A sentence about what is missing or wrong.
+/// A sentence about the missing or wrong word.
 fn record(words: &[&[u8]], has_owner: bool, origin: &[u8]) -> Result<Vec<(usize, String)>, String> {
     let is_class =
         |word: &[u8]| [&b"IN"[..], b"CH", b"HS", b"CS"].iter().any(|class| word.eq_ignore_ascii_case(class));
@@ -128,12 +128,13 @@ fn record(words: &[&[u8]], has_owner: bool, origin: &[u8]) -> Result<Vec<(usize,
     Ok(replaced)
 }
 
-/// The word at a place in seconds, if it is a time with units.
+/// Returns the word at an index in seconds, if it is a time with units.
 fn time(words: &[&[u8]], place: usize) -> Option<(usize, String)> {
     words.get(place).and_then(|word| seconds(word)).map(|seconds| (place, seconds.to_string()))
 }
 
-/// A time with units, in seconds; none of a plain number, which is one already.
+/// Parses a time with units into seconds. Returns `None` for a plain number, which is in seconds
+/// already.
 fn seconds(word: &[u8]) -> Option<u32> {
     let (mut sum, mut number) = (0_u32, None);
     for byte in word {
@@ -155,23 +156,23 @@ fn seconds(word: &[u8]) -> Option<u32> {
     (!word.is_empty() && number.is_none()).then_some(sum)
 }
 
-/// An entry: a line, or several where parentheses say so.
+/// An entry: a line, or several lines within parentheses.
 struct EntryText {
     line: usize,
-    /// It begins with a word, and not with a space, which stands for the owner before.
+    /// True if the entry begins with a word. Otherwise its owner is that of the previous entry.
     has_owner: bool,
     words: Vec<Range<usize>>,
 }
 
-/// All entries that have words (RFC 1035, section 5.1).
+/// Iterator of all entries with words (RFC 1035, section 5.1).
 struct Entries<'t> {
     text: &'t [u8],
     at: usize,
     line: usize,
-    /// At which line something begins that doesn't end, and what that is.
+    /// Line and kind of an open quote or parenthesis at the end.
     unclosed: Option<(usize, &'static str)>,
-    /// The line of the first quote that goes on over its line's end: where the last quote doesn't
-    /// end, this one didn't either.
+    /// Line of the first quoted string that spans lines. If the last quote is open at the end, this
+    /// one was probably not closed.
     long_quote: Option<usize>,
 }
 
@@ -180,7 +181,7 @@ impl Entries<'_> {
         self.text.get(self.at).copied()
     }
 
-    /// Goes by a word, or what stands between quotes.
+    /// Skips a word or a quoted string.
     fn word(&mut self) -> Range<usize> {
         let (begin, line) = (self.at, self.line);
         let is_quoted = self.peek() == Some(b'"');

@@ -1,24 +1,25 @@
-//! The life of a change: a reload of the file, or requests to change the farm at run time. One is
-//! under way at a time; all others wait in one queue, in the order in which they came. Requests
-//! that wait together go together, and share all that follows.
+//! Steps of a change: a reload of the file, or requests to change the farm at run time. One change
+//! is under way at a time. All others wait in one queue, in the order of their arrival. Consecutive
+//! requests form a batch and go through all steps together.
 //!
-//! | step       | done there                             | may fail by            | undone then |
+//! | step       | work                                   | may fail because of    | undone then |
 //! |------------|----------------------------------------|------------------------|-------------|
 //! | queued     | a file is read on a thread             | an unreadable file     |             |
 //! | validating | edits are made and checked on a thread | any rule of the file   |             |
-//! | prepared   | sockets opened, interfaces listened to | this host, its network | 1           |
-//! | probing    | new addresses are probed for 300 ms    | an owner that answers  | 1           |
+//! | prepared   | sockets and interfaces are opened      | this host, its network | 1           |
+//! | probing    | new addresses are probed for 300 ms    | another owner answers  | 1           |
 //! | writing    | the record, then the audit log         | a full disk            | 1, 2        |
 //! | applying   | tables are planned and applied         | the plan, the engine   | 1, 2        |
-//! | in force   | the daemon follows, and publishes it   |                        |             |
+//! | in force   | the daemon adopts and publishes it     |                        |             |
 //! | answered   | drains wait for tables without them    | the engine             | 3           |
 //!
-//! 1: the host is set up for the farm in force again. 2: the record of that farm is put back.
-//! 3: the drain is noted, and tried again.
+//! 1: the host is set up for the farm in force again. 2: the record of that farm is restored. 3:
+//! the drain stays recorded, and is retried.
 //!
-//! A daemon that is killed before the record has its name starts with the farm before the change,
-//! and one that is killed later with the farm after it: nobody is answered until the record is on
-//! disk, and the first tables of a daemon replace those that it finds.
+//! If the daemon is killed before the new record replaces the old one, the next daemon starts with
+//! the old farm. If the daemon is killed later, the next one starts with the new farm. Requests are
+//! answered only after the record is on disk. The first tables of a daemon replace those of its
+//! predecessor.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -52,75 +53,75 @@ use crate::state::{
     self, Author, Batch, Edit, FarmState, NextState, OrderError, Outcome, RebasedFile, Request, StateOrder,
 };
 
-/// Requests that go together, at most.
+/// Maximum number of requests in a batch.
 const TOGETHER_MAX: usize = 64;
 
-/// The farm in force, the change of it that is under way, and those that wait.
+/// The farm in force, the change that is under way, and the queued changes.
 pub(super) struct ChangeControl {
     pub(super) store: Store,
-    /// In force, with the files that it names.
+    /// The state in force, with the files that it names.
     pub(super) state: Arc<FarmState>,
     named: NamedFiles,
     reader: FileReader,
     queue: VecDeque<Queued>,
     step: ChangeStep,
-    /// Requests in force whose tables are on their way, with the order that brings them.
+    /// Requests in force whose tables are not applied yet, with the number of the order that
+    /// applies them.
     unanswered: Vec<(u64, Committed)>,
 }
 
-/// A change that waits for its turn.
+/// A change in the queue.
 enum Queued {
     File(Box<FileRead>),
     Request(Box<PendingRequest>),
 }
 
-/// A request that isn't answered yet.
+/// A request without an answer yet.
 pub(super) struct PendingRequest {
     request: Request,
     answer: ChangeAnswer,
-    /// The server that it drains, or has take sessions again, as it was before.
+    /// Previous state of the server that the request drains or makes ready again.
     server: Option<Drainable>,
-    /// Others were refused together with it, so it goes by itself.
+    /// True if the request goes alone, because its batch was refused.
     is_alone: bool,
 }
 
-/// A request that is to be put in force.
+/// A request whose change is being put in force.
 struct Committed {
     pending: PendingRequest,
     outcome: Outcome,
 }
 
-/// The step that the change under way has reached.
+/// Step of the change under way.
 #[derive(Default)]
 enum ChangeStep {
-    /// No change is under way.
     #[default]
     Idle,
     Validating(JoinHandle<Validated>),
     Probing(ProbedAddresses, Box<PreparedFarm>, FarmChange),
     Writing(JoinHandle<Written>),
-    /// In force with the answer to the order of this number.
+    /// The engine applies the order with this number.
     Applying(u64, Box<AppliedFile>, FarmChange),
 }
 
-/// A farm that no rule of the file speaks against, or why it is refused.
+/// Result of the validation.
 pub(super) enum Validated {
     Requests(Box<Batch>, Vec<PendingRequest>, GroupFiles),
     File(Result<Box<RebasedFile>, String>, NamedFiles, Option<ReloadReply>),
 }
 
-/// The record was written, or wasn't. Without a farm only operator states differ.
+/// Result of writing the record. Without a farm, only operator states change.
 type Written = (io::Result<()>, Option<Box<PreparedFarm>>, FarmChange);
 
-/// A state of the farm that is to be in force.
+/// A new state of the farm that is to be put in force.
 pub(super) struct FarmChange {
     next: Arc<FarmState>,
     origin: Origin,
 }
 
-/// The callers that a change is for.
+/// Callers of a change.
 enum Origin {
-    /// A reload, for a caller or for none; it drops these run-time changes.
+    /// A reload, with its caller if there is one, and the run-time changes that it drops.
     Reload {
         answer: Option<ReloadReply>,
         dropped: Vec<Edit>,
@@ -131,17 +132,17 @@ enum Origin {
     },
 }
 
-/// The parts of a file that the daemon follows once the farm is in force.
+/// Parts of a file that the daemon adopts once the farm is in force.
 struct AppliedFile {
     config: Config,
     named: NamedFiles,
     opened: Option<GroupSockets>,
 }
 
-/// A reason to go on with a change.
+/// Event that a change waits for.
 pub(super) enum ChangeInput {
     Read(Box<FileRead>),
-    /// The first in the queue has its turn.
+    /// The first change in the queue can start.
     Turn,
     Validated(Validated),
     /// No other host has answered for a probed address in time.
@@ -164,12 +165,12 @@ impl ChangeControl {
         }
     }
 
-    /// Whether a farm is on its way to the engine.
+    /// True if the engine is applying a farm.
     pub(super) fn is_applying(&self) -> bool {
         matches!(self.step, ChangeStep::Applying(..))
     }
 
-    /// The next reason to go on. Nothing is lost if this is not awaited to the end.
+    /// Returns the next event. Cancel safe: no event is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> ChangeInput {
         let ChangeControl { reader, queue, step, .. } = self;
         let step = async {
@@ -192,7 +193,7 @@ impl ChangeControl {
         }
     }
 
-    /// The requests that go together, of which this is the first.
+    /// Returns the batch that starts with this request.
     fn together(&mut self, first: PendingRequest) -> Vec<PendingRequest> {
         let is_alone = first.is_alone;
         let joins =
@@ -206,15 +207,17 @@ impl ChangeControl {
     }
 }
 
-/// Queued.
+/// Step: queued.
 impl Daemon {
-    /// Has the file read, for a caller or for none; a reload then waits for its turn.
+    /// Starts to read the file, for a caller or for none. The reload is queued once the file is
+    /// read.
     pub(super) fn begin_reload(&mut self, forget: bool, answer: Option<ReloadReply>) {
         program::notify(sd_notify::NotifyState::Reloading);
         self.changes.reader.begin(&self.config_path, forget, answer);
     }
 
-    /// Queues a request. A server that is drained is one of the farm, whoever has it.
+    /// Queues a request. If the request changes a server's operator state, looks up its server
+    /// among services, groups and names.
     pub(super) fn receive_request(&mut self, mut request: Request, answer: ChangeAnswer) {
         let mut server = None;
         if let StateOrder::ChangeServer { server: meant, fields } = &mut request.order
@@ -233,7 +236,7 @@ impl Daemon {
         self.changes.queue.push_back(Queued::Request(Box::new(pending)));
     }
 
-    /// Goes on with the change under way, or with the next one.
+    /// Continues the change under way, or starts the next one.
     pub(super) async fn continue_change(&mut self, input: ChangeInput) {
         if let ChangeInput::Read(read) = input {
             return self.changes.queue.push_back(Queued::File(read));
@@ -262,7 +265,7 @@ impl Daemon {
             (ChangeInput::Written((Ok(()), Some(farm), change)), _) => self.apply(*farm, change),
             (ChangeInput::Written((Ok(()), None, change)), _) => self.put_in_force(change).await,
             (ChangeInput::Written((Err(error), _, change)), _) => {
-                // The error may have come after the new record had its name.
+                // The write may have failed after the new record replaced the old one.
                 self.write_back(None).await;
                 let why = format!("run-time changes can't be written: {error}");
                 self.refuse(OrderError::Unavailable(why), change.origin).await;
@@ -276,9 +279,9 @@ impl Daemon {
     }
 }
 
-/// Validating.
+/// Step: validating.
 impl Daemon {
-    /// Has changes laid over a file that was read, or dropped.
+    /// Starts to apply the run-time changes to a file that was read, or to drop them.
     async fn validate_file(&mut self, read: FileRead) {
         let is_latest = self.changes.reader.is_latest(&read);
         let FileRead { files, forget, answer, .. } = read;
@@ -307,7 +310,8 @@ impl Daemon {
         }));
     }
 
-    /// Has requests that wait looked at, each on the farm that the ones before lead to.
+    /// Starts to validate a batch of requests. Each request applies to the result of the previous
+    /// ones.
     fn validate_requests(&mut self, first: PendingRequest) {
         let pending = self.changes.together(first);
         let (state, config) = (Arc::clone(&self.changes.state), Arc::clone(&self.executor.config));
@@ -321,12 +325,12 @@ impl Daemon {
         }));
     }
 
-    /// Answers requests that change nothing, and goes on with the others.
+    /// Answers requests that change nothing, and continues with the other requests.
     async fn requests_validated(&mut self, batch: Batch, pending: Vec<PendingRequest>, groups: GroupFiles) {
         let mut committed = Vec::new();
         for (pending, outcome) in pending.into_iter().zip(batch.outcomes) {
             match outcome {
-                // Undoing shortens the record even where nothing else differs.
+                // An undo shortens the record even if nothing else differs.
                 Ok(outcome)
                     if !pending.request.is_dry_run
                         && (!outcome.differences.is_empty() || pending.request.order == StateOrder::Undo) =>
@@ -341,7 +345,7 @@ impl Daemon {
         let Some(NextState { state, audit, config }) = batch.next else { return };
         let change = FarmChange { next: Arc::new(state), origin: Origin::Requests { committed, audit } };
         let Some(config) = config else { return self.write(None, change) };
-        // Every file was read when the requests were looked at.
+        // The validation has read all files.
         match groups.read_new(&config) {
             Ok(groups) => {
                 let named = NamedFiles { groups, dns: self.changes.named.dns.clone() };
@@ -352,7 +356,7 @@ impl Daemon {
     }
 }
 
-/// Prepared and probing.
+/// Steps: prepared and probing.
 impl Daemon {
     async fn prepare_change(&mut self, config: Config, named: NamedFiles, change: FarmChange) {
         match self.prepare(config, named).await {
@@ -364,7 +368,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in a frame, by which a farm may be refused whose addresses are probed.
+    /// Handles a received frame. If another host answers for a probed address, the farm is refused.
     pub(super) async fn receive_frame(&mut self, frame: ReceivedFrame) {
         let network = self.executor.director.network();
         let owner = match &self.changes.step {
@@ -379,7 +383,7 @@ impl Daemon {
         }
     }
 
-    /// The time is over in which others could answer for the addresses. Answers may wait here.
+    /// Ends the probing of addresses. First handles the frames that are still queued.
     async fn probed(&mut self, probed: ProbedAddresses, farm: Box<PreparedFarm>, change: FarmChange) {
         self.changes.step = ChangeStep::Probing(probed, farm, change);
         for _ in 0..self.inbox.frames.len() {
@@ -393,9 +397,9 @@ impl Daemon {
     }
 }
 
-/// Writing.
+/// Step: writing.
 impl Daemon {
-    /// Has the record written where it differs, and the audit log.
+    /// Starts to write the record, if it differs, and the audit log.
     fn write(&mut self, farm: Option<Box<PreparedFarm>>, change: FarmChange) {
         let (before, store) = (Arc::clone(&self.changes.state), self.changes.store.clone());
         self.changes.step = ChangeStep::Writing(spawn_blocking(move || {
@@ -407,21 +411,22 @@ impl Daemon {
         }));
     }
 
-    /// Puts back the record of the farm in force where the file isn't that any more, and notes why.
+    /// Restores the record of the farm in force if the file differs, and logs `note` to the audit
+    /// log.
     async fn write_back(&mut self, note: Option<AuditEntry>) {
         let (state, store) = (Arc::clone(&self.changes.state), self.changes.store.clone());
         let written = spawn_blocking(move || {
             store.write_back(&state.record);
             store.note(note.as_slice());
         });
-        // A thread that panics has reported it.
+        // A panic of the thread is reported by itself.
         let _ = written.await;
     }
 }
 
-/// Applying.
+/// Step: applying.
 impl Daemon {
-    /// Orders that the farm be in force, or nothing of it.
+    /// Orders the director to put the whole farm in force, or nothing of it.
     fn apply(&mut self, farm: PreparedFarm, change: FarmChange) {
         let PreparedFarm { config, farm, network, links, opened, opened_names, named } = farm;
         if let Origin::Reload { .. } = change.origin {
@@ -438,7 +443,7 @@ impl Daemon {
         self.changes.step = ChangeStep::Applying(number, file, change);
     }
 
-    /// Goes on with an order that was carried out, or refused.
+    /// Handles the result of an order to the engine.
     pub(super) async fn applied(&mut self, done: ChangeResult) {
         let (number, result) = self.executor.finish_change(done);
         let is_own = matches!(self.changes.step, ChangeStep::Applying(own, ..) if own == number);
@@ -447,7 +452,7 @@ impl Daemon {
             ChangeStep::Applying(_, file, change) if is_own => self.farm_applied(*file, change, result).await,
             step => {
                 self.changes.step = step;
-                // Of a refusal the director has told, and tries again.
+                // The director has reported the engine's refusal, and retries.
                 if let Err(ExecuteError::Plan(error)) = result {
                     tracing::error!("{error}; what was in force stays");
                 }
@@ -482,9 +487,9 @@ impl Daemon {
     }
 }
 
-/// In force and answered.
+/// Steps: in force and answered.
 impl Daemon {
-    /// Goes on with a farm that is in force but for the operator's states of its servers.
+    /// Puts the operator states of servers in force, publishes the farm and answers its callers.
     async fn put_in_force(&mut self, change: FarmChange) {
         let FarmChange { next, origin } = change;
         let before = std::mem::replace(&mut self.changes.state, Arc::clone(&next));
@@ -504,7 +509,7 @@ impl Daemon {
             let Author { by, from } = committed.pending.request.author.clone();
             let message = committed.outcome.message.clone();
             self.executor.bus.publish(DaemonEvent::Changed { by, from, message });
-            // Groups and names don't wait for tables.
+            // Groups and names do not wait for tables.
             match awaited.filter(|_| committed.pending.server.is_some()) {
                 Some(number) => self.changes.unanswered.push((number, committed)),
                 None => self.answer_request(committed),
@@ -512,8 +517,8 @@ impl Daemon {
         }
     }
 
-    /// Answers the drains that are in force with this order, or refused with it. Those that were in
-    /// it beside a reload that was refused are in the one that follows.
+    /// Answers the drains that this order has put in force or failed to. If a reload is refused,
+    /// drains of the same order move to the next order.
     fn answer_drains(&mut self, number: u64, result: &Result<(), ExecuteError>, is_reload: bool) {
         let next = self.executor.director.awaited().filter(|_| is_reload && result.is_err());
         for (awaited, committed) in std::mem::take(&mut self.changes.unanswered) {
@@ -539,14 +544,14 @@ impl Daemon {
             let wanted = self.changes.state.states.servers.get(&server.name).copied().unwrap_or_default();
             outcome.message = drained(&self.executor, server, wanted, !outcome.differences.is_empty());
         }
-        // The client may have gone; that is no matter.
+        // The client may have disconnected.
         let _ = pending.answer.send(Ok(outcome));
     }
 }
 
-/// Refused.
+/// Change refused.
 impl Daemon {
-    /// Stays with the farm in force. Requests that conflict together are tried one by one.
+    /// Keeps the farm in force. Requests that conflict in a batch are retried one by one.
     async fn refuse(&mut self, error: OrderError, origin: Origin) {
         let committed = match origin {
             Origin::Reload { answer, .. } => return self.refuse_reload(error.to_string(), answer).await,
@@ -577,7 +582,7 @@ impl Daemon {
 }
 
 impl FarmChange {
-    /// Notes in the audit log who has made the change.
+    /// Writes the author of the change to the audit log.
     fn log(&self, store: &Store) {
         let dropped;
         let entries = match &self.origin {

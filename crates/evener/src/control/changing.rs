@@ -1,6 +1,6 @@
-//! Changes of what is in force, made on another thread: a plan and the engine's part take longer
-//! than the loop may. The engine goes with an order and comes back with its answer, so there is
-//! nothing to lock; what the loop needs of it meanwhile is its [`DataPlane`].
+//! Puts changes in force on another thread, because a plan and the engine's work block for too
+//! long. The thread owns the engine meanwhile, and returns it with the result. So nothing is
+//! locked. The loop uses the engine's [`DataPlane`] meanwhile.
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -16,37 +16,34 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::executor::Executor;
 use crate::record::TableNames;
 
-/// Why an order was not carried out.
+/// Error of an order to the engine.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecuteError {
-    /// The farm can't be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// The result of an order.
 pub(super) struct ChangeResult {
     applied: Applied,
     result: Result<(), ExecuteError>,
 }
 
-/// The engine, and hash tables that were made lately.
+/// The engine, and the hash tables that were filled last.
 struct EngineState {
     engine: Box<dyn Engine>,
     fills: Fills,
 }
 
-/// The engine, which is away while it changes what packets go by.
+/// The engine. While another thread applies a change, the engine is away.
 pub(super) struct EngineControl {
-    /// There at all times.
+    /// Usable at all times, also while the engine is away.
     pub(super) plane: Arc<dyn DataPlane>,
     pub(super) kind: &'static str,
     here: Option<EngineState>,
     away: Option<JoinHandle<(EngineState, ChangeResult)>>,
-    /// Whether the kernel is to be held against what was set up there once the engine is back.
+    /// True if the kernel's state must be checked once the engine is back.
     pub(super) restores_later: bool,
 }
 
@@ -61,22 +58,22 @@ impl EngineControl {
         }
     }
 
-    /// The engine, unless a change is on its way.
+    /// Returns the engine, unless a change is under way.
     pub(super) fn here(&mut self) -> Option<&mut dyn Engine> {
         self.here.as_mut().map(|workshop| &mut *workshop.engine as &mut dyn Engine)
     }
 
-    /// The tables in force, unless a change is on its way.
+    /// Returns the tables in force, unless a change is under way.
     pub(super) fn tables(&self) -> Option<&Tables> {
         self.here.as_ref().map(|workshop| &**workshop.engine.tables())
     }
 
-    /// The engine for good.
+    /// Returns the engine and ends its control.
     pub(super) fn into_engine(self) -> Option<Box<dyn Engine>> {
         self.here.map(|workshop| workshop.engine)
     }
 
-    /// Begins with a change. The director orders none while another one is on its way.
+    /// Starts a change. The director orders one change at a time.
     pub(super) fn begin(&mut self, change: Change) {
         debug_assert!(self.here.is_some(), "one change at a time");
         if let Some(workshop) = self.here.take() {
@@ -84,13 +81,13 @@ impl EngineControl {
         }
     }
 
-    /// The result of the change that is on its way. Cancel safe; where no change is on its way, it
-    /// never ends.
+    /// Returns the result of the change under way. Cancel safe. Never resolves if no change is
+    /// under way.
     pub(super) async fn done(&mut self) -> ChangeResult {
         let Some(away) = &mut self.away else { return pending().await };
         let (workshop, done) = match away.await {
             Ok(back) => back,
-            // Without its engine a daemon is none.
+            // A daemon can't go on without its engine.
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 Err(_) => return pending().await,
@@ -100,7 +97,7 @@ impl EngineControl {
         done
     }
 
-    /// Waits until the engine is back, whatever became of the change.
+    /// Waits until the engine is back, and discards the result.
     pub(super) async fn come_back(&mut self) {
         if self.away.is_some() {
             self.done().await;
@@ -123,8 +120,8 @@ impl EngineState {
 }
 
 impl Executor {
-    /// Tells the director what became of a change, and does what it orders then. Gives the order's
-    /// number, and what was refused.
+    /// Reports a change's result to the director and executes the director's next orders. Returns
+    /// the order's number and its result.
     pub(super) fn finish_change(&mut self, done: ChangeResult) -> (u64, Result<(), ExecuteError>) {
         let ChangeResult { applied, result } = done;
         let number = applied.number;
@@ -133,8 +130,7 @@ impl Executor {
         let now = self.director.snapshot();
         let plan = Arc::clone(&now.plan);
         let is_new = !Arc::ptr_eq(&before.plan, &plan);
-        // The firewall's rules may have to change, before anybody is answered that a file is in
-        // force.
+        // The firewall's rules may have to change before a caller learns that a file is in force.
         self.engine.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
             self.update_names(TableNames::of(&plan, Arc::clone(&plan.tables)));
@@ -142,14 +138,14 @@ impl Executor {
         self.catch_up();
         self.follow_orders();
         if is_new {
-            // Only now: whose the servers were that are gone had to be known until here.
+            // Only now: the servers that are gone had to be known until here.
             self.totals.note_plan(&plan, false);
         }
         self.show();
         (number, result)
     }
 
-    /// Does what had to wait for the engine.
+    /// Does the work that waited for the engine.
     fn catch_up(&mut self) {
         self.describe();
         if std::mem::take(&mut self.engine.restores_later) {
@@ -160,10 +156,10 @@ impl Executor {
         }
     }
 
-    /// Waits for the change that is on its way, and for all that follow at once.
+    /// Waits for the change under way, and for all changes that immediately follow.
     ///
     /// # Errors
-    /// The first thing that could not be put in force; what was is so still.
+    /// The first error. Earlier changes stay in force.
     pub(super) async fn finish(&mut self) -> Result<(), ExecuteError> {
         let mut result = Ok(());
         while self.engine.away.is_some() {

@@ -1,5 +1,5 @@
-//! Whether a service address that the director is about to answer for is another host's (RFC 5227,
-//! section 2.1; RFC 4862, section 5.4).
+//! Detects service addresses of the director that another host already owns (RFC 5227, section 2.1;
+//! RFC 4862, section 5.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,25 +14,23 @@ use super::executor::Executor;
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::Network;
 
-/// How long another owner of an address has to answer.
+/// Time that another owner of an address has to answer.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// An address that the director should answer for is another host's.
+/// Another host owns an address that the director should announce.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address} is owned elsewhere: {mac} answers for it on {interface}. If that is one of the servers, make it \
      silent for the address ({}), or set discover = \"arp\"", silence(.address)
 )]
 pub(super) struct OwnedElsewhere {
-    /// The address.
     address: IpAddr,
-    /// The MAC of the host that answers.
+    /// MAC address of the host that answers.
     mac: Mac,
-    /// Where.
     interface: String,
 }
 
-/// How a server keeps silent for an address that it has.
+/// Returns how a server with an address avoids answering for it.
 fn silence(address: &IpAddr) -> &'static str {
     match address {
         IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",
@@ -40,17 +38,17 @@ fn silence(address: &IpAddr) -> &'static str {
     }
 }
 
-/// Addresses that were asked for, each on an interface.
+/// Probed addresses, each with its interface.
 pub(super) struct ProbedAddresses {
     addresses: BTreeSet<(u32, IpAddr)>,
     own: BTreeSet<Mac>,
-    /// Until when answers count.
+    /// Deadline for answers.
     pub(super) until: Instant,
 }
 
 impl ProbedAddresses {
-    /// Asks for the addresses that the director would answer for with this file, and doesn't yet;
-    /// `None` if there are none. Addresses that every host may own are claimed later, with care.
+    /// Probes the addresses that the director would newly announce with this file. Returns `None`
+    /// if there are none. Addresses that hosts share are claimed later, by their own protocol.
     pub(super) fn send(
         executor: &Executor,
         farm: &Farm,
@@ -64,7 +62,7 @@ impl ProbedAddresses {
         (!addresses.is_empty()).then(|| ProbedAddresses { addresses, own, until: Instant::now() + WAIT })
     }
 
-    /// Whether a frame is the answer of an owner.
+    /// Fails if a frame is the answer of another owner.
     pub(super) fn owner(&self, frame: &ReceivedFrame, network: &Network) -> Result<(), OwnedElsewhere> {
         let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
         else {

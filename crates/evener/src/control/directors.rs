@@ -1,5 +1,4 @@
-//! This director among the others of the farm: its socket, what it says of itself, and what it
-//! hears.
+//! Exchange of reports between this director and the other directors of the farm.
 
 use std::future::pending;
 use std::io;
@@ -29,39 +28,38 @@ use crate::ready::Record;
 use crate::runtime::{reader, secret};
 use crate::state::FarmState;
 
-/// By this label and the farm's text its fingerprint is derived from the secret.
+/// Label from which, with the farm's text, the farm's fingerprint is derived.
 const FINGERPRINT_LABEL: &str = "evener fingerprint ";
 
-/// The talk of directors, where there is one.
+/// Exchange of reports with other directors, if there are any.
 #[derive(Default)]
 pub(super) struct DirectorTalk {
     link: Option<DirectorLink>,
-    /// Why there is none.
+    /// Reason why there is no link to other directors.
     obstacle: Option<String>,
 }
 
 struct DirectorLink {
     directors: Directors,
-    /// As of the start: the hash tables' key is from it, too.
+    /// Secret at the start of the link. The key of the hash tables is derived from it, too.
     secret: Secret,
     own: SocketAddr,
     /// All addresses of this director that the file lists.
     addresses: Vec<IpAddr>,
     socket: Arc<UdpSocket>,
     datagrams: mpsc::Receiver<ReceivedDatagram>,
-    /// The farm by its tag, its fingerprint, and what operators have set.
+    /// The farm's tag, its fingerprint, and a digest of the run-time changes.
     summed: (String, u64, Changes),
 }
 
-/// Something to go on with.
+/// Event of the exchange with other directors.
 pub(super) enum DirectorInput {
     Datagram(Vec<u8>),
     Time,
 }
 
 impl DirectorTalk {
-    /// Waits for the next thing to go on with. Nothing is lost if this is not waited for to the
-    /// end.
+    /// Returns the next event. Cancel safe: no event is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> DirectorInput {
         let Some(link) = &mut self.link else { return pending().await };
         let in_ms = link.directors.next_at().saturating_sub(now_ms());
@@ -72,12 +70,12 @@ impl DirectorTalk {
         }
     }
 
-    /// Whether another look at this host may end what is in the way.
+    /// True if there is an obstacle that may disappear when this host's network is read again.
     pub(super) fn is_hindered(&self) -> bool {
         self.obstacle.is_some()
     }
 
-    /// Goes on.
+    /// Handles an event.
     pub(super) fn step(&mut self, input: DirectorInput, executor: &Executor) {
         let Some(link) = &mut self.link else { return };
         let DirectorEffect { datagrams, events } = match input {
@@ -93,7 +91,7 @@ impl DirectorTalk {
         events.into_iter().for_each(|event| executor.bus.publish(DaemonEvent::Director(event)));
     }
 
-    /// Says how this director is, and publishes what is known of the others.
+    /// Updates this director's report, and publishes the reports of the other directors.
     pub(super) fn report(&mut self, record: &Record, executor: &mut Executor) {
         let mut state =
             DirectorsState { at_ms: now_ms(), obstacle: self.obstacle.clone(), ..DirectorsState::default() };
@@ -115,7 +113,7 @@ impl DirectorTalk {
         executor.show_directors(state);
     }
 
-    /// Follows the file that is in force: who the directors are, and at which port they are heard.
+    /// Adopts the file in force: the list of directors, and the port of their exchange.
     pub(super) async fn follow(&mut self, executor: &Executor) {
         let (config, network) = (&executor.config, executor.director.network());
         match self.followed(config, network, executor.identity().is_some()).await {
@@ -208,7 +206,7 @@ impl DirectorIdentity {
 }
 
 impl DirectorLink {
-    /// Sums up the farm, if it is another than before.
+    /// Derives the farm's fingerprint again if the farm has changed.
     fn sum_up(&mut self, state: &FarmState) {
         if self.summed.0 == state.tag {
             return;
@@ -233,7 +231,7 @@ impl DirectorLink {
     }
 }
 
-/// Reads the farm's secret on a thread of its own, since a file system may not answer.
+/// Reads the farm's secret on a separate thread, since a file system may hang.
 async fn read_secret(path: PathBuf) -> Result<Secret, String> {
     let read = move || {
         reader::blocking_within(reader::TIMEOUT, "the farm's secret", move || {

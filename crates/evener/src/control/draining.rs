@@ -1,4 +1,4 @@
-//! Sentences on the operator's states of servers.
+//! Texts on the operator states of servers.
 
 use evener_core::director::{Director, Drainable, NotDrainable, ServerOwner};
 use evener_core::farm::plan::ServerName;
@@ -9,7 +9,7 @@ use crate::runtime::spelling::meant;
 use crate::state::OrderError;
 use crate::views::has_service;
 
-/// A sentence on what operators said of a server.
+/// Returns a sentence on a server's operator state.
 pub(super) fn drained(
     executor: &Executor,
     server: &Drainable,
@@ -48,7 +48,7 @@ pub(super) fn drained(
     }
 }
 
-/// Why a server can't be drained.
+/// Returns the reason why a server can't be drained.
 pub(super) fn not_drainable(director: &Director, meant_server: &ServerName, why: NotDrainable) -> OrderError {
     let ServerName { service, server } = meant_server;
     match why {

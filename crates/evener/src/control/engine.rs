@@ -1,4 +1,4 @@
-//! Which engine serves: the one that the file names, or with `auto` the first that can.
+//! Selects the engine: the one that the file names, or with `auto` the first that works.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use evener_dataplane::{Engine, EngineError, Refusal};
 use super::start::{StartError, seed};
 use crate::config::{Config, EngineKind, XdpMode};
 
-/// The engine that the file asks for; for `auto` also why it isn't the kernel's.
+/// Starts the engine that the file selects. With `auto`, also returns why the kernel engine was not
+/// chosen.
 pub(super) fn start(
     config: &Config,
     directory: &Path,
@@ -43,9 +44,9 @@ pub(super) fn start(
     Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
 }
 
-/// The kernel engine, attached to the interfaces of the farm, so that nothing is left that could
-/// keep it from serving. If it can't be attached, a data plane that was adopted runs on until
-/// another engine takes its place.
+/// Starts the kernel engine and attaches it to the farm's interfaces, which rules out later
+/// failures. If the attachment fails, an adopted data plane runs on until another engine replaces
+/// it.
 fn attached_xdp(
     config: &Config,
     directory: &Path,
@@ -63,7 +64,7 @@ fn attached_xdp(
     }
 }
 
-/// Writes the verifier's whole log to a file, whose place the daemon logs.
+/// Writes the verifier's whole log to a file, and logs the file's path.
 fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
     let file = directory.join("verifier.log");
     match fs::write(&file, &refusal.log) {
@@ -74,8 +75,8 @@ fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
 
 fn xdp(config: &Config, directory: &Path, ring_seed: Seed) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
-        // Packets out of tunnels come by traffic control: to meet them the program must be there,
-        // too.
+        // Packets from tunnels arrive at the traffic control hook only. The program must be
+        // attached there, too.
         XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),
@@ -112,7 +113,7 @@ fn session_file(directory: &Path) -> PathBuf {
     directory.join("sessions")
 }
 
-/// Ends an engine that served nothing yet: a data plane that was adopted runs on.
+/// Ends an engine that has served nothing yet. An adopted data plane runs on.
 pub(super) fn leave(engine: Box<dyn Engine>, adopted: bool) {
     if let Err(error) = engine.leave(adopted) {
         tracing::warn!(%error, "the engine can't be taken down whole; `evener doctor` shows what is still attached");

@@ -1,4 +1,4 @@
-//! Carries out what the director orders, and tells it what came of that.
+//! Executes the director's orders and reports their results to the director.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,26 +33,26 @@ use crate::io::report;
 use crate::io::sysctl::{ChangedSysctls, is_reverse_path_strict};
 use crate::redirect::{GroupSockets, MemberMessage};
 
-/// The engine whose packets go by the kernel's routes.
+/// Name of the engine that uses the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
 
-/// Where there are none.
+/// Pause if there are no session tables.
 const FIT_NEVER: Duration = Duration::from_secs(86_400);
 
-/// The director, and all that its orders are carried out with.
+/// The director, and all tools that execute its orders.
 pub(super) struct Executor {
     pub(super) director: Director,
-    /// The file that the director's farm is from.
+    /// File that the director's farm is from.
     pub(super) config: Arc<Config>,
     pub(super) engine: EngineControl,
     pub(super) neighbours: Neighbours,
     pub(super) settings: ChangedSysctls,
-    /// Where other hosts are heard, where every one decides.
+    /// Socket to other hosts, in an every-host farm.
     pub(super) hosts: Option<HostSocket>,
     pub(super) groups: GroupControl,
     pub(super) names: NameControl,
-    /// Whether each service has a server, where the director has become ready and nobody was told
-    /// yet.
+    /// Set when the director has become ready, until the caller reads it. True if each service has
+    /// a server.
     ready: Option<bool>,
     pub(super) handing: HandoffControl,
     pub(super) trace: TraceControl,
@@ -63,7 +63,7 @@ pub(super) struct Executor {
     sessions: SessionUpkeep,
 }
 
-/// The means by which orders are carried out.
+/// Tools that execute orders.
 pub(super) struct Tools {
     pub(super) engine: Box<dyn Engine>,
     pub(super) neighbours: Neighbours,
@@ -98,19 +98,19 @@ impl Executor {
         }
     }
 
-    /// Tells the director a fact, and does what it orders.
+    /// Passes an input to the director and executes its orders.
     pub(super) fn handle_fact(&mut self, input: Input) {
         self.director.handle(self.moment(), input);
         self.follow_orders();
         self.show();
     }
 
-    /// Says once, when the director has become ready, whether each service has a server.
+    /// Returns once, when the director has become ready, whether each service has a server.
     pub(super) fn take_ready(&mut self) -> Option<bool> {
         self.ready.take()
     }
 
-    /// Has the groups of the file in force served.
+    /// Starts to serve the groups of the file in force.
     pub(super) fn follow_groups(&mut self, opened: Option<GroupSockets>) {
         self.groups.follow(&self.config, opened);
         let now = self.moment();
@@ -118,14 +118,14 @@ impl Executor {
         self.follow_orders();
     }
 
-    /// Does what the director orders.
+    /// Executes the director's pending orders.
     pub(super) fn follow_orders(&mut self) {
         while let Some(output) = self.director.poll_output() {
             self.execute(output);
         }
     }
 
-    /// Time has passed.
+    /// Passes the time to the director, with the session counts that are due.
     pub(super) fn time(&mut self) {
         let counts = self.engine.plane.memory().counts.active;
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
@@ -137,7 +137,7 @@ impl Executor {
         Moment { lease_holds: self.engine.plane.memory().lease.holds(self.engine.plane.now()), ..clocks() }
     }
 
-    /// A member says something.
+    /// Handles a group member's message.
     pub(super) fn answer_member(&mut self, message: MemberMessage) {
         let now = self.moment();
         self.groups.answer(&mut self.director, now, message);
@@ -145,7 +145,7 @@ impl Executor {
         self.show();
     }
 
-    /// The same of who came by another way.
+    /// Like [`Executor::answer_member`], for a message through the admin interface.
     pub(super) fn answer_group(
         &mut self,
         group: &str,
@@ -174,7 +174,7 @@ impl Executor {
             }
             Output::Solicit { ifindex, sender, target } => self.neighbours.request(ifindex, sender, target),
             Output::Announce(addresses) => {
-                // an interface may have another MAC than it had, and that is what there is to tell
+                // The interface's MAC address may have changed, and must then be announced.
                 self.listen();
                 self.neighbours.announce(&addresses);
             }
@@ -194,8 +194,8 @@ impl Executor {
         }
     }
 
-    /// Ends the sessions of servers and service addresses that are gone, and adds up what those
-    /// servers were given.
+    /// Ends the sessions of removed servers and service addresses. Adds the counters of removed
+    /// servers to their services' totals.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
         if let Some(is_known) = self.is_known() {
             let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
@@ -206,8 +206,8 @@ impl Executor {
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
-        // Before the first plan nobody is known, and what an earlier daemon noted says whose the
-        // servers were that are gone.
+        // Before the first plan, only the previous daemon's record maps removed servers to
+        // services.
         if !retired.is_empty() {
             self.totals.note_plan(self.director.plan(), true);
         }
@@ -217,7 +217,7 @@ impl Executor {
         for &slot in retired {
             match self.engine.here().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
-                // Its number stays taken until the next server goes.
+                // The slot stays taken until the next server is removed.
                 Err(error) => {
                     tracing::warn!(%error, "the counters of a server that is gone can't be cleared")
                 }
@@ -225,9 +225,9 @@ impl Executor {
         }
     }
 
-    /// Walks the next tenth of the tables: called once a second, it keeps the counts of active
-    /// sessions true to within ten seconds. Not while tables change: a session of a server that is
-    /// about to come would be taken for nobody's.
+    /// Walks the next tenth of the session tables. Called once a second, which keeps the counts of
+    /// active sessions correct within ten seconds. Does nothing while tables change: sessions of a
+    /// server that is being added would be removed.
     pub(super) fn walk_sessions(&mut self) {
         self.handing.segment_buffer.get_mut().forget_old(now_ms());
         self.engine.plane.memory().guesses.forget_old(self.engine.plane.now());
@@ -245,8 +245,8 @@ impl Executor {
         }
     }
 
-    /// Has the session tables become as large as what is in them, a step at a time; returns when to
-    /// take the next.
+    /// Resizes the session tables by one step, to fit their number of sessions. Returns the pause
+    /// before the next step.
     pub(super) fn fit_sessions(&mut self) -> Duration {
         if self.is_idle() {
             return FIT_NEVER;
@@ -254,7 +254,7 @@ impl Executor {
         self.sessions.fit(&*self.engine.plane, &self.config.engine)
     }
 
-    /// Whether both ends of a session are still in force.
+    /// Returns a predicate that is true if a session's VIP and server are still in force.
     fn is_known(&self) -> Option<impl Fn(SessionKey, Value) -> bool> {
         let tables = self.engine.tables()?;
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
@@ -270,7 +270,7 @@ impl Executor {
         tokio::spawn(async move {
             let timeout = Duration::from_millis(due.settings.timeout_ms);
             let result = probe(&due.target, keys.as_ref(), &due.settings.kind, timeout).await;
-            // The loop ends first only when the daemon does.
+            // The receiver is gone only when the daemon ends.
             let _ = facts.send(Input::Probed { server: due.server, result }).await;
         });
     }
@@ -290,8 +290,8 @@ impl Executor {
         })
     }
 
-    /// Has everything around the engine follow the director's interfaces and servers: what is
-    /// listened to, and what the kernel is to let through.
+    /// Adapts all around the engine to the director's interfaces and servers: the interfaces that
+    /// are listened to, and the packets that the kernel must let through.
     pub(super) fn follow_network(&mut self) {
         if self.is_idle() {
             return;
@@ -311,25 +311,25 @@ impl Executor {
         }
     }
 
-    /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours
-    /// matter.
+    /// True if no service of the file forwards packets. Interfaces and neighbours are then
+    /// irrelevant.
     pub(super) fn is_idle(&self) -> bool {
         self.engine.kind == IDLE_ENGINE
     }
 
-    /// The names of the interfaces that packets are taken from.
+    /// Returns the names of the director's interfaces.
     pub(super) fn link_names(&self) -> impl Iterator<Item = &str> {
         let interfaces = &self.director.network().interfaces;
         let found = self.director.links().keys().filter_map(|ifindex| interfaces.get(ifindex));
         found.map(|interface| interface.name.as_str())
     }
 
-    /// This host's identity, where every one decides.
+    /// Returns this host's identity, in an every-host farm.
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.hosts.as_ref().map(|hosts| &hosts.identity)
     }
 
-    /// Says what about this host's own addresses and settings is likely a mistake.
+    /// Warns about likely mistakes in this host's own addresses and settings.
     pub(super) fn warn_of_host(&self) {
         let (farm, network) = (self.director.farm(), self.director.network());
         if farm.services.iter().any(|service| service.method.translates()) {

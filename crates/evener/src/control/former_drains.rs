@@ -1,8 +1,9 @@
-//! Drains of group members that the version before kept with the members themselves: they are
-//! run-time changes as all others are. To be left out in the version after this one.
+//! Imports drains of group members that the previous version stored with the members. They become
+//! ordinary run-time changes. Remove this module in the next version.
 //!
-//! The changes are written before the members: a daemon that is killed in between finds the same
-//! drains again, and that they are changes already. Nobody is heard before both are written.
+//! The changes are written before the members. If the daemon is killed before the members are
+//! written, the next daemon finds the drains in both files. It does not import them again. No
+//! request is served before both are written.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ use crate::runtime::files;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{Author, Change, EditTarget, FarmState, operator_value};
 
-/// Makes changes of drains that are none yet; the state with them.
+/// Converts drains that aren't run-time changes yet. Returns the state with these changes.
 pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory: &Path) -> FarmState {
     let (mut drained, mut records) = (Vec::new(), Vec::<(PathBuf, String)>::new());
     for service in &config.groups {
@@ -50,7 +51,7 @@ pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory
     state
 }
 
-/// A member, by the name that the file has for it, else by its URL.
+/// Returns a member's name in the file, or its URL if the file doesn't list it.
 fn member(service: &GroupService, url: &Url) -> ServerName {
     let listed = service.group.members.iter().find(|member| member.url == *url);
     let server = listed.map_or_else(|| url.to_string(), |member| member.name.clone());

@@ -1,5 +1,5 @@
-//! The tokens and certificates of server groups: read with the file, and by a run-time change only
-//! if the change names a file that isn't in force yet.
+//! Tokens and certificates of server groups. They are read together with the file. A run-time
+//! change reads only files that are not in force yet.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use crate::redirect::{ListenError, read_tls};
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::reader;
 
-/// Tokens and certificates of groups, each with the group's name.
+/// Tokens and certificates of groups, by the group's name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupFiles(Vec<(String, GroupFile)>);
 
-/// The files of a group, and their contents.
+/// Paths and contents of a group's files.
 #[derive(Clone, Debug)]
 struct GroupFile {
     paths: Paths,
@@ -42,12 +42,12 @@ impl GroupFiles {
     /// Reads the files of all groups.
     ///
     /// # Errors
-    /// When a file can't be read, or holds no tokens or certificate.
+    /// If a file can't be read, or contains no tokens or no certificate.
     pub(super) fn read(config: &Config) -> Result<GroupFiles, ListenError> {
         GroupFiles::default().read_new(config)
     }
 
-    /// Reads the files of groups that have no file here yet; the others stay as they were read.
+    /// Reads the files of groups that aren't loaded yet. Loaded files are not read again.
     ///
     /// # Errors
     /// As [`GroupFiles::read`].
@@ -62,8 +62,8 @@ impl GroupFiles {
         files.collect::<Result<_, _>>().map(GroupFiles)
     }
 
-    /// Adds the files that a changed farm newly names. A thread of its own reads them, since a file
-    /// system may not answer. Those of before stay in front.
+    /// Adds the files that a changed farm newly names. A separate thread reads them, since a file
+    /// system may hang. Files loaded earlier keep precedence.
     ///
     /// # Errors
     /// A sentence, also after [`reader::TIMEOUT`].
@@ -84,13 +84,13 @@ impl GroupFiles {
         config.groups.iter().filter(has_file).all(|service| self.known(service).is_some())
     }
 
-    /// The tokens of each group that has some.
+    /// Returns the tokens of each group that has some.
     pub(super) fn tokens(&self) -> BTreeMap<String, Arc<GroupTokens>> {
         let tokens = self.0.iter().filter_map(|(name, file)| Some((name.clone(), file.tokens.clone()?)));
         tokens.collect()
     }
 
-    /// The TLS settings of each group that has TLS.
+    /// Returns the TLS settings of each group that has TLS.
     pub(super) fn tls(&self) -> BTreeMap<String, Arc<ServerConfig>> {
         self.0.iter().filter_map(|(name, file)| Some((name.clone(), file.tls.clone()?))).collect()
     }

@@ -1,5 +1,5 @@
-//! The loop's part in server groups: it has messages of members come to core, and carries out the
-//! orders of groups.
+//! Server groups within the control loop: passes members' messages to core, and executes the
+//! groups' orders.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,32 +30,32 @@ use crate::runtime::files;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
 
-/// Messages of members that wait for the loop.
+/// Capacity of the queue of members' messages.
 const MESSAGES: usize = 256;
 
-/// All that groups are served with.
+/// Frontends, credentials and threads of groups.
 pub(super) struct GroupControl {
     fronts: Arc<Frontends>,
-    /// Authorities that have signed members' certificates, of groups whose members may show some.
+    /// File of authorities that sign members' certificates, by group.
     client_cas: BTreeMap<String, PathBuf>,
-    /// By which members join, of each group that has some; and those of a file that is not in force
+    /// Tokens that let members join, by group. `next_tokens` belong to a file that is not in force
     /// yet.
     tokens: BTreeMap<String, Arc<GroupTokens>>,
     next_tokens: BTreeMap<String, Arc<GroupTokens>>,
-    /// How often tokens of all groups are looked up.
+    /// Rate limit of token lookups, across all groups.
     throttle: TokenThrottle,
-    /// None while there was never a group.
+    /// `None` until the first group.
     responders: Option<Responders>,
     messages: mpsc::Sender<MemberMessage>,
     request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
-    /// Where this daemon listens: no member is there.
+    /// Addresses on which this daemon listens. Members can't use them.
     own: Arc<[SocketAddr]>,
 }
 
 impl GroupControl {
-    /// For no groups yet; and the messages of members.
+    /// Creates the control without groups. Also returns the queue of members' messages.
     pub(super) fn new(
         directory: &Path,
         facts: mpsc::Sender<Input>,
@@ -79,15 +79,15 @@ impl GroupControl {
         (groups, receiver)
     }
 
-    /// The redirectors of groups.
+    /// Returns the frontends of all groups.
     pub(super) fn fronts(&self) -> Arc<Frontends> {
         Arc::clone(&self.fronts)
     }
 
-    /// Gets all that a file's groups need and that can be refused; nothing changes by that.
+    /// Opens all that a file's groups need and that may fail, without an effect on groups in force.
     ///
     /// # Errors
-    /// The refusal.
+    /// The first failure.
     pub(super) fn open(
         &mut self,
         config: &Config,
@@ -109,7 +109,7 @@ impl GroupControl {
         Ok(Some(opened))
     }
 
-    /// Goes on with the groups of a file, which core has begun; open connections stay.
+    /// Adopts the groups of a file that core has adopted. Open connections continue.
     pub(super) fn follow(&mut self, config: &Config, opened: Option<GroupSockets>) {
         self.tokens = std::mem::take(&mut self.next_tokens);
         self.own = listening(config);
@@ -145,7 +145,7 @@ impl GroupControl {
         self.fronts.publish(fronts);
     }
 
-    /// Cuts members that had joined to what the credentials of the file in force allow.
+    /// Restricts joined members to the claims that the credentials of the file in force allow.
     pub(super) fn cut(&self, director: &mut Director, now: Moment, config: &Config) {
         for GroupService { group, client_ca, .. } in &config.groups {
             let tokens = self.tokens.get(&group.name);
@@ -161,7 +161,7 @@ impl GroupControl {
         }
     }
 
-    /// The kept members of a file's groups that aren't served yet.
+    /// Returns the stored members of the file's groups that aren't served yet.
     pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, String> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());
@@ -169,7 +169,7 @@ impl GroupControl {
         new.filter_map(kept).collect()
     }
 
-    /// A member says something.
+    /// Handles a member's message.
     pub(super) fn answer(&mut self, director: &mut Director, now: Moment, message: MemberMessage) {
         let MemberMessage { group, from, verb, authorization, certificate, body, answer } = message;
         let sender = MessageSender::Stranger {
@@ -182,11 +182,11 @@ impl GroupControl {
         if reply.status >= 400 {
             tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
         }
-        // The client may have gone; that is no matter.
+        // The client may have disconnected.
         let _ = answer.send(reply);
     }
 
-    /// The same of who came by another way.
+    /// Like [`GroupControl::answer`], for a message through the admin interface.
     pub(super) fn ordered(
         &mut self,
         director: &mut Director,
@@ -210,7 +210,7 @@ impl GroupControl {
             }
             None => {
                 let (status, body) = match sender {
-                    // Names of groups are for those who may look at the farm.
+                    // Group names are disclosed only to clients that may read the farm's state.
                     GroupSender::Stranger { .. } => {
                         (401, format!("there is no server group {group} that accepts this token"))
                     }
@@ -224,7 +224,7 @@ impl GroupControl {
         }
     }
 
-    /// Has a message answered where a group's messages are; `None` where there is no such group.
+    /// Runs `answer` with a group's context. Returns `None` if the group does not exist.
     fn at_desk(
         &mut self,
         director: &mut Director,
@@ -239,7 +239,7 @@ impl GroupControl {
         })
     }
 
-    /// Carries out an order of a group.
+    /// Executes a group's order.
     pub(super) fn execute(&self, config: &Config, name: &str, order: MemberOrder) {
         let own = Arc::clone(&self.own);
         match order {
@@ -275,7 +275,7 @@ impl GroupControl {
         let rules = Rules::new(rules, &self.own);
         match self.fronts.of(name) {
             Some(front) => front.publish(rules),
-            // The group has begun by that.
+            // The group's first rules create its frontend.
             None => {
                 let mut fronts = BTreeMap::clone(&self.fronts.all());
                 fronts.insert(name.to_owned(), Arc::new(Frontend::new(name, rules)));
@@ -288,17 +288,17 @@ impl GroupControl {
         let (group, facts) = (group.to_owned(), self.facts.clone());
         tokio::spawn(async move {
             let fact = fact.await;
-            // The loop ends first only when the daemon does.
+            // The receiver is gone only when the daemon ends.
             let _ = facts.send(Input::Member { group, member, fact }).await;
         });
     }
 
-    /// No client comes any more.
+    /// Stops serving all groups.
     pub(super) fn end(&mut self) {
         self.responders = None;
     }
 
-    /// Forgets who had joined.
+    /// Removes the files of joined members.
     pub(super) fn forget(&self) {
         for name in self.fronts.all().keys() {
             let _ = fs::remove_file(self.record_path(name));
@@ -310,18 +310,18 @@ impl GroupControl {
     }
 }
 
-/// The file of a group's members. Names of services have no slash.
+/// Returns the path of the file with a group's members. Names of services contain no slash.
 pub(super) fn record_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("group.{name}"))
 }
 
-/// All addresses on which this daemon listens.
+/// Returns all addresses on which this daemon listens.
 fn listening(config: &Config) -> Arc<[SocketAddr]> {
     let groups = config.groups.iter().flat_map(|service| &service.group.addresses);
     groups.chain(&config.admin.listen).chain(&config.dns.listen).copied().collect()
 }
 
-/// Where it is to be answered, and for which service.
+/// Returns the addresses to listen on, each with its service.
 fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
     let groups = config.groups.iter().map(|service| &service.group);
     groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()

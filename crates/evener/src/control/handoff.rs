@@ -1,5 +1,5 @@
-//! The director's part where connections are handed over: the keys of cookies, and the questions of
-//! those who read what the data plane didn't decide.
+//! The control loop's part in handoff: keys of cookies, and queries of the tasks that read punted
+//! connections.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -31,39 +31,39 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Connections that a dispatcher decided of which it is to be told when they end, and how many of
-/// them are looked at in a second.
+/// Maximum number of dispatched connections that are tracked until their end, and of connections
+/// checked per second.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
-/// Attempts to change a session that packets change at the same time.
+/// Maximum number of attempts to change a session that packets change concurrently.
 const ATTEMPTS: usize = 8;
 
-/// The means of handing over.
+/// State of handoff.
 #[derive(Default)]
 pub(super) struct HandoffControl {
-    /// The secret whose keys make cookies that servers believe.
+    /// Secret from which the keys of cookies are derived. Servers accept these cookies.
     secret: Option<Secret>,
-    /// Ways out, by interface.
+    /// Sockets for output, by interface.
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that are kept back; the sweep notes there those of which it finds nobody.
     pub(super) segment_buffer: RefCell<SegmentBuffer<HeldSegment>>,
     /// The reader of punted packets, for those that are decided once more.
     pub(super) again: Option<mpsc::Sender<HeldSegment>>,
-    /// Connections that the dispatcher has decided, and counts until it is told that they are over.
+    /// Connections that the dispatcher has assigned and counts until it learns of their end.
     dispatched: VecDeque<FourTuple>,
 }
 
 impl Executor {
-    /// Begins to hand connections over, with cookies that servers with this secret believe.
+    /// Enables handoff, with cookies that servers with this secret accept.
     pub(super) fn hand_over_by(&mut self, secret: Option<Secret>) {
         self.handing.secret = secret;
         self.renew_cookies();
     }
 
-    /// Whether a new file leaves it at that.
+    /// Checks that a new file leaves handoff as it is.
     ///
     /// # Errors
-    /// A sentence: what a running daemon can't begin or end.
+    /// A sentence on the setting that needs a restart.
     pub(super) fn hands_over_still(&self, config: &Config) -> Result<(), String> {
         let restart = RESTART;
         let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
@@ -77,8 +77,8 @@ impl Executor {
         }
     }
 
-    /// Has cookies made by the keys of this time of day, should the clock have been set: else the
-    /// engine's own says it.
+    /// Sets the cookie keys by the time of day. Without this call, the engine keeps its own clock
+    /// when the system's clock is set.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
             let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.engine.plane.now());
@@ -86,7 +86,7 @@ impl Executor {
         }
     }
 
-    /// Answers the reader for the data plane. The client may have gone; that is no matter.
+    /// Answers a query of a reader. The client may have disconnected.
     pub(super) fn answer_question(&mut self, question: ControlQuery) {
         match question {
             ControlQuery::Choose { ends, matched, advice, answer } => {
@@ -130,8 +130,8 @@ impl Executor {
         self.director.plan().tables.vips.get(&key).copied()
     }
 
-    /// The server for what a client wants: that of the dispatcher, if it is one of those that may
-    /// have it. The client's packets are kept back from now on, until it is somewhere.
+    /// Selects the server for a request. The dispatcher's server is used if the request's route
+    /// allows it. From now on the client's packets are buffered until the connection has a server.
     fn choose(
         &mut self,
         ends: &FourTuple,
@@ -157,14 +157,14 @@ impl Executor {
             own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
             proxied: proxy_port.is_some(),
             mss: handoff.mss,
-            // On a director nobody makes sockets of what is for itself; it reads.
+            // On a director, connections to the host itself are read and not put into a socket.
             takes: !self.director.plan().tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised,
         })
     }
 
-    /// The same for another node, which has the client. A session counts it, until that node says
-    /// that it is over; asked again, the answer is the same.
+    /// Selects a server for another node that holds the client. A session counts the connection
+    /// until that node reports its end. A repeated query gets the same server.
     fn decide_for(&mut self, ends: &FourTuple, content: RequestContent<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
@@ -175,7 +175,7 @@ impl Executor {
         Some(SocketAddr::new(own, ends.service.port()))
     }
 
-    /// The slot of the server for a connection, and why it.
+    /// Returns the slot of the server for a connection, and the reason of the choice.
     fn chosen(
         &self,
         ends: &FourTuple,
@@ -188,14 +188,15 @@ impl Executor {
         Some((choice.server, choice.why))
     }
 
-    /// The server of a connection's session, if there is one that counts.
+    /// Returns the server of a connection's session, if the session is active.
     fn active_session(&self, ends: &FourTuple, vip: &Vip) -> Option<u16> {
         let (memory, key) = (self.engine.plane.memory(), session_key(ends, vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.plane.now())?;
         found.value.state().is_active().then(|| found.value.server())
     }
 
-    /// Connections that the dispatcher has decided and that are over since. Each is named once.
+    /// Returns the connections that the dispatcher has assigned and that have ended since. Each is
+    /// returned once.
     pub(super) fn dispatched_and_over(&mut self) -> Vec<FourTuple> {
         let mut over = Vec::new();
         for _ in 0..self.handing.dispatched.len().min(LOOKED_AT_MAX) {
@@ -208,7 +209,7 @@ impl Executor {
         over
     }
 
-    /// Does something about what was looked up, if the routes are the same still: those in force.
+    /// Runs `then` if the request was matched by the routes in force.
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
@@ -226,27 +227,28 @@ impl Executor {
         }
     }
 
-    /// The service of an address, as the file has it.
+    /// Returns the service of a VIP, from the file.
     fn service_of(&self, vip: &Vip) -> Option<&Service> {
         let planned = self.director.plan().services.get(&vip.service)?;
         self.director.farm().service(&planned.name)
     }
 
-    /// Where a server is, as the file has it.
+    /// Returns the address of a server, from the file.
     pub(super) fn address_of(&self, server: u16) -> Option<IpAddr> {
         let name = self.director.plan().servers.get(&server)?;
         let service = self.director.farm().service(&name.service)?;
         service.servers.iter().find(|listed| listed.name == name.server).map(|listed| listed.address)
     }
 
-    /// The server of a service that is at this address, which serves on the service's port.
+    /// Returns the slot of a service's server at this address. The server's port is the service's
+    /// port.
     fn slot_of(&self, vip: &Vip, server: SocketAddr) -> Option<u16> {
         let service = self.service_of(vip)?;
         let mut slots = self.director.plan().servers.iter().filter(|(_, name)| name.service == service.name);
         slots.find(|(slot, _)| self.address_of(**slot) == Some(server.ip())).map(|(slot, _)| *slot)
     }
 
-    /// Has a connection's packets go to the server that another node gave it to.
+    /// Assigns a connection to the server that another node has selected.
     fn forward(&mut self, ends: &FourTuple, server: SocketAddr) -> Option<()> {
         let vip = self.vip_of(ends)?;
         let slot = self
@@ -255,7 +257,7 @@ impl Executor {
         self.finish_session(ends, &vip, slot).then_some(())
     }
 
-    /// Notes that a connection is over: its session lasts for the last packets.
+    /// Marks a connection's session as closing. The session stays for the last packets.
     fn close(&self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
@@ -267,7 +269,7 @@ impl Executor {
         });
     }
 
-    /// Has the connection's packets go to a server from now on, and these first.
+    /// Assigns a connection to a server, and sends these packets first.
     fn give(&mut self, ends: &FourTuple, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
         if !self.director.plan().tables.servers.contains_key(&server)
@@ -283,15 +285,15 @@ impl Executor {
         true
     }
 
-    /// Notes whose a connection is, and sends it what was kept back meanwhile.
+    /// Records the server of a connection, and sends the buffered segments.
     pub(super) fn finish_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let noted = self.note_session(ends, vip, server);
         self.release(ends);
         noted
     }
 
-    /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by
-    /// that.
+    /// Records the server of a connection. A session that the client has ended meanwhile is not
+    /// reopened.
     pub(super) fn note_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
         let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
@@ -309,8 +311,8 @@ impl Executor {
         })
     }
 
-    /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as
-    /// any may be.
+    /// Sends a client's IP packet as the data plane would. A packet that can't be sent is lost, as
+    /// any packet may be.
     fn send_on(&mut self, packet: &[u8]) {
         let Some((&ingress, &own)) = self.director.links().iter().next() else { return };
         let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
@@ -320,13 +322,12 @@ impl Executor {
         self.send_decided(&decision, &mut packet);
     }
 
-    /// Sends a client's packet where it was decided that it goes.
+    /// Sends a client's packet as decided.
     pub(super) fn send_decided(&mut self, decision: &Decision, packet: &mut Packet<'_>) {
         let loopback = self.director.network().interfaces.iter().find(|(_, found)| found.loopback);
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
-            // Up this host's own stack, which makes connections of what comes by the loopback
-            // interface too.
+            // To this host's own stack, which accepts connections from the loopback interface, too.
             (Verdict::Pass, Reason::Local) if let Some((&ifindex, _)) = loopback => {
                 let packet = packet.frame().get(layer_three(packet.frame())..).unwrap_or_default();
                 self.send_by(ifindex, &framed(LOOPBACK, packet));
@@ -338,21 +339,21 @@ impl Executor {
         }
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub(super) fn send_by(&mut self, ifindex: u32, frame: &[u8]) {
         let sent = match self.handing.exits.entry(ifindex) {
             Entry::Occupied(exit) => exit.get().send(frame),
             Entry::Vacant(place) => exit(ifindex).and_then(|exit| place.insert(exit).send(frame)),
         };
         if let Err(error) = sent {
-            // The interface may be another one by now.
+            // The interface may have been replaced.
             self.handing.exits.remove(&ifindex);
             tracing::debug!(%error, "a packet of a connection that was given is lost");
         }
     }
 }
 
-/// Where a frame's IP packet begins, behind its tags.
+/// Returns the offset of a frame's IP packet, after VLAN tags.
 fn layer_three(frame: &[u8]) -> usize {
     match parse(frame, frame.first_chunk().copied().map(Mac)) {
         Parsed::Segment(segment) => segment.at.l3,
@@ -360,7 +361,7 @@ fn layer_three(frame: &[u8]) -> usize {
     }
 }
 
-/// The way out of an interface.
+/// Opens a socket for output through an interface.
 fn exit(ifindex: u32) -> io::Result<LinkSocket> {
     let exit = LinkSocket::open(ifindex, EtherType::None)?;
     exit.mark(SENT_ON)?;

@@ -1,5 +1,4 @@
-//! This host among others, where every host decides: who it is, what it says to the others and
-//! hears of them.
+//! This host in an every-host farm: its identity, and its datagrams to and from other hosts.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,14 +18,14 @@ use crate::config::Config;
 use crate::io::network::Network;
 use crate::runtime::secret;
 
-/// A datagram, and where it is said to be from.
+/// Datagram, with its claimed source.
 pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 
-/// Longer than any datagram of ours.
+/// Buffer size, larger than any datagram of this protocol.
 const DATAGRAM_BYTES: usize = 1_024;
-/// Datagrams that wait for the control loop; more than that are lost, as on any network.
+/// Number of datagrams that wait for the control loop. Further ones are lost, as on any network.
 const QUEUE: usize = 256;
-/// Where other hosts are heard and spoken to.
+/// Socket for datagrams of other hosts.
 pub(super) struct HostSocket {
     pub(super) identity: Identity,
     pub(super) secret: Secret,
@@ -35,10 +34,10 @@ pub(super) struct HostSocket {
 }
 
 impl HostSocket {
-    /// Begins to listen; datagrams come by the receiver.
+    /// Opens the socket. Datagrams arrive at the receiver.
     ///
     /// # Errors
-    /// When the port can't be had on the host's own address.
+    /// If the port is taken on the host's own address.
     pub(super) async fn open(
         port: u16,
         identity: Identity,
@@ -49,12 +48,12 @@ impl HostSocket {
         Ok((HostSocket { identity, secret, port, socket }, receiver))
     }
 
-    /// The key of datagrams.
+    /// Returns the key of datagrams.
     pub(super) fn key(&self) -> Key {
         Key(self.secret.derive(LABEL))
     }
 
-    /// Sends a datagram to a host. One that can't be sent is lost, as any may be.
+    /// Sends a datagram to a host. A datagram that can't be sent is lost, as any datagram may be.
     pub(super) fn send(&self, to: IpAddr, datagram: &[u8]) {
         if let Err(error) = self.socket.try_send_to(datagram, SocketAddr::new(to, self.port)) {
             tracing::debug!(%to, %error, "a report was not sent");
@@ -63,7 +62,7 @@ impl HostSocket {
 }
 
 impl Executor {
-    /// Has what is passed on say that this host does so, by the farm that is in force.
+    /// Sets the key and generation with which forwarded packets are marked, by the farm in force.
     pub(super) fn mark_what_is_passed_on(&self) {
         if let Some(hosts) = &self.hosts {
             let generation = generation(self.director.farm()) as u32;
@@ -72,10 +71,10 @@ impl Executor {
         }
     }
 
-    /// Whether a new file leaves this host who it is.
+    /// Checks that a new file leaves this host's identity as it is.
     ///
     /// # Errors
-    /// A sentence: what a running daemon can't become.
+    /// A sentence on the setting that needs a restart.
     pub(super) fn still_this_host(&self, config: &Config, network: &Network) -> Result<(), String> {
         let found = Identity::find(&config.description(), network).map_err(|error| error.to_string())?;
         let restart = RESTART;
@@ -106,7 +105,7 @@ impl Executor {
     }
 }
 
-/// Begins to listen; datagrams come by the receiver, and the socket is let go with it.
+/// Starts to receive datagrams. The socket is released with the receiver.
 pub(super) fn receiver_of(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ReceivedDatagram> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(listen(Arc::clone(socket), sender));
@@ -127,7 +126,7 @@ async fn listen(socket: Arc<UdpSocket>, sender: mpsc::Sender<ReceivedDatagram>) 
                     return;
                 }
             }
-            // An error that came back for a datagram without a receiver.
+            // The socket reports that an earlier datagram had no receiver.
             Err(error) => tracing::trace!(%error, "a host is not there"),
         }
     }

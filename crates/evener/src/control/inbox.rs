@@ -12,24 +12,23 @@ use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::path_mtu::PathMtu;
 use crate::redirect::MemberMessage;
 
-/// The receivers of all that reaches the loop.
+/// Receivers of all messages to the loop.
 pub(super) struct Inbox {
     pub(super) frames: mpsc::Receiver<ReceivedFrame>,
     pub(super) requests: mpsc::Receiver<ControlRequest>,
     pub(super) network_changes: mpsc::Receiver<()>,
     pub(super) path_mtus: mpsc::Receiver<PathMtu>,
-    /// From other hosts.
+    /// Datagrams of other hosts.
     pub(super) datagrams: mpsc::Receiver<ReceivedDatagram>,
-    /// From the readers for the data plane.
+    /// Queries of the tasks that read for the data plane.
     pub(super) queries: mpsc::Receiver<ControlQuery>,
-    /// Later requests that other servers are for.
+    /// Segments of later requests, which may belong to other servers.
     pub(super) held: mpsc::Receiver<HeldSegment>,
-    /// The results of probes and of queries to servers.
+    /// Results of probes and of queries to servers.
     pub(super) facts: mpsc::Receiver<Input>,
     pub(super) member_messages: mpsc::Receiver<MemberMessage>,
 }
 
-/// One of them.
 pub(super) enum Message {
     Frame(ReceivedFrame),
     Request(ControlRequest),
@@ -41,7 +40,7 @@ pub(super) enum Message {
 }
 
 impl Inbox {
-    /// The next message. Nothing is lost if this is not awaited to the end.
+    /// Returns the next message. Cancel safe: no message is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> Message {
         tokio::select! {
             Some(frame) = self.frames.recv() => Message::Frame(frame),

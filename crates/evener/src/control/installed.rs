@@ -1,4 +1,4 @@
-//! Holding the kernel against what this daemon has set up there.
+//! Checks that the parts that this daemon set up in the kernel are still there.
 
 use evener_dataplane::installed::Part;
 
@@ -6,8 +6,8 @@ use super::executor::Executor;
 use super::interfaces::forwarded;
 
 impl Executor {
-    /// Holds the kernel against what was set up there, and puts back what is missing. The result is
-    /// shown with all that is published next.
+    /// Checks the parts that this daemon set up in the kernel, and restores missing ones. The
+    /// result belongs to the next published state.
     pub(super) fn restore(&mut self) {
         if self.is_idle() {
             return;

@@ -1,4 +1,4 @@
-//! The packets that have to be let through on the interfaces that packets are taken from.
+//! Packets that the kernel must forward on the director's interfaces.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,8 +10,8 @@ use evener_dataplane::Engine;
 use super::executor::KERNEL_ENGINE;
 use crate::io::sysctl::Forwarded;
 
-/// The packets that the kernel must let through: for NAT, and from servers whose router this host
-/// is. Of interfaces that the file doesn't name, only those that answers need.
+/// Returns the packets that the kernel must forward: for NAT, and from servers whose router this
+/// host is. Interfaces that the file doesn't name are included only if servers' answers need them.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
     let nat = || farm.services.iter().filter(|service| service.method.translates());
@@ -24,13 +24,13 @@ pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forw
     let name = |ifindex: &u32| Some(network.interfaces.get(ifindex)?.name.as_str());
     let is_own_v4 = |address: IpAddr| address.is_ipv4() && network.is_local(address);
     let is_own = addresses.iter().any(|address| is_own_v4(*address));
-    // Servers that answer clients directly do so from the service's address. Where this host has it
-    // and is their router, its stack meets answers that seem to be its own.
+    // With direct server return, answers have the service's address as source. If this host has
+    // that address and routes the answers, its stack would treat them as its own packets.
     let is_direct = |service: &&Service| !service.method.translates();
     let is_owned = |service: &Service| service.addresses.iter().any(|address| is_own_v4(address.ip()));
     let routes_own = farm.services.iter().filter(is_direct).any(is_owned);
     let routed: BTreeSet<&str> = director.links().keys().filter(|_| routes_own).filter_map(name).collect();
-    // With NAT the packet engine finds its own way.
+    // With NAT, the packet engine routes by itself.
     if engine.kind() != KERNEL_ENGINE {
         return Forwarded { routed, ..Forwarded::default() };
     }

@@ -1,5 +1,5 @@
-//! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine
-//! in step.
+//! The daemon: one loop that handles neighbours, probes, signals and requests, and keeps the engine
+//! up to date.
 
 mod change;
 mod changing;
@@ -59,29 +59,29 @@ use inbox::{Inbox, Message};
 use prepare::StartupSettings;
 use start::StartError;
 
-/// Between two portions of the sweep through the session table.
+/// Interval between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the kernel is held against what was set up there: a firewall's reload may have ended
-/// the service.
+/// Interval of checks of the parts that this daemon set up in the kernel. A firewall's reload may
+/// have removed them.
 const RESTORE: Duration = Duration::from_millis(500);
-/// The same for what this host is as a server, which takes more looking.
+/// Interval of checks of this host as a server, which need more time.
 const RESTORE_SERVER: Duration = Duration::from_secs(3);
-/// Changes of the network come in flocks: read it once they have settled.
+/// Changes of the network come in bursts: read it once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
-/// An interval at which the network is read in any case.
+/// Interval at which the network is read in any case.
 const REREAD: Duration = Duration::from_secs(10);
-/// The engine that gets copies of frames.
+/// Engine that receives copies of frames.
 const PACKET_ENGINE: &str = "packet";
-/// The one of a daemon without services that send packets on.
+/// Engine of a daemon whose services forward no packets.
 const IDLE_ENGINE: &str = "none";
-/// How long other hosts may take to own the addresses of one that leaves.
+/// Time for other hosts to own the addresses of a host that leaves.
 const HANDOVER: Duration = Duration::from_millis(1_500);
-/// The help for keys that a reload can't change.
+/// Help for keys that a reload can't change.
 const RESTART: &str = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
-/// Requests waiting for the loop.
+/// Capacity of the queue of requests.
 const REQUESTS: usize = 64;
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until it is stopped.
 pub fn run(args: &cli::RunArgs) -> Exit {
     log::start();
     let readers = Readers::new(Bus::default());
@@ -101,12 +101,12 @@ pub fn run(args: &cli::RunArgs) -> Exit {
     })
 }
 
-/// The monotonic clock in milliseconds.
+/// Returns the monotonic clock in milliseconds.
 fn now_ms() -> u64 {
     evener_dataplane::now_ns() / 1_000_000
 }
 
-/// All clocks, read together.
+/// Reads all clocks together.
 fn clocks() -> Moment {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment {
@@ -117,15 +117,15 @@ fn clocks() -> Moment {
     }
 }
 
-/// Everything that runs.
+/// The daemon.
 struct Daemon {
     executor: Executor,
     config_path: PathBuf,
     directory: PathBuf,
-    /// The part of the file that is read at the start only, as it was then.
+    /// Settings that are read only at the start, as they were then.
     fixed: StartupSettings,
     inbox: Inbox,
-    /// This host as a server, where every host is director and server.
+    /// This host as a server, in an every-host farm.
     local_server: Option<LocalServer>,
     changes: ChangeControl,
     readiness: ReadinessRecord,
@@ -134,7 +134,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
+    /// Runs the loop. Returns at SIGTERM, SIGINT or SIGQUIT.
     async fn serve(&mut self) -> SignalAction {
         let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
@@ -152,7 +152,7 @@ impl Daemon {
             let wake = self.next_wake();
             tokio::select! {
                 action = signals.next() => match action {
-                    // The bus reports its result.
+                    // The result is published as an event.
                     SignalAction::Reload => self.begin_reload(false, None),
                     SignalAction::Reopen => drop(self.reopen()),
                     end => return end,
@@ -168,8 +168,8 @@ impl Daemon {
                     self.executor.restore();
                     self.executor.show();
                 }
-                // While a farm is on its way to the engine this host is the server that it
-                // describes, until it is refused.
+                // While the engine applies a farm, this host stays the server of that farm until
+                // the farm is refused.
                 _ = restore_server.tick(), if !self.changes.is_applying() => self.restore_server().await,
                 _ = sweep.tick() => self.sweep(),
                 () = sleep_until(reread) => {
@@ -257,21 +257,21 @@ impl Daemon {
         }
     }
 
-    /// Holds this host, as a server, against what it is to be: settings, programs and pins change
-    /// without a word from the kernel.
+    /// Checks this host as a server. The kernel doesn't notify of changed settings, programs and
+    /// pins.
     async fn restore_server(&mut self) {
         if let Some(local_server) = &mut self.local_server {
             local_server.refresh(&self.executor.config, self.executor.director.network()).await;
         }
     }
 
-    /// Publishes what this host is as a server.
+    /// Publishes the state of this host as a server.
     fn show_local(&mut self) {
         self.executor.show_local(self.local_server.as_ref().map(LocalServer::local));
     }
 
     async fn answer(&mut self, request: ControlRequest) {
-        // The client may have gone; that is no matter.
+        // The client may have disconnected.
         match request {
             ControlRequest::Ping(to) => drop(to.send(())),
             ControlRequest::Change(request, answer) => self.receive_request(*request, answer),
@@ -281,13 +281,13 @@ impl Daemon {
             ControlRequest::Trace(client, to) => drop(to.send(self.executor.follow(client))),
             ControlRequest::Reload { forget, answer } => self.begin_reload(forget, Some(answer)),
             ControlRequest::Reopen(answer) => {
-                // The client may have gone, and that is no matter.
+                // The client may have disconnected.
                 let _ = answer.send(self.reopen());
             }
         }
     }
 
-    /// Leaves the farm as it should be left.
+    /// Leaves the farm. Keeps the setup with `keep`, and removes it otherwise.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         program::notify(NotifyState::Stopping);
         self.executor.bus.publish(DaemonEvent::Stopping);
@@ -301,7 +301,7 @@ impl Daemon {
             self.executor.handle_fact(Input::Leave);
             let until = Instant::now() + HANDOVER;
             while let Ok(done) = timeout_at(until, self.executor.engine.done()).await {
-                // Nobody waits for this answer any more.
+                // No caller waits for this result.
                 let _ = self.executor.finish_change(done);
             }
         }
@@ -319,7 +319,7 @@ impl Daemon {
     }
 }
 
-/// The path as people would write it.
+/// Formats a path for people.
 fn display(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,4 +1,4 @@
-//! The check of a farm against this host, before anything of it is in force.
+//! Checks a farm against this host before it is put in force.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::GroupSockets;
 
 impl Daemon {
-    /// Looks whether anything speaks against a farm that would keep a daemon from starting with it.
-    /// Addresses that it newly has are asked for then.
+    /// Checks if a daemon could start with this farm on this host. Probes the addresses that the
+    /// farm newly has.
     pub(super) async fn prepare(
         &mut self,
         config: Config,
@@ -53,7 +53,7 @@ impl Daemon {
         Ok((PreparedFarm { config, farm, network, links, opened, opened_names, named }, probed))
     }
 
-    /// Hears the neighbours of a file's farm, too.
+    /// Also listens to neighbours on the interfaces of a new farm.
     fn listen_on_links(
         &mut self,
         farm: &Farm,
@@ -69,8 +69,8 @@ impl Daemon {
         })
     }
 
-    /// Has the rest of the daemon follow the farm in force, also after it began to follow one that
-    /// was refused.
+    /// Adapts the rest of the daemon to the farm in force, also after a refused farm was adopted in
+    /// part.
     pub(super) async fn settle(&mut self) {
         self.restore_server().await;
         self.executor.follow_network();
@@ -78,20 +78,20 @@ impl Daemon {
     }
 }
 
-/// A farm that nothing speaks against.
+/// A farm that has passed all checks.
 pub(super) struct PreparedFarm {
     pub(super) config: Config,
     pub(super) farm: Farm,
     pub(super) network: Network,
     pub(super) links: BTreeMap<u32, Mac>,
-    /// Sockets of groups, on which nobody answers yet.
+    /// Open sockets of groups, not served yet.
     pub(super) opened: Option<GroupSockets>,
-    /// Zones, and sockets by which queries come.
+    /// Zones and open sockets of names.
     pub(super) opened_names: OpenedNames,
     pub(super) named: NamedFiles,
 }
 
-/// The help for keys that a running daemon, or a running data plane, can't follow.
+/// Returns help on keys that a running daemon or data plane can't change.
 pub(super) fn remedy(keys: &str) -> String {
     match keys.contains("sessions") {
         true => "stop the daemon without --keep (SIGQUIT does that always) and start it: a session table has the size it was \
@@ -101,7 +101,7 @@ pub(super) fn remedy(keys: &str) -> String {
     }
 }
 
-/// The part of a file that a daemon reads when it starts, and never again.
+/// Settings of a file that a daemon reads at its start only.
 #[derive(Debug)]
 pub(super) struct StartupSettings {
     engine: EngineConfig,
@@ -109,8 +109,8 @@ pub(super) struct StartupSettings {
 }
 
 impl StartupSettings {
-    /// As a daemon has it that starts with this file, where the engine didn't find it otherwise:
-    /// sessions stay in the tables that an earlier daemon made.
+    /// Returns the settings that a daemon has after a start with this file. Sessions of an adopted
+    /// engine stay in its tables, so the tables' sizes are the engine's.
     pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> StartupSettings {
         let mut fixed = StartupSettings { engine: config.engine.clone(), admin: config.admin.clone() };
         if engine.kind() == IDLE_ENGINE {
@@ -126,13 +126,13 @@ impl StartupSettings {
         fixed
     }
 
-    /// The keys of it that differ in another file.
+    /// Returns the keys that differ in another file.
     pub(super) fn differences(&self, config: &Config) -> Option<String> {
         let (old, new) = (&self.engine, &config.engine);
         let keys = [
             ("[engine] kind", old.kind != new.kind),
             ("[engine] xdp_mode", old.xdp_mode != new.xdp_mode),
-            // Less bounds what is in use of the tables.
+            // A smaller number only limits the used part of the tables.
             ("[engine] sessions_max", old.sessions_max < new.sessions_max),
             ("[engine] sessions6_max", old.sessions6_max < new.sessions6_max),
             ("[engine] threads", old.threads != new.threads),

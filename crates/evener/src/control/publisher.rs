@@ -1,4 +1,4 @@
-//! The state of the farm and of the loop itself, as published.
+//! Publishes the state of the farm and of the loop.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::board::installed::Installed;
 use crate::board::{DaemonInfo, DirectorsState, LoadedFile, PublishedState, SnapshotStore};
 use crate::state::FarmState;
 
-/// The state that is published next, and where.
+/// State that is published next, and the store for it.
 pub(super) struct SnapshotPublisher {
     pub(super) board: Arc<SnapshotStore>,
     state: PublishedState,
-    /// About the file that a reload is putting in force.
+    /// Notes on the file that a reload is putting in force.
     next: Option<LoadedFile>,
 }
 
@@ -25,46 +25,46 @@ impl SnapshotPublisher {
         &self.state.about
     }
 
-    /// The parts set up in the kernel.
     pub(super) fn installed(&self) -> &Installed {
         &self.state.installed
     }
 
-    /// Has this shown with all that is published next.
+    /// Sets the parts that are set up in the kernel, for the next published state.
     pub(super) fn set_installed(&mut self, installed: Installed) {
         self.state.installed = Arc::new(installed);
     }
 
-    /// The notes on a file once it is in force: at once with the farm that it describes.
+    /// Sets the notes on a file. They are published together with its farm, once the farm is in
+    /// force.
     pub(super) fn will_load(&mut self, loaded: Option<LoadedFile>) {
         self.next = loaded;
     }
 }
 
 impl Executor {
-    /// Notes how the engine is attached, for whoever looks while it is away.
+    /// Records how the engine is attached, for readers while the engine is away.
     pub(super) fn describe(&mut self) {
         if let Some(engine) = self.engine.here() {
             self.showing.state.engine_detail = engine.describe();
         }
     }
 
-    /// How the engine was attached when it was here last.
+    /// Returns how the engine was attached when it was last here.
     pub(super) fn engine_detail(&self) -> &str {
         &self.showing.state.engine_detail
     }
 
-    /// The file in force, and the run-time changes over it.
+    /// Returns the file in force, with the run-time changes over it.
     pub(super) fn farm_state(&self) -> &FarmState {
         &self.showing.state.state
     }
 
-    /// Whether the operator has drained this director itself.
+    /// True if the operator has drained this director itself.
     pub(super) fn is_drained(&self) -> bool {
         self.farm_state().states.is_director_drained
     }
 
-    /// Publishes what has changed, if something has.
+    /// Publishes the state if it has changed.
     pub(super) fn show(&mut self) {
         let (latest, installed) = (self.showing.board.latest(), &self.showing.state.installed);
         let is_shown = Arc::ptr_eq(self.director.snapshot(), &latest.snapshot);
@@ -73,7 +73,7 @@ impl Executor {
         }
     }
 
-    /// Publishes the farm as it is now, after `change`.
+    /// Publishes the current state, after `change`.
     pub(super) fn publish(&mut self, change: impl FnOnce(&mut PublishedState)) {
         let SnapshotPublisher { board, state, next } = &mut self.showing;
         let snapshot = Arc::clone(self.director.snapshot());
@@ -87,12 +87,12 @@ impl Executor {
         board.publish(state.clone());
     }
 
-    /// Publishes what is known of the farm's directors.
+    /// Publishes the known state of the farm's directors.
     pub(super) fn show_directors(&mut self, directors: DirectorsState) {
         self.publish(|state| state.directors = Arc::new(directors));
     }
 
-    /// Publishes what this host is as a server.
+    /// Publishes the state of this host as a server.
     pub(super) fn show_local(&mut self, local: Option<LocalServerState>) {
         self.publish(|state| state.local = local);
     }
@@ -102,7 +102,7 @@ impl Executor {
         self.publish(|state| state.state = farm);
     }
 
-    /// Publishes what keeps the file in force from being followed.
+    /// Publishes why the file in force is not fully adopted.
     pub(super) fn show_trouble(&mut self, trouble: String) {
         self.publish(|state| Arc::make_mut(&mut state.about).loaded.trouble = Some(trouble));
     }

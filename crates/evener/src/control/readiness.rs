@@ -1,4 +1,4 @@
-//! The record of this director's readiness, written each second for whoever asks without a daemon.
+//! Record of this director's readiness, written each second for programs that can't ask the daemon.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,17 @@ use super::executor::{Executor, KERNEL_ENGINE};
 use super::now_ms;
 use crate::ready::{self, NeededInterface, Record, Seen};
 
-/// How long the last write may take.
+/// Maximum duration of the last write.
 const WRITE: Duration = Duration::from_secs(1);
 
-/// Where the record goes.
 #[derive(Debug)]
 pub(super) struct ReadinessRecord {
     path: PathBuf,
-    /// Whether it is known how servers are. Until then the record of the daemon before holds.
+    /// True if the state of the servers is known. Until then, the previous daemon's record stays.
     is_known: bool,
-    /// The write that is under way: a file system may not answer.
+    /// Write under way. The file system may hang.
     writing: Option<JoinHandle<()>>,
-    /// Whether the last one was not written, which is told once.
+    /// True if the last write failed. Only the first failure is logged.
     has_failed: Arc<AtomicBool>,
 }
 
@@ -34,12 +33,12 @@ impl ReadinessRecord {
         ReadinessRecord { path, is_known: false, writing: None, has_failed: Arc::default() }
     }
 
-    /// From now on it is known how servers are.
+    /// Allows writes: the state of the servers is known.
     pub(super) fn begin(&mut self) {
         self.is_known = true;
     }
 
-    /// Notes what is known now. The record says when, so it is the daemon's heartbeat as well.
+    /// Writes the record. Its time also serves as the daemon's heartbeat.
     pub(super) fn write(&mut self, record: Record) {
         if !self.is_known || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return;
@@ -57,9 +56,9 @@ impl ReadinessRecord {
         }));
     }
 
-    /// Nobody is ready any more: the data plane goes.
+    /// Removes the record: the data plane ends, and no service is ready.
     pub(super) async fn forget(self) {
-        // A write under way would come after that.
+        // A late write would restore the record.
         if let Some(writing) = self.writing {
             let _ = timeout(WRITE, writing).await;
         }
@@ -67,13 +66,13 @@ impl ReadinessRecord {
     }
 }
 
-/// This host as the daemon knows it, which keeps programs attached.
+/// Returns this host's network as the daemon knows it. The daemon keeps its programs attached.
 pub(super) fn seen_by(executor: &Executor) -> Seen {
     let director = &executor.director;
     Seen::of(director.network(), director.links().keys().copied().collect())
 }
 
-/// The record of now.
+/// Returns the current record.
 pub(super) fn record(executor: &Executor) -> Record {
     let director = &executor.director;
     let interfaces = director.links().keys().map(|ifindex| NeededInterface {

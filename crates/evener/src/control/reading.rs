@@ -1,6 +1,6 @@
-//! Reading a file, and what it names, on a thread of its own: a FIFO, a dead file system or a zone
-//! of a million records must not hold up the loop, which finds failures and answers operators
-//! meanwhile.
+//! Reads a file, and the files that it names, on a separate thread.
+//! A FIFO, a hanging file system or a zone of a million records must not block the loop. The loop
+//! detects failures and answers operators.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,63 +15,59 @@ use crate::config::{self, Config, LoadedConfig, ZoneError, zones};
 use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
 use crate::runtime::reader;
 
-/// Threads that read, at most: one that reads a FIFO to which nobody writes never ends.
+/// Maximum number of threads that read. A thread that reads a FIFO without a writer never ends.
 const READERS_MAX: usize = 4;
 
-/// A file and what it names.
+/// A file, and the files that it names.
 #[derive(Debug)]
 pub(super) struct LoadedFiles {
     pub(super) file: LoadedConfig,
     pub(super) named: NamedFiles,
 }
 
-/// The files that a file names, as they were read with it.
+/// Files that a file names, read together with it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamedFiles {
     pub(super) dns: DnsFiles,
     pub(super) groups: GroupFiles,
 }
 
-/// The files that names are answered by.
+/// Files for DNS answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,
-    /// By which cookies are made and believed; none: by this daemon's own.
+    /// Secrets that make and verify cookies. If empty, the daemon generates a secret.
     pub(super) cookie_secrets: Vec<CookieSecret>,
 }
 
-/// Why one of them can't be had.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DnsFileError {
-    /// A zone.
     #[error(transparent)]
     Zone(#[from] ZoneError),
-    /// The secrets of cookies.
     #[error(transparent)]
     CookieSecret(#[from] CookieSecretError),
 }
 
-/// The client that waits for the result of a reload.
+/// Channel to the client that waits for the result of a reload.
 pub(super) type ReloadReply = oneshot::Sender<Result<String, String>>;
 
-/// A file that was read, or why it wasn't, in words.
+/// A file that was read, or the error text.
 pub(super) struct FileRead {
-    /// Greater for those that were begun later.
+    /// Number of the read, in the order of the starts.
     number: u64,
-    /// Whether run-time changes are dropped by it.
+    /// True if run-time changes are dropped.
     pub(super) forget: bool,
     pub(super) answer: Option<ReloadReply>,
     pub(super) files: Result<LoadedFiles, String>,
 }
 
-/// The reading that goes on.
 pub(super) struct FileReader {
     results: mpsc::Sender<FileRead>,
     pub(super) done: mpsc::Receiver<FileRead>,
-    /// Held by each thread for as long as it reads.
+    /// Held by each thread while it reads.
     readers: Arc<()>,
     started: u64,
-    /// The last that was put in force.
+    /// Number of the last read that was put in force.
     followed: u64,
 }
 
@@ -81,7 +77,7 @@ impl FileReader {
         FileReader { results, done, readers: Arc::new(()), started: 0, followed: 0 }
     }
 
-    /// Begins to read a file, for somebody who waits or for nobody.
+    /// Starts to read a file, for a caller or for none.
     pub(super) fn begin(&mut self, path: &Path, forget: bool, answer: Option<ReloadReply>) {
         self.started += 1;
         let (number, results, path) = (self.started, self.results.clone(), path.to_owned());
@@ -93,13 +89,12 @@ impl FileReader {
                     Err(format!("{READERS_MAX} reloads before this one still wait for {}", path.display()))
                 }
             };
-            // the loop ends first only when the daemon does
+            // the receiver is gone only when the daemon ends
             let _ = results.send(FileRead { number, forget, answer, files }).await;
         });
     }
 
-    /// Whether a file is to be followed still, and not one that was read sooner though it was asked
-    /// for later.
+    /// True if no later-started read was put in force before. Otherwise the file is outdated.
     pub(super) fn is_latest(&mut self, read: &FileRead) -> bool {
         let is_latest = read.number > self.followed;
         if is_latest && read.files.is_ok() {
@@ -109,7 +104,7 @@ impl FileReader {
     }
 }
 
-/// Reads a file, on a thread that holds `reader` for as long as it does.
+/// Reads a file, on a thread that holds `reader` until it is done.
 async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Result<LoadedFiles, String> {
     let name = path.display().to_string();
     reader::within(timeout, &name, move || {
@@ -129,10 +124,7 @@ fn read(path: &Path) -> Result<LoadedFiles, String> {
     Ok(LoadedFiles { file, named: NamedFiles { dns, groups } })
 }
 
-/// The files that `[dns]` names.
-///
-/// # Errors
-/// The error in one.
+/// Reads the files that `[dns]` names.
 pub(super) fn read_dns_files(config: &Config) -> Result<DnsFiles, DnsFileError> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Serial numbers wrap (RFC 1982).
@@ -161,7 +153,7 @@ mod tests {
         path
     }
 
-    /// Has the threads end that read a FIFO.
+    /// Ends the threads that read a FIFO.
     fn end(path: &Path) {
         drop(std::fs::File::options().write(true).open(path).unwrap());
         std::fs::remove_file(path).unwrap();
@@ -189,7 +181,7 @@ mod tests {
         let mut refused = reading.done.recv().await.unwrap();
         assert_eq!(refused.number, READERS_MAX as u64 + 1);
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
-        // as if that one had been read
+        // as if this file had been read
         refused.files = Ok(LoadedFiles {
             file: LoadedConfig {
                 config: crate::config::parse(FILE, "x").unwrap(),

@@ -1,5 +1,5 @@
-//! The director's part where later requests are for other servers: what the data plane holds is
-//! looked at once more, and then its connection is to leave its server.
+//! The control loop's part in rehandoff, when a later request belongs to another server. Segments
+//! that the data plane holds are examined again. Then their connection is moved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use super::handoff::session_key;
 use super::now_ms;
 use crate::handoff::{FourTuple, HeldSegment, Rehandoff};
 
-/// Segments that wait for the loop.
+/// Capacity of the queue of held segments.
 const HELD: usize = 4_096;
 impl Executor {
-    /// Has the data plane give what it holds to whoever reads this.
+    /// Makes the data plane send held segments to the returned receiver.
     pub(super) fn held(&mut self) -> mpsc::Receiver<HeldSegment> {
         let (sender, held) = mpsc::channel(HELD);
         self.handing.again = Some(sender.clone());
         let mover = Arc::new(
             move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
-                // A connection without room is an orphan: see `Executor::keeps_back`.
+                // If the queue is full, the segment's connection becomes an orphan: see
+                // `Executor::keeps_back`.
                 let _ =
                     sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
             },
@@ -37,8 +38,8 @@ impl Executor {
         held
     }
 
-    /// Looks at a segment that the data plane has held: it may begin a later request that other
-    /// servers are for. `None`: it doesn't, and what could be done is done.
+    /// Examines a segment that the data plane has held. Returns the rehandoff if the segment may
+    /// begin a request for another server. Otherwise handles the segment and returns `None`.
     pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Rehandoff> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
@@ -52,7 +53,7 @@ impl Executor {
             return None;
         }
         if !held.is_whole {
-            // It comes again, as what its sender has said.
+            // The sender retransmits it.
             self.finish_session(&ends, &vip, server);
             return None;
         }
@@ -61,7 +62,7 @@ impl Executor {
                 self.keep_back(&ends, &vip);
                 Some(Rehandoff { ends, at, header, payload, held })
             }
-            // A connection that this host carries stays here.
+            // A connection that this host splices stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note_session(&ends, &vip, server);
                 self.let_pass(held);
@@ -75,21 +76,21 @@ impl Executor {
         }
     }
 
-    /// Has a connection stay with the server that it has, which gets what was held.
+    /// Leaves a connection with its server, and sends it the held segments.
     pub(super) fn pass(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         self.let_pass(held);
         self.release(ends);
     }
 
-    /// Sends on what was held, to the server that the connection has.
+    /// Sends a held segment to the connection's server.
     fn let_pass(&mut self, held: HeldSegment) {
         self.carry_out(held, decide::stay);
     }
 
-    /// Tells a client that its connection is over, which then has a session no longer than its last
-    /// packets need. They go to its server: the segment may have been forged, by somebody whom the
-    /// client doesn't believe either.
+    /// Resets a client's connection. The session stays for the last packets, which go to its
+    /// server. The segment may have been forged, so the client's own stack decides if it accepts
+    /// the reset.
     pub(super) fn end(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
@@ -98,8 +99,8 @@ impl Executor {
         self.carry_out(held, decide::end);
     }
 
-    /// Has a connection that was kept back stay with the server that it had. Meanwhile the client
-    /// may have begun another one.
+    /// Assigns a buffered connection to its previous server again, unless the client has begun
+    /// another connection meanwhile.
     pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.engine.plane.memory(), session_key(ends, &vip));
@@ -110,12 +111,13 @@ impl Executor {
         }
     }
 
-    /// Notes that a connection is kept back until this host has done something about it.
+    /// Starts to buffer a connection's segments until this host has decided.
     pub(super) fn keep_back(&self, ends: &FourTuple, vip: &Vip) {
         self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }
 
-    /// Keeps a segment until its connection has a server. By now it may have one.
+    /// Buffers a segment until its connection has a server. If the connection has one by now, the
+    /// segment is decided again.
     fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: HeldSegment) {
         let free = self.handing.segment_buffer.get_mut().keep(&session_key(ends, vip), held);
         if let Some(held) = free {
@@ -123,14 +125,14 @@ impl Executor {
         }
     }
 
-    /// Sends on what was kept of a connection that has a server now.
+    /// Sends the buffered segments of a connection that has a server now.
     pub(super) fn release(&mut self, ends: &FourTuple) {
         let Some(vip) = self.vip_of(ends) else { return };
         let kept = self.handing.segment_buffer.get_mut().end(&session_key(ends, &vip));
         kept.into_iter().for_each(|held| self.decide_again(held));
     }
 
-    /// Decides a segment once more, as if it came now.
+    /// Decides a segment again, as if it had just arrived.
     fn decide_again(&mut self, held: HeldSegment) {
         if !held.is_whole {
             return;
@@ -152,7 +154,8 @@ impl Executor {
         }
     }
 
-    /// Whether a connection isn't kept back, or somebody here has it, or may be about to.
+    /// Returns a predicate that is false for orphans: connections that no server and no task of
+    /// this host owns.
     pub(super) fn keeps_back(&self, tables: &Tables) -> impl Fn(SessionKey, Value) -> bool {
         let handoffs = tables.vips.values().filter_map(|vip| vip.handoff);
         let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();

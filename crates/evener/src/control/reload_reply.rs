@@ -1,4 +1,4 @@
-//! The end of a reload: the rest of the daemon follows, and its caller has a reply.
+//! End of a reload: the rest of the daemon adopts the file, and the caller gets a reply.
 
 use evener_dataplane::heap;
 use sd_notify::NotifyState;
@@ -11,7 +11,7 @@ use crate::runtime::program;
 use crate::state::{Edit, places};
 
 impl Daemon {
-    /// Has the rest of the daemon follow the file in force, and answers the reload.
+    /// Makes the rest of the daemon adopt the file in force, and answers the reload.
     pub(super) async fn reloaded(&mut self, dropped: &[Edit], answer: Option<ReloadReply>) {
         self.executor.warn_of_host();
         self.settle().await;
@@ -29,7 +29,8 @@ impl Daemon {
         reply_to_reload(answer, reply);
     }
 
-    /// Says which run-time changes were dropped, since the file itself has changed there.
+    /// Publishes and returns which run-time changes were dropped because the file has changed at
+    /// their place.
     fn report_dropped(&self, dropped: &[Edit]) -> String {
         if dropped.is_empty() {
             return String::new();
@@ -39,10 +40,10 @@ impl Daemon {
         format!("; the file's own value counts again, and not the run-time change, in {places}")
     }
 
-    /// Reports a reload that changes nothing, and why.
+    /// Reports a reload that changes nothing, with the reason.
     pub(super) fn report_refusal(&mut self, error: String, answer: Option<ReloadReply>) {
         heap::give_back();
-        // A program that has moved the log aside waits for that, whatever is wrong with the file.
+        // A program that has rotated the log waits for this, even if the file is invalid.
         if let Err(error) = self.executor.reopen_log() {
             tracing::warn!("{error}; it goes on where it was");
         }
@@ -51,7 +52,7 @@ impl Daemon {
         reply_to_reload(answer, Err(error));
     }
 
-    /// Opens the access log again, and reads no file.
+    /// Opens the access log again, without reading the file.
     pub(super) fn reopen(&mut self) -> Result<String, String> {
         let reopened = self.executor.reopen_log();
         match &reopened {
@@ -61,7 +62,7 @@ impl Daemon {
         reopened.map(|()| "the access log is open again".to_owned())
     }
 
-    /// Goes on with the log of the file in force.
+    /// Opens the log of the file in force.
     fn follow_log(&mut self) -> Result<(), String> {
         self.executor.reopen_log().map_err(|error| {
             let trouble = format!("{} is in force, but for its log: {error}", display(&self.config_path));
@@ -71,7 +72,7 @@ impl Daemon {
     }
 }
 
-/// Replies to the caller of a reload, who may have gone; that is no matter.
+/// Replies to the caller of a reload. The caller may have disconnected.
 pub(super) fn reply_to_reload(answer: Option<ReloadReply>, reply: Result<String, String>) {
     program::notify(NotifyState::Ready);
     let _ = answer.map(|answer| answer.send(reply));

@@ -1,4 +1,4 @@
-//! The farm that a daemon starts with: the file with the run-time changes of before over it.
+//! The farm that a daemon starts with: the file with the stored run-time changes over it.
 
 use std::path::Path;
 
@@ -8,19 +8,18 @@ use crate::events::{Bus, DaemonEvent};
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{self, FarmState, RebasedFile, Record, places};
 
-/// The farm to start with.
 pub(super) struct RestoredFarm {
     pub(super) state: FarmState,
     pub(super) config: Config,
-    /// Why changes of before are not in force.
+    /// Reason why stored changes are not in force.
     pub(super) trouble: Option<String>,
 }
 
-/// Lays the changes of before over a file. Changes that the file has overruled are dropped for
-/// good.
+/// Applies the stored changes to a file. Changes that the file has overruled are dropped
+/// permanently.
 ///
 /// # Errors
-/// The faults of the file alone: changes that don't fit to it are put aside.
+/// Errors of the file alone. Changes that don't fit the file are set aside.
 pub(super) fn restore(
     store: &Store,
     file: LoadedConfig,
@@ -56,7 +55,7 @@ fn rebased(store: &Store, file: LoadedConfig) -> Result<(RebasedFile, Option<Str
     }
     let mut why = "the run-time changes of before don't fit to the file and are not in force".to_owned();
     set_aside(store, &mut why);
-    // Tags of the farms of before name no other farm.
+    // Tags of earlier farms must not name another farm.
     let empty = Record { generation: generation + 1, ..Record::default() };
     Ok((state::rebase(file, empty)?, Some(why)))
 }

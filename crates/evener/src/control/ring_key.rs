@@ -1,5 +1,5 @@
-//! The key of the hash tables: directors with one key choose alike for a flow without a session, so
-//! that connections go on where another director gets their packets.
+//! Key of the hash tables. Directors with the same key choose the same server for a flow without a
+//! session, so connections continue if another director gets their packets.
 
 use std::fs;
 use std::io;
@@ -11,16 +11,16 @@ use super::start::{StartError, seed};
 use crate::config::Config;
 use crate::runtime::{files, secret};
 
-/// The name of the file in the state directory, where there is no secret, and its length in hex
-/// digits.
+/// File in the state directory that stores the key if there is no secret, and the key's length in
+/// hex digits.
 const FILE: &str = "ring.key";
 const DIGITS: usize = 32;
 
-/// The key of this director: that of the farm's secret, or else one that is kept in `folder`, so
-/// that the next start chooses as this one.
+/// Returns this director's key, derived from the farm's secret. Without a secret, the key is stored
+/// in `folder`, so that the next start chooses the same servers.
 ///
 /// # Errors
-/// When there are no random numbers.
+/// If there are no random numbers.
 pub(super) fn read(config: &Config, folder: &Path) -> Result<Seed, StartError> {
     if let Some(file) = &config.farm.secret_file {
         match secret::read(file) {
@@ -60,7 +60,7 @@ fn kept(path: &Path) -> io::Result<Seed> {
     Ok(Seed::from_bytes(bits.to_be_bytes()))
 }
 
-/// Writes the file whole, or not at all.
+/// Writes the file atomically.
 fn keep(path: &Path, key: Seed) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

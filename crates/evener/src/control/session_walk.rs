@@ -1,5 +1,5 @@
-//! The walk through the session tables, a tenth of them each second: sessions that are over are
-//! freed, and those of SYNs alone are counted.
+//! Walks the session tables, a tenth of them each second. Frees expired sessions, and counts
+//! sessions that have seen only SYNs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use evener_dataplane::DataPlane;
 
 use crate::config::EngineConfig;
 
-/// Between two looks at how full the session tables are, while they are not nearly empty; the same
-/// while they are; and between two portions that are moved.
+/// Pause before the next sample of a session table: while the table fills, and while it is nearly
+/// empty. FIT_ON is the pause between two portions that are moved.
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);
-/// Portions of a walk: each session is visited once in so many calls.
+/// Number of portions of a walk, and so of the calls in which each session is visited once.
 const PORTIONS: usize = 10;
 
-/// The care of the session tables.
+/// Maintenance of the session tables.
 #[derive(Default)]
 pub(super) struct SessionUpkeep {
     pub(super) walker: SessionWalker,
@@ -29,8 +29,8 @@ pub(super) struct SessionUpkeep {
 }
 
 impl SessionUpkeep {
-    /// Has the session tables become as large as what is in them, a step at a time; returns when to
-    /// take the next.
+    /// Resizes the session tables by one step, to fit their number of sessions. Returns the pause
+    /// before the next step.
     pub(super) fn fit(&mut self, plane: &dyn DataPlane, config: &EngineConfig) -> Duration {
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
         let memory = plane.memory();
@@ -52,20 +52,20 @@ impl SessionUpkeep {
     }
 }
 
-/// A walk as far as it is done.
+/// State of a walk.
 #[derive(Default)]
 pub(super) struct SessionWalker {
-    /// The first bucket that is to be visited next.
+    /// First bucket of the next portion.
     next: usize,
     found: SessionWalk,
-    /// When each portion was visited last, in ticks.
+    /// Time of each portion's last visit, in ticks.
     visits: [Option<u32>; PORTIONS],
 }
 
 impl SessionWalker {
-    /// Visits the next portion: frees what has expired and what `keep` doesn't want. `syn_idle` has
-    /// how long a session of SYNs lives, by VIP, in ticks. Returns what was found where it was the
-    /// last portion.
+    /// Visits the next portion. Frees sessions that have expired or for which `keep` is false.
+    /// `syn_idle` is the lifetime of embryonic sessions by VIP, in ticks. Returns the walk's
+    /// results after the last portion.
     pub(super) fn step(
         &mut self,
         sessions: &Sessions<'_>,
@@ -80,7 +80,7 @@ impl SessionWalker {
         sessions.sweep(start..end, now, |key, value| {
             let keeps = keep(key, value);
             let idle = syn_idle.get(&key.vip).filter(|_| keeps && value.state() == State::New);
-            // Of a portion that was never visited nobody knows what is new there.
+            // In a portion's first visit, new stalls can't be distinguished from old ones.
             let is_new =
                 idle.zip(visited).is_some_and(|(idle, visited)| has_stalled(value, *idle, visited, now));
             if is_new {
@@ -93,8 +93,8 @@ impl SessionWalker {
     }
 }
 
-/// Whether a session of SYNs alone has stalled since its last visit: its last SYN is long enough
-/// ago now, and was not then.
+/// True if an embryonic session has stalled since the last visit: its last SYN is old enough now,
+/// and was not then.
 fn has_stalled(value: Value, idle: u32, visited: u32, now: u32) -> bool {
     let last_syn = value.expires().wrapping_sub(idle);
     let age = |at: u32| at.wrapping_sub(last_syn).cast_signed();
@@ -139,7 +139,7 @@ mod tests {
                 }
             }
         }
-        // The first one isn't kept, and counts nowhere.
+        // The first session is freed and not counted.
         assert_eq!(counts, (2..40).step_by(2).map(|server| (server, 1)).collect());
     }
 }

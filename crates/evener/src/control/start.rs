@@ -1,4 +1,4 @@
-//! From a file to a running daemon, or one clear sentence.
+//! Starts the daemon from a file, or fails with one clear sentence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,61 +62,52 @@ use crate::runtime::terminal::has_colour;
 use crate::state::FarmState;
 use crate::state::store::Store;
 
-/// The source of every key.
+/// Error text if no key can be generated.
 const RANDOM: &str = "no random numbers from /dev/urandom";
 
-/// Why the daemon did not start, or did not end well.
+/// Error of the daemon's start or end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// The file is wrong.
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file is of a host that is only a member of a group.
+    /// The file belongs to a host that is only a member of a group.
     #[error("{path} has neither a service nor names: `evener agent` has this host join the group that it names", path = .0.display())]
     NoService(PathBuf),
-    /// Another daemon runs.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The network isn't as the file needs it.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// An address that the director should announce is another host's.
+    /// Another host owns an address that the director should announce.
     #[error(transparent)]
     OwnedElsewhere(#[from] OwnedElsewhere),
-    /// Every host is to decide, and the file does not say which of them this is.
+    /// In an every-host farm, the file doesn't identify this host.
     #[error(transparent)]
     NotAHost(#[from] IdentityError),
-    /// The secret by which hosts know each other.
+    /// The secret that the hosts of a farm share.
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
-    /// This host can't be the server that it has to be.
+    /// This host can't be set up as a server.
     #[error(transparent)]
     Server(#[from] AgentError),
-    /// The engine can't do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The kernel engine can't run, and the file asks for no other.
+    /// The kernel engine can't run, and the file allows no other.
     #[error("{0}; with `kind = \"auto\"` in [engine] the packet engine serves where the kernel engine can't")]
     KernelEngine(EngineError),
-    /// The access log.
     #[error("{0}")]
     Log(String),
-    /// A group's clients can't be heard.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Names can't be answered for.
     #[error(transparent)]
     Names(#[from] OpenError),
-    /// The farm can't be carried out.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
-    /// Something on this host can't be used.
     #[error(transparent)]
     Host(#[from] HostError),
 }
 
 impl StartError {
-    /// The exit status that `evener --help` documents.
+    /// Returns the exit status, as documented by `evener --help`.
     pub(super) fn exit(&self) -> Exit {
         match self {
             StartError::Config(_) | StartError::NoService(_) | StartError::Secret(_) | StartError::Log(_) => {
@@ -138,7 +129,7 @@ impl StartError {
     }
 }
 
-/// Starts everything. Programs attached until an error are detached with it.
+/// Starts the daemon. On an error, attached programs are detached.
 pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemon, StartError> {
     let base = DaemonBase::open(config_path, readers).await?;
     let links = HostLinks::open(&base.config).await?;
@@ -148,7 +139,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let interfaces = links.interfaces.keys().copied();
     let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
-    // Loading programs takes a while, in which nobody could be heard.
+    // Loading programs needs some time, in which no message of another host is received.
     let started_ms = now_ms();
     let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
         Ok(role) => role,
@@ -162,19 +153,19 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     open(daemon, adopted, opened).await
 }
 
-/// The lock, the folders and the farm: all that a daemon has before it looks at its host.
+/// The lock, the folders and the farm: all that a daemon has before it examines its host.
 struct DaemonBase {
     config_path: PathBuf,
     lock: Lock,
     directory: PathBuf,
-    /// Where run-time changes last.
+    /// Folder of run-time changes.
     folder: PathBuf,
     bus: Bus,
     recorder: Arc<Recorder>,
     store: Store,
     state: FarmState,
     config: Config,
-    /// Why changes of before are not in force.
+    /// Reason why stored changes are not in force.
     trouble: Option<String>,
 }
 
@@ -203,10 +194,10 @@ impl DaemonBase {
     }
 }
 
-/// The network around this host, and the channels by which it is heard.
+/// The network around this host, and the channels of its events.
 struct HostLinks {
     network: Network,
-    /// From which packets are taken.
+    /// Interfaces of the director, with their MAC addresses.
     interfaces: BTreeMap<u32, Mac>,
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<path_mtu::PathMtu>,
@@ -235,18 +226,18 @@ impl HostLinks {
     }
 }
 
-/// An engine, and how it came to be.
+/// An engine, and how it was started.
 struct StartedEngine {
     engine: Box<dyn Engine>,
-    /// Why `auto` didn't choose the kernel engine.
+    /// Reason why `auto` didn't choose the kernel engine.
     note: Option<String>,
-    /// Whether it was found running.
+    /// True if the data plane was found running.
     adopted: bool,
     started_ms: u64,
 }
 
 impl StartedEngine {
-    /// A director over what this engine has in force.
+    /// Creates a director on the tables that this engine has in force.
     fn direct(
         &self,
         base: &DaemonBase,
@@ -268,7 +259,7 @@ impl StartedEngine {
         Director::new(start, beginning(&*self.engine, lease_ms, self.started_ms))
     }
 
-    /// The daemon's state besides its farm.
+    /// Returns the daemon's state besides its farm.
     fn about(&self, base: &DaemonBase, restart_needed_for: Option<String>) -> DaemonInfo {
         if let Some(keys) = &restart_needed_for {
             tracing::warn!("what runs was adopted, and is not as the file says in {keys}: {}", remedy(keys));
@@ -284,7 +275,7 @@ impl StartedEngine {
     }
 }
 
-/// Groups and names of the file, whose sockets are open but not served yet.
+/// Groups and names of the file. Their sockets are open but not served yet.
 struct Consumers {
     groups: GroupControl,
     names: NameControl,
@@ -306,13 +297,13 @@ impl Consumers {
     }
 }
 
-/// The parts that are opened once the farm is in force.
+/// Parts that are opened once the farm is in force.
 struct Unopened {
     groups: Option<GroupSockets>,
     requests: mpsc::Sender<ControlRequest>,
 }
 
-/// Puts a daemon together whose farm is not in force yet.
+/// Assembles a daemon whose farm is not in force yet.
 fn assemble(
     base: DaemonBase,
     links: HostLinks,
@@ -365,7 +356,7 @@ fn assemble(
         path_mtus: links.path_mtus,
         datagrams: role.datagrams,
         queries: role.queries,
-        // Before the data plane is asked for anything: what it holds meanwhile waits here.
+        // Before the first order to the data plane: segments that it holds wait here.
         held: executor.held(),
         facts,
         member_messages: consumers.member_messages,
@@ -385,7 +376,7 @@ fn assemble(
     Ok((daemon, Unopened { groups: consumers.opened, requests: handle }))
 }
 
-/// Opens the farm to traffic, and the daemon to requests; or leaves the host as it was found.
+/// Opens the farm to traffic, and the daemon to requests. On an error, restores the host.
 async fn open(mut daemon: Daemon, adopted: bool, unopened: Unopened) -> Result<Daemon, StartError> {
     if let Err(error) = serve_farm(&mut daemon, adopted, unopened.requests).await {
         daemon.abandon(adopted).await;
@@ -398,7 +389,7 @@ async fn open(mut daemon: Daemon, adopted: bool, unopened: Unopened) -> Result<D
     Ok(daemon)
 }
 
-/// Puts the farm in force, and begins to answer requests.
+/// Puts the farm in force, and starts to answer requests.
 async fn serve_farm(
     daemon: &mut Daemon,
     adopted: bool,
@@ -413,8 +404,8 @@ async fn serve_farm(
     executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
-        // The program that makes connections here must stand behind the engine, which is there only
-        // now.
+        // The program that accepts handed-off connections must run after the engine's, which exists
+        // only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
     executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail().to_owned(), adopted });
@@ -427,8 +418,7 @@ async fn serve_farm(
 }
 
 impl Daemon {
-    /// Leaves a farm that could not be started. A state that was found running is left as it was
-    /// found.
+    /// Leaves a farm that could not be started. A data plane that was found running keeps running.
     async fn abandon(mut self, adopted: bool) {
         if !self.changes.state.record.is_empty() {
             tracing::error!(
@@ -447,32 +437,32 @@ impl Daemon {
     }
 }
 
-/// When the director begins. A running data plane may have a lease to answer for addresses, if
-/// hosts share them.
+/// Returns the moment at which the director begins. A running data plane may have a lease on
+/// addresses that hosts share.
 fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment {
     let (lease, now) = (engine.memory().lease, engine.now());
     let lease_holds = lease.until().is_some() && lease.holds(now);
     match lease_ms {
-        // The data plane before may have had hosts.
+        // The previous farm may have been an every-host farm.
         None => lease.set(None),
-        // A new one has no end: a host that begins without a cable, and so renews none, would
-        // answer after its daemon's death.
+        // A new lease has no end, so it gets one. A host that starts without a network link can't
+        // renew it, and would otherwise answer even after its daemon's death.
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }
     Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some(), ..clocks() }
 }
 
-/// This host's identity among others, and the secret that they share, where every host decides.
+/// Returns this host's identity and the farm's secret, in an every-host farm.
 fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secret)>, StartError> {
     let found = Identity::find(&config.description(), network)?;
     let Some((identity, secret_file)) = found.zip(config.farm.secret_file.as_ref()) else { return Ok(None) };
     Ok(Some((identity, secret::read(secret_file)?)))
 }
 
-/// This host as one among others, and as a reader for the data plane.
+/// This host's role: as a host of an every-host farm, and as a reader for the data plane.
 struct HostRole {
-    /// With a number that no other start of it has.
+    /// The socket, and a number that is unique to this start.
     host: Option<(HostSocket, u64)>,
     datagrams: mpsc::Receiver<ReceivedDatagram>,
     local_server: Option<LocalServer>,
@@ -507,7 +497,7 @@ impl HostRole {
     }
 }
 
-/// Begins to hear other hosts, where every one decides.
+/// Opens the socket to other hosts, in an every-host farm.
 async fn host(
     config: &Config,
     identity: Option<(Identity, Secret)>,
@@ -520,8 +510,8 @@ async fn host(
     Ok((Some((host, incarnation)), datagrams))
 }
 
-/// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be
-/// heard.
+/// Listens to ICMP messages on path MTUs, even if no service has tunnels yet. Returns an empty
+/// receiver if the socket can't be opened.
 fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
     path_mtu::listen().unwrap_or_else(|error| {
         if config.services.iter().any(|service| service.method.encapsulates()) {
@@ -531,7 +521,7 @@ fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
     })
 }
 
-/// Says what agents on servers will refuse.
+/// Warns about tunnels that agents on servers will refuse.
 fn warn_of_unlisted_tunnels(executor: &Executor) {
     let (farm, network) = (executor.director.farm(), executor.director.network());
     for service in farm.services.iter().filter(|service| service.method.encapsulates()) {
@@ -546,14 +536,14 @@ fn warn_of_unlisted_tunnels(executor: &Executor) {
     }
 }
 
-/// A new key for the flow hash.
+/// Generates a key for the flow hash.
 pub(super) fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
     secret::random(&mut bytes).map_err(HostError::of(RANDOM))?;
     Ok(Seed::from_bytes(bytes))
 }
 
-/// Asks, before the director answers for an address, whether anyone else does.
+/// Probes the addresses that the director will announce. Fails if another host owns one.
 async fn refuse_conflicts(
     executor: &Executor,
     frames: &mut mpsc::Receiver<ReceivedFrame>,

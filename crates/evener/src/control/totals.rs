@@ -1,5 +1,5 @@
-//! The counts of servers that are gone, by service: a service's sums never fall. They outlive the
-//! daemon as sessions do, in a file beside its lock.
+//! Counters of removed servers, by service, so that a service's totals never decrease. A file
+//! beside the daemon's lock stores them, so they survive the daemon as sessions do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +12,25 @@ use evener_dataplane::ServerCounters;
 
 use crate::runtime::files;
 
-/// Sums by service, and whose server is whose.
+/// Totals by service, and the service of each server.
 #[derive(Debug, Default)]
 pub(super) struct ServiceTotals {
-    /// `None` in a test that has no folder.
+    /// `None` in a test without a folder.
     path: Option<PathBuf>,
     gone: Arc<BTreeMap<String, ServerCounters>>,
-    /// The services of the servers in force, by identity: a daemon that finds one in the data
-    /// plane, and not in its file, knows it by that alone.
+    /// Services of the servers in force, by identity.
+    /// An adopted data plane may have servers that are not in the file. Only this map has their
+    /// services.
     services: BTreeMap<u64, String>,
 }
 
 impl ServiceTotals {
-    /// Goes on from what an earlier daemon noted in this folder, if the data plane is adopted that
-    /// it is about.
+    /// Reads the totals that an earlier daemon stored in this folder, if its data plane is adopted.
     pub(super) fn open(directory: &Path, adopted: bool) -> ServiceTotals {
         let path = path(directory);
         let mut totals = ServiceTotals { path: Some(path.clone()), ..ServiceTotals::default() };
         if !adopted {
-            // That of a data plane that is gone.
+            // The totals belong to a data plane that is gone.
             let _ = fs::remove_file(path);
             return totals;
         }
@@ -40,7 +40,7 @@ impl ServiceTotals {
         totals
     }
 
-    /// Lines are `gone PACKETS BYTES CONNECTIONS SERVICE` and `server IDENTITY SERVICE`.
+    /// Parses a line: `gone PACKETS BYTES CONNECTIONS SERVICE` or `server IDENTITY SERVICE`.
     fn read_line(&mut self, line: &str) -> Option<()> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
@@ -59,7 +59,7 @@ impl ServiceTotals {
         Some(())
     }
 
-    /// A server is gone that had been given this.
+    /// Adds the counters of a removed server.
     pub(super) fn add(&mut self, identity: u64, counted: ServerCounters) {
         if let Some(service) = self.services.get(&identity) {
             let gone = Arc::make_mut(&mut self.gone).entry(service.clone()).or_default();
@@ -67,12 +67,12 @@ impl ServiceTotals {
         }
     }
 
-    /// The counts of servers that are gone, by service.
+    /// Returns the counters of removed servers, by service.
     pub(super) fn gone(&self) -> Arc<BTreeMap<String, ServerCounters>> {
         Arc::clone(&self.gone)
     }
 
-    /// Notes whose the servers of a plan are, and the sums, if any of that has changed.
+    /// Records the services of a plan's servers, and writes the file if anything has changed.
     pub(super) fn note_plan(&mut self, plan: &Plan, has_gone: bool) {
         let identified =
             |ServerName { service, server }: &ServerName| (identity(service, server), service.clone());
@@ -98,7 +98,7 @@ impl ServiceTotals {
     }
 }
 
-/// Where they are noted.
+/// Returns the path of the file.
 pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join("totals")
 }

@@ -1,5 +1,5 @@
-//! The director's part in what is told of single connections and packets: it has the data plane
-//! tell what somebody wants to know, and nothing else.
+//! The control loop's part in tracing and logging: sets the data plane's filter to exactly the
+//! events that readers want.
 
 use std::sync::Arc;
 
@@ -13,13 +13,12 @@ use crate::config::Config;
 use crate::record::Traced;
 use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
-/// The means of tracing.
+/// State of tracing.
 pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
-    /// Begins when the data plane is first to tell something.
+    /// Started when the data plane first has events to report.
     listener: Option<TraceReader>,
-    /// The filter that the data plane has; not known at first, since an earlier daemon may have set
-    /// one.
+    /// Trace filter of the data plane. Unknown at first, since an earlier daemon may have set one.
     watched: Option<TraceFilter>,
 }
 
@@ -38,16 +37,16 @@ pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String>
 }
 
 impl Executor {
-    /// Has what is told be told by the names in force.
+    /// Sets the names with which events are reported.
     pub(super) fn update_names(&self, names: TableNames) {
         self.trace.recorder.name(names);
     }
 
-    /// Has the data plane tell what is wanted now, if that has changed. While the engine is away
-    /// that waits for it.
+    /// Sets the data plane's filter if the wanted events have changed. Does nothing while the
+    /// engine is away.
     ///
     /// # Errors
-    /// When the engine refuses; the next call tries again.
+    /// If the engine refuses. The next call retries.
     pub(super) fn watch(&mut self) -> Result<(), EngineError> {
         let wanted = self.trace.recorder.wanted();
         if self.trace.watched.as_ref() == Some(&wanted) {
@@ -64,7 +63,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Goes on with another log, or with none. The data plane tells what that wants.
+    /// Replaces the access log, or ends it, and adapts the data plane's filter.
     ///
     /// # Errors
     /// A sentence.
@@ -73,16 +72,16 @@ impl Executor {
         self.watch().map_err(|error| error.to_string())
     }
 
-    /// Opens the log again, which may have been moved aside.
+    /// Opens the log again, after a log rotation.
     ///
     /// # Errors
-    /// A sentence; then the log goes on as it was.
+    /// A sentence. The old log then stays open.
     pub(super) fn reopen_log(&mut self) -> Result<(), String> {
         let log = open_log(&self.config)?;
         self.set_access_log(log)
     }
 
-    /// Follows a client until the receiver is dropped.
+    /// Traces a client until the receiver is dropped.
     ///
     /// # Errors
     /// A sentence.
@@ -94,7 +93,7 @@ impl Executor {
         Ok(lines)
     }
 
-    /// Ends all telling: what the data plane has told already is noted yet.
+    /// Ends all tracing. Events that the data plane has already reported are still recorded.
     pub(super) fn fall_silent(&mut self) {
         let nothing = TraceFilter::default();
         if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)

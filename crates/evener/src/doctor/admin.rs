@@ -1,4 +1,4 @@
-//! The admin address: whether anybody can look there, and nobody else.
+//! Checks access to the admin address.
 
 use crate::config::AdminConfig;
 use crate::runtime::token;

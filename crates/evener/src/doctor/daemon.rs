@@ -1,4 +1,4 @@
-//! A running daemon's report of itself, or the remains of one that is gone.
+//! Checks a running daemon by its own views, or the remains of one that is gone.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::views::Finding;
 
 const CHECK: &str = "daemon";
 
-/// Asks the daemon, if there is one; its status.
+/// Queries the daemon, if there is one. Returns its status.
 pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -> Option<views::StatusView> {
     let status: views::StatusView = match client.get("/v1/status").await {
         Ok(status) => status,
@@ -45,7 +45,7 @@ pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -
     }
     match client.get::<views::DirectorsView>("/v1/directors").await {
         Ok(all) => findings.extend(all.directors.iter().filter_map(director)),
-        // A daemon of a release before, which is to be restarted, lists none.
+        // A daemon of an earlier release, which should be restarted.
         Err(error) => {
             findings.push(Finding::warn("directors", format!("The daemon does not list them: {error}.")))
         }
@@ -82,7 +82,7 @@ fn silent(socket: &Path, error: &ClientError) -> Finding {
     }
 }
 
-/// The problems of the daemon as a whole.
+/// Returns the problems of the daemon's status.
 fn judge(status: &views::StatusView) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &status.reload_error {
@@ -137,7 +137,7 @@ fn server(server: &views::ServerView) -> Option<Finding> {
     Some(Finding::warn(check, format!("{} ({}){why}.", server.state, server.address)))
 }
 
-/// New connections that go nowhere, although probes succeed: of a server, or of a whole service.
+/// Returns servers or services with stalled connections, although probes succeed.
 fn stalling(servers: &[views::ServerView]) -> Vec<Finding> {
     let found = servers.iter().filter_map(|server| {
         let finding = server.handshakes.as_ref()?.finding.as_ref()?;
@@ -152,7 +152,7 @@ fn stalling(servers: &[views::ServerView]) -> Vec<Finding> {
     found.collect()
 }
 
-/// The problems that keep hosts from acting as one.
+/// Returns problems that keep the hosts of an every-host farm apart.
 fn host(host: &views::HostView) -> Vec<Finding> {
     const CHECK: &str = "hosts";
     let (name, address) = (&host.name, &host.address);
@@ -185,7 +185,7 @@ fn host(host: &views::HostView) -> Vec<Finding> {
     state.into_iter().chain(elsewhere).collect()
 }
 
-/// The problem that keeps a director from standing in for this one, or this one from being ready.
+/// Returns a problem that keeps a director from replacing this one, or this one from being ready.
 fn director(director: &views::DirectorView) -> Option<Finding> {
     const CHECK: &str = "directors";
     let address = director.address;

@@ -1,4 +1,4 @@
-//! The configuration, held against the network around this host.
+//! Compares the configuration with the network around this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::config::{self, Config, EngineKind};
 use crate::io::network::{Network, interface_name};
 use crate::views::Finding;
 
-/// Reads the file, if there is one.
+/// Loads the file, if there is one.
 pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     const CHECK: &str = "config";
     let name = path.display();
@@ -39,8 +39,7 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     }
 }
 
-/// Judges the network for this farm. `attached` names the interfaces that a daemon takes packets
-/// from, if one runs.
+/// Checks the network for this farm. `attached` are the interfaces of a running daemon.
 pub(super) async fn check_farm(
     config: &Config,
     network: &Network,
@@ -84,7 +83,7 @@ pub(super) async fn check_farm(
     findings.extend(reverse_path(&strict, local, nat));
 }
 
-/// The kernel's reverse path filter, where what it drops matters.
+/// Checks the kernel's reverse path filter if it would drop needed packets.
 fn reverse_path(strict: &[&str], local: bool, nat: bool) -> Option<Finding> {
     let name = strict.first()?;
     let dropped = match (local, nat) {
@@ -100,7 +99,8 @@ fn reverse_path(strict: &[&str], local: bool, nat: bool) -> Option<Finding> {
     Some(Finding::warn("rp_filter", message))
 }
 
-/// The packet engine takes copies; what the host's stack gets must not be sent on a second time.
+/// Checks IP forwarding. The packet engine gets copies of packets, which the host's stack must not
+/// forward a second time.
 fn forwarding(kind: EngineKind, nat: bool) -> Finding {
     const CHECK: &str = "ip_forward";
     let on = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() != "0");
@@ -129,7 +129,8 @@ fn has_local_server(service: &Service, network: &Network) -> bool {
     service.servers.iter().any(|server| network.is_local(server.address))
 }
 
-/// Where the service's addresses are, and whether this host lacks them for being a server.
+/// Checks which hosts have the service's addresses, and that this host has the addresses that it
+/// serves.
 fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|address| address.ip()).collect();
     let (own, others): (Vec<_>, Vec<_>) =
@@ -141,7 +142,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             (true, _) => {
                 Finding::ok(&service.name, format!("{address} is this host's own, which serves it too."))
             }
-            // A packet that is read in user space goes up this host's own stack.
+            // A punted packet is delivered to this host's own stack.
             (false, true) => Finding::ok(
                 &service.name,
                 format!(
@@ -154,7 +155,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             ),
         });
     }
-    // Where every host decides, the daemon sees to it.
+    // In an every-host farm the daemon adds them.
     for address in others.iter().filter(|_| serves && !service.is_on_every_host()) {
         let len = if address.is_ipv4() { 32 } else { 128 };
         let message = format!(
@@ -169,7 +170,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     findings
 }
 
-/// Method l2 reaches who shares a LAN with this host (LSMAC, section 3.1).
+/// Checks that servers of method l2 are on a LAN of this host (LSMAC, section 3.1).
 fn servers(service: &Service, network: &Network, links: &Links) -> Vec<Finding> {
     let listed = service.servers.iter().filter(|server| !network.is_local(server.address));
     let judged = listed.filter_map(|server| {

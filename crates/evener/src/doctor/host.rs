@@ -1,4 +1,4 @@
-//! The machine: privileges, kernel, and what the engines need of both.
+//! Checks the machine: privileges, kernel, and other requirements of the engines.
 
 use std::env;
 use std::fs;
@@ -12,9 +12,9 @@ use nix::sys::utsname::uname;
 
 use crate::views::Finding;
 
-/// From here on BPF maps are not locked memory any more, and the limit does not matter.
+/// Kernel version from which BPF maps are no locked memory, so that the limit is irrelevant.
 const KERNEL_WITHOUT_MEMLOCK: (u32, u32) = (5, 11);
-/// Enough locked memory for the maps of a million sessions on kernels that count them.
+/// Locked memory for the maps of a million sessions, on kernels that count them, in bytes.
 const MEMLOCK_BYTES: u64 = 256 << 20;
 
 const PRIVILEGES: &str = "privileges";
@@ -43,8 +43,7 @@ pub(super) fn findings() -> Vec<Finding> {
     ]
 }
 
-/// The findings instead where packets are not taken at all: what engines need of a host is no
-/// matter there.
+/// Removes the findings on engines, for a farm that needs no engine.
 pub(super) fn without_engine(findings: &mut Vec<Finding>) {
     const FOR_ENGINES: [&str; 7] =
         [PRIVILEGES, PROGRAMS, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
@@ -52,7 +51,7 @@ pub(super) fn without_engine(findings: &mut Vec<Finding>) {
     findings.insert(0, Finding::ok(PRIVILEGES, "None are needed: no service of this file sends packets on."));
 }
 
-/// The effective set in /proc/PID/status.
+/// Parses the effective capabilities in /proc/PID/status.
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
@@ -67,7 +66,7 @@ fn privileges(set: Option<u64>) -> Finding {
     let Some(set) = set else {
         return Finding::warn(CHECK, "/proc/self/status does not say what this process may do; mount /proc.");
     };
-    // CAP_SYS_ADMIN includes both of the newer ones.
+    // CAP_SYS_ADMIN includes both of the newer capabilities.
     let bpf = |capability| has(set, capability) || has(set, CAP_SYS_ADMIN);
     let wanted = [
         ("CAP_NET_ADMIN", has(set, CAP_NET_ADMIN)),
@@ -90,7 +89,7 @@ fn privileges(set: Option<u64>) -> Finding {
     }
 }
 
-/// Major and minor, as in `6.1.0-13-amd64`.
+/// Parses major and minor version from a release such as `6.1.0-13-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -109,7 +108,7 @@ fn kernel(release: &str) -> Finding {
     }
 }
 
-/// A sentence for each feature that this kernel lacks.
+/// Returns a sentence for each feature that this kernel lacks.
 fn lacking() -> String {
     let missing = REQUIREMENTS.iter().filter(|requirement| matches!(requirement.is_met(), Ok(false)));
     missing
@@ -120,7 +119,7 @@ fn lacking() -> String {
         .collect()
 }
 
-/// Loads the director's programs, and drops them.
+/// Loads the director's programs as a test, and drops them.
 fn programs(capabilities: Option<u64>) -> Finding {
     if !capabilities.is_some_and(|set| has(set, CAP_BPF) || has(set, CAP_SYS_ADMIN)) {
         return Finding::ok(PROGRAMS, "Not tried: this process may not load any.");
@@ -158,7 +157,7 @@ fn jit(setting: Option<&str>) -> Finding {
              `sysctl -w net.core.bpf_jit_enable=1` turns it on.",
         ),
         Some(_) => Finding::ok(CHECK, "On."),
-        // The setting is shown in the first network namespace only.
+        // The setting is visible in the initial network namespace only.
         None => Finding::ok(CHECK, "Not shown in this network namespace; on with nearly all kernels."),
     }
 }
@@ -166,8 +165,8 @@ fn jit(setting: Option<&str>) -> Finding {
 fn bpf_file_system(may_mount: bool) -> Finding {
     const CHECK: &str = "BPF file system";
     let mounted = |path: &PathBuf| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-    // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the
-    // first process.
+    // `ip netns exec` creates separate mounts for each command. The engine then pins in the mounts
+    // of PID 1.
     let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
     match pins::roots().into_iter().find(|path| mounted(path)) {
         Some(path) if pins::ends_with_mounts(&path) => Finding::warn(
@@ -203,7 +202,7 @@ fn memory_lock(release: &str) -> Finding {
     }
 }
 
-/// Whether the program nft is where programs are.
+/// True if the program nft is in PATH.
 pub(super) fn has_nft() -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join("nft").is_file())
@@ -238,11 +237,11 @@ mod tests {
         let root = effective("Name:\tx\nCapEff:\t000001ffffffffff\n");
         assert_eq!(root, Some(0x1ff_ffff_ffff));
         assert_eq!(privileges(root).state, Severity::Ok);
-        // The capabilities that a container gets as a rule: CAP_NET_RAW, none that BPF needs.
+        // Default capabilities of a container: CAP_NET_RAW, but none for BPF.
         let container = privileges(Some(0xa804_25fb));
         assert_eq!(container.state, Severity::Warn);
         assert!(container.message.contains("CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{container:?}");
-        // CAP_SYS_ADMIN does for the two that came out of it.
+        // CAP_SYS_ADMIN suffices instead of the two newer ones.
         assert_eq!(privileges(Some(1 << 12 | 1 << 13 | 1 << 21)).state, Severity::Ok);
         assert_eq!(privileges(Some(0)).state, Severity::Fail);
         assert_eq!(effective("CapEff:\tmany\n"), None);

@@ -1,4 +1,4 @@
-//! This host among others: who it is, where every host decides, and whether others can know it.
+//! Checks this host's identity in an every-host farm, and the farm's secret.
 
 use evener_core::director::Identity;
 
@@ -9,7 +9,7 @@ use crate::views::Finding;
 
 const CHECK: &str = "hosts";
 
-/// Whether the file names this host, and whether others can know it by the secret.
+/// Checks that the file names this host, and that the secret can be read.
 pub(super) fn check_hosts(config: &Config, network: &Network) -> Vec<Finding> {
     let known = match Identity::find(&config.description(), network) {
         Ok(None) => None,

@@ -1,5 +1,5 @@
-//! Whether packets for services come in where nobody takes them: the data plane never sees those,
-//! so neither counts nor a trace tell of them.
+//! Detects packets for services on interfaces that the director does not use. The data plane never
+//! sees such packets, so no counter or trace shows them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout_at};
 use super::links::Links;
 use crate::views::Finding;
 
-/// How long packets have to come. A client without an answer asks again after one second (RFC 6298,
+/// Time to wait for packets. A client without an answer retransmits after one second (RFC 6298,
 /// section 2).
 const WAIT: Duration = Duration::from_millis(1_500);
 
-/// One of a service's addresses on one interface that no packets are taken from.
+/// A service address on an interface that the director does not use.
 struct UncoveredAddress<'a> {
     service: &'a str,
     address: SocketAddr,
@@ -29,7 +29,7 @@ struct UncoveredAddress<'a> {
     socket: AsyncFd<LinkSocket>,
 }
 
-/// Listens on all interfaces but those of these names, which packets are taken from.
+/// Listens on all interfaces except the director's, `taken`.
 pub(super) async fn check_ingress(
     services: &[Service],
     links: &Links,
@@ -45,8 +45,8 @@ pub(super) async fn check_ingress(
             service.addresses.iter().flat_map(|address| besides.iter().map(move |on| (address, on)));
         everywhere.filter_map(move |(&address, &(ifindex, interface, ethernet))| {
             let socket = LinkSocket::open_filtered(ifindex, EtherType::All, &sent_to(address, protocol));
-            // Without the right to listen there is nothing to say; that it is missing has been
-            // said.
+            // Without CAP_NET_RAW nothing can be checked. Another finding reports the missing
+            // right.
             let socket = AsyncFd::new(socket.ok()?).ok()?;
             Some(UncoveredAddress { service: &service.name, address, interface, ethernet, socket })
         })
@@ -58,7 +58,7 @@ pub(super) async fn check_ingress(
 }
 
 impl UncoveredAddress<'_> {
-    /// Whether a packet comes in until then.
+    /// True if a packet arrives before the deadline.
     async fn receives_frames(&self, until: Instant) -> bool {
         let readable = timeout_at(until, self.socket.readable()).await;
         readable.is_ok_and(|ready| ready.is_ok()) && self.socket.get_ref().recv(&mut [0; 64]).is_ok()

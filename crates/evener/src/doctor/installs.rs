@@ -1,5 +1,5 @@
-//! Other installs of Evener on this host: what a shell or systemd finds first may not be what was
-//! upgraded.
+//! Finds other installations of Evener on this host. A shell or systemd may use another one than
+//! the upgraded one.
 
 use std::env;
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::views::Finding;
 
-/// Where programs are put, in the order in which a shell looks, whatever this one's PATH is.
+/// Usual folders of programs, in a shell's order, independent of PATH.
 const PROGRAMS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-/// Where systemd looks for units, in its order.
+/// Unit folders of systemd, in its order.
 const UNITS: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -18,7 +18,7 @@ const UNITS: [&str; 4] = [
 ];
 const UNIT_NAMES: [&str; 2] = ["evener.service", "evener-agent.service"];
 
-/// A note on other installs, if there are any.
+/// Returns notes on other installations.
 pub(super) fn findings() -> Vec<Finding> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(PROGRAMS.map(PathBuf::from));
@@ -30,7 +30,7 @@ pub(super) fn findings() -> Vec<Finding> {
         .collect()
 }
 
-/// Those of them that are files, each once, by whatever names it goes.
+/// Returns the existing files, without duplicates through links.
 fn found(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     for file in paths.filter_map(|path| fs::canonicalize(path).ok()).filter(|path| path.is_file()) {

@@ -1,4 +1,4 @@
-//! Interfaces: what they are, how the engines will use them, and the host's settings for them.
+//! Interfaces: their kind, their use by the engines, and the host's settings for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 use crate::io::sysctl::is_reverse_path_strict;
 use crate::views::Finding;
 
-/// A full Ethernet frame's content.
+/// Payload of an Ethernet frame.
 const MTU: u32 = 1500;
 
-/// The kernel's facts of an interface, beyond addresses.
+/// Facts about an interface from the kernel, besides addresses.
 #[derive(Clone, Debug, Default)]
 struct InterfaceFacts {
     name: String,
@@ -22,19 +22,19 @@ struct InterfaceFacts {
     up: bool,
     carrier: bool,
     mtu: u32,
-    /// The kind of a virtual interface; `None` for hardware.
+    /// Kind of a virtual interface. `None` for hardware.
     kind: Option<String>,
     veth: bool,
     loopback: bool,
-    /// The interface that takes what comes in here, as a bridge or a bond does.
+    /// Bridge or bond that this interface belongs to.
     controller: Option<u32>,
-    /// The interface of this namespace that this one lies upon, as a VLAN's does.
+    /// Interface in this namespace that this one is based on, such as a VLAN's.
     lower: Option<u32>,
-    /// How an XDP program is attached, if one is.
+    /// Mode of an attached XDP program.
     xdp: Option<&'static str>,
 }
 
-/// The interfaces of this network namespace, and the neighbours that did not answer.
+/// Interfaces of this network namespace, and neighbours that did not answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     links: BTreeMap<u32, InterfaceFacts>,
@@ -42,7 +42,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Asks the kernel.
+    /// Reads the interfaces and neighbours from the kernel.
     pub(super) async fn read() -> Result<Links, rtnetlink::Error> {
         let (connection, handle, _) = rtnetlink::new_connection()
             .map_err(|error| rtnetlink::Error::NamespaceError(error.to_string()))?;
@@ -62,17 +62,16 @@ impl Links {
         Ok(links)
     }
 
-    /// Ethernet interfaces that are up.
+    /// Returns the Ethernet interfaces that are up.
     pub(super) fn ethernet(&self) -> impl Iterator<Item = u32> {
         self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
     }
 
-    /// Interfaces that are up and may bring clients' packets, past those of these names: each by
-    /// its number, its name, and whether it is Ethernet.
+    /// Returns the interfaces that are up and may receive clients' packets, except the named ones:
+    /// index, name, and whether it is Ethernet.
     pub(super) fn besides(&self, names: &BTreeSet<String>) -> Vec<(u32, &str, bool)> {
         let is_named = |ifindex: &u32| self.links.get(ifindex).is_some_and(|link| names.contains(&link.name));
-        // A packet that comes in by a port of a bridge, or below a VLAN, is seen where it goes from
-        // there.
+        // Packets of a bridge's port, or below a VLAN, are seen on the interface above.
         let below: BTreeSet<u32> =
             self.links.iter().filter(|(i, _)| is_named(i)).filter_map(|(_, link)| link.lower).collect();
         let besides = self.links.iter().filter(|(ifindex, link)| {
@@ -82,12 +81,12 @@ impl Links {
         besides.map(|(ifindex, link)| (*ifindex, link.name.as_str(), link.ethernet)).collect()
     }
 
-    /// Whether this neighbour was asked for, and is silent.
+    /// True if the kernel's requests to this neighbour were not answered.
     pub(super) fn is_silent(&self, address: IpAddr) -> bool {
         self.unanswered.contains(&address)
     }
 
-    /// Judges these interfaces.
+    /// Checks these interfaces.
     pub(super) fn check_links(&self, which: impl IntoIterator<Item = u32>, findings: &mut Vec<Finding>) {
         let before = findings.len();
         let found = which.into_iter().filter_map(|ifindex| self.links.get(&ifindex));
@@ -98,7 +97,7 @@ impl Links {
         }
     }
 
-    /// Interfaces among these whose reverse path filter is strict.
+    /// Returns the interfaces among these that have a strict reverse path filter.
     pub(super) fn strict_reverse_path(&self, which: impl IntoIterator<Item = u32>) -> Vec<&str> {
         which
             .into_iter()
@@ -118,7 +117,7 @@ fn link(message: &rtnetlink::packet_route::link::LinkMessage) -> InterfaceFacts 
         loopback: flags.contains(LinkFlags::Loopback),
         ..InterfaceFacts::default()
     };
-    // Of another namespace the number says nothing here.
+    // The index of an interface in another namespace has no meaning here.
     let here = !message.attributes.iter().any(|one| matches!(one, LinkAttribute::LinkNetNsId(_)));
     for attribute in &message.attributes {
         match attribute {

@@ -1,7 +1,7 @@
-//! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or
-//! without a running daemon. It only looks: nothing is changed, mounted or attached. Neighbours are
-//! asked by ARP who has the addresses that this host is to answer for; agents of servers are asked
-//! for what they find, and full-size packets are sent to servers.
+//! `evener doctor`: finds problems of the host, the network and the farm, with or without a running
+//! daemon. It changes, mounts and attaches nothing. It sends ARP requests for the addresses that
+//! this host should announce, queries the agents of servers for their findings, and sends full-size
+//! packets to servers.
 
 mod admin;
 mod daemon;
@@ -27,8 +27,8 @@ use crate::runtime::folders;
 use crate::runtime::terminal::{self, Colour, Page, print};
 use crate::views::{Finding, Severity};
 
-/// Looks at everything, and prints what was found. Ends with 4 if anything failed, and with 1 for a
-/// warning if it is strict.
+/// Runs all checks, and prints the findings. The exit status is 4 if a check failed, and 1 for a
+/// warning with `--strict`.
 pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -54,8 +54,8 @@ pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
     }
 }
 
-/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual
-/// one; `config` the file to look at, where that is not what runs here.
+/// Runs all checks. `socket` is the daemon's admin socket, if it is not the default. `config` is
+/// the file to check, if it is not the running one.
 async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
     findings.extend(installs::findings());
@@ -107,7 +107,7 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
     findings
 }
 
-/// For people: one line each, then how many are bad.
+/// Formats findings for people: one line each, then the number of problems.
 fn render(findings: &[Finding], page: Page) -> String {
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or_default();
     let mut text = String::new();

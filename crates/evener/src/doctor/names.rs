@@ -1,5 +1,6 @@
-//! Whether this host can answer queries and requests where the file wants it, whether queries have
-//! room to wait in, and whether names have servers.
+//! Checks of listeners, receive buffers and names.
+//! This host must be able to listen at the file's addresses. Receive buffers for queries must be
+//! large enough. Names must have servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,11 +10,10 @@ use crate::config::{Config, DnsConfig};
 use crate::runtime::receive_buffer::{WANTED, receive_buffer};
 use crate::views::{Finding, NameView};
 
-/// Names without a server that are listed one by one, and servers of each.
+/// Maximum number of names without a server that are listed, and of servers of each.
 const LISTED: usize = 4;
 
-/// Looks for addresses on which `evener run` is to listen for queries and for requests of groups,
-/// and which this host lacks.
+/// Finds addresses for queries and group requests that this host lacks.
 pub(super) fn check_listeners(config: &Config, network: &Network) -> Vec<Finding> {
     let groups = config.groups.iter().flat_map(|configured| &configured.group.addresses);
     let wanted = config.dns.listen.iter().chain(groups).copied();
@@ -34,8 +34,7 @@ fn missing(wanted: impl Iterator<Item = SocketAddr>, own: &[IpAddr]) -> Vec<Find
     missing.map(finding).collect()
 }
 
-/// Looks for names none of whose addresses can be given. `names` has those of a name one after
-/// another.
+/// Finds names without an address to answer with. `names` must be grouped by name.
 pub(super) fn check_servers(names: &[NameView]) -> Vec<Finding> {
     const CHECK: &str = "names";
     let by_name = names.chunk_by(|one, next| one.name == next.name);
@@ -63,7 +62,7 @@ pub(super) fn check_servers(names: &[NameView]) -> Vec<Finding> {
     findings
 }
 
-/// Looks at the room that sockets of a process like this one get, if the file has names.
+/// Checks the receive buffers of sockets, if the file has names.
 pub(super) fn check_names(dns: &DnsConfig) -> Option<Finding> {
     let buffer = receive_buffer().ok().filter(|_| !dns.listen.is_empty())?;
     Some(finding(buffer))

@@ -1,5 +1,5 @@
-//! Whether somebody else answers for the addresses that this host is to answer for: `evener run`
-//! would refuse.
+//! Checks if another host answers for the addresses that this host should announce. `evener run`
+//! would refuse to start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::io::neighbours::Neighbours;
 use crate::io::network::Network;
 use crate::views::Finding;
 
-/// How long another owner has to answer.
+/// Time that another owner has to answer.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Asks on these interfaces, as the daemon does before it answers itself (RFC 5227, section 2.1;
-/// RFC 4862, section 5.4).
+/// Probes on these interfaces, as the daemon does before it announces an address (RFC 5227, section
+/// 2.1; RFC 4862, section 5.4).
 pub(super) async fn check_owners(
     config: &Config,
     network: &Network,
@@ -30,7 +30,7 @@ pub(super) async fn check_owners(
         .collect();
     let (mut neighbours, mut frames) = Neighbours::new();
     let ipv6 = announced.keys().any(IpAddr::is_ipv6);
-    // Without the right to ask there is nothing to say; that it is missing has been said.
+    // Without CAP_NET_RAW nothing can be checked. Another finding reports the missing right.
     if announced.is_empty() || neighbours.listen(interfaces, ipv6).is_err() {
         return Vec::new();
     }

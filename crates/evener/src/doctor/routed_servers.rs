@@ -1,4 +1,4 @@
-//! Servers that are reached by routes: whether there is a way, and one back.
+//! Checks the routes to servers, and their routes back.
 
 use evener_core::director::{tunnel_source, why_not_itself};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::io::network::Network;
 use crate::views::Finding;
 
-/// Judges the ways to a service's servers, and what can be told of the ways back.
+/// Checks the routes to a service's servers, and as far as possible the routes back.
 pub(super) fn check_routes(
     config: &Config,
     service: &Service,
@@ -33,8 +33,8 @@ pub(super) fn check_routes(
     findings
 }
 
-/// A host that forwards sends what is for a service address but for none of its ports back to the
-/// router that sent it here.
+/// Finds routing loops: a host that forwards returns packets for other ports of a service address
+/// to the router that sent them.
 pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
     let away = |address: &IpAddr| {
         let path = match address {
@@ -57,7 +57,7 @@ pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
 fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> Option<Finding> {
     let (check, address) = (format!("{}/{}", service.name, server.name), server.address);
     if network.is_local(address) {
-        // Addresses that it lacks are reported for the service.
+        // Missing service addresses are reported by another check.
         let elsewhere = !service.keeps_ports(&server.name);
         return why_not_itself(service, &server.name, network)
             .filter(|_| elsewhere)
@@ -79,7 +79,7 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
     })
 }
 
-/// Servers take tunnels from listed directors only.
+/// Checks that servers accept tunnels from this director, which must be listed.
 fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Finding> {
     let farm = config.description();
     let sources = service.servers.iter().filter_map(|server| network.source_towards(server.address));

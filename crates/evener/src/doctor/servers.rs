@@ -1,4 +1,4 @@
-//! The other side: what the agents of the servers find, and whether full-size packets reach them.
+//! Checks of the servers: the findings of their agents, and whether full-size packets reach them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use crate::io::probe::size::{PathSize, SizePath, measure};
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
-/// Servers that are asked at a time.
+/// Maximum number of servers queried at a time.
 const AT_ONCE: usize = 64;
 
-/// A server that is asked: where it is, and of which service.
+/// A server to query.
 struct ListedServer {
     /// `SERVICE/SERVER`.
     name: String,
@@ -26,7 +26,7 @@ struct ListedServer {
     path: Option<SizePath>,
 }
 
-/// Asks each server of the file once, all at the same time.
+/// Queries each server of the file once, concurrently.
 pub(super) async fn check_servers(config: &Config, network: &Network) -> Vec<Finding> {
     let keys = config.farm.secret_file.as_ref().and_then(|file| secret::read(file).ok());
     let keys = keys.as_ref().map(ServerKeys::of);
@@ -56,7 +56,7 @@ pub(super) async fn check_servers(config: &Config, network: &Network) -> Vec<Fin
     findings
 }
 
-/// The listed servers, once each, by their addresses.
+/// Returns the listed servers, once each, by address.
 fn servers(config: &Config, network: &Network) -> BTreeMap<IpAddr, ListedServer> {
     let mut found = BTreeMap::new();
     for service in &config.services {
@@ -69,7 +69,7 @@ fn servers(config: &Config, network: &Network) -> BTreeMap<IpAddr, ListedServer>
     found
 }
 
-/// The way of full-size packets to a server; `None` where it can't be measured.
+/// Returns the path of full-size packets to a server. `None` if it can't be measured.
 fn path(config: &Config, service: &Service, server: IpAddr, network: &Network) -> Option<SizePath> {
     let IpAddr::V4(address) = server else { return None };
     let hop = network.next_hop(server)?;

@@ -1,8 +1,8 @@
-//! Events that outlast the daemon: a file of JSON lines beside the run-time changes, which a thread
-//! of its own writes and the next daemon reads at its start.
+//! Events that survive a restart of the daemon: a file of JSON lines beside the run-time changes. A
+//! separate thread writes it, and the next daemon reads it at its start.
 //!
-//! The daemon serves without it. A disk that is full or read-only, or doesn't answer, is a warning,
-//! and then the events since the start are all there are.
+//! The daemon serves without it. If the disk is full, read-only or hangs, a warning is logged, and
+//! only the events since the start are available.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,16 +16,16 @@ use super::{BusItem, EventView};
 use crate::runtime::reader;
 use crate::runtime::shown::json;
 
-/// A file of this length is put aside as `events.log.1`, in place of the one before, and another
-/// one begun, in bytes.
+/// Maximum length of the file in bytes. A longer file replaces `events.log.1`, and a new one
+/// begins.
 const FILE_BYTES: u64 = 1 << 20;
-/// A file that isn't read after so long is none: the start waits for it.
+/// Timeout of reading the file, which delays the start.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// JSON's readers keep smaller numbers exactly (RFC 8259, section 6).
+/// JSON parsers represent smaller numbers exactly (RFC 8259, section 6).
 const NUMBER_END: u64 = 1 << 53;
 
-/// Begins with the events that the files in `folder` have, and writes there the events that come.
-/// The caller holds the lock of this network namespace, so no other daemon writes there.
+/// Restores the events of the files in `folder`, and starts to write new ones there. The caller
+/// holds the lock of this network namespace, so no other daemon writes there.
 pub(crate) async fn start(readers: &Readers, folder: &Path) {
     let (bus, path) = (readers.bus(), path(folder));
     let read = {
@@ -38,7 +38,7 @@ pub(crate) async fn start(readers: &Readers, folder: &Path) {
             older.into_iter().chain(newer).for_each(|event| past.push(event.into()));
             bus.restore(past);
         }
-        // The writer's thread waits for the file, and no other.
+        // Only the writer's thread waits for the file.
         Err(late) => tracing::warn!("earlier events are not shown: {late}"),
     }
     let mut history = History::new(path);
@@ -55,7 +55,7 @@ fn aside(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
-/// The events of a file, without lines that are none: the last one may be torn.
+/// Reads the events of a file, and skips invalid lines. The last line may be torn.
 fn read(path: &Path) -> Vec<EventView> {
     let bytes = match read_end(path) {
         Ok(bytes) => bytes,
@@ -71,7 +71,7 @@ fn read(path: &Path) -> Vec<EventView> {
     events.filter(|event| event.number < NUMBER_END).collect()
 }
 
-/// The last [`FILE_BYTES`] of a file, whoever wrote it.
+/// Reads the last [`FILE_BYTES`] of a file.
 fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -81,12 +81,12 @@ fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The file that is written.
+/// Writer of the file.
 struct History {
     path: PathBuf,
-    /// The open file and its length. `None` before the first event, and after an error.
+    /// Open file, with its length. `None` before the first event, and after an error.
     open: Option<(File, u64)>,
-    /// Whether the last event could not be written.
+    /// True if the last event could not be written.
     is_failing: bool,
 }
 
@@ -95,7 +95,7 @@ impl History {
         History { path, open: None, is_failing: false }
     }
 
-    /// Writes an event. An error is logged once, until events are written again.
+    /// Writes an event. An error is logged once, until a write succeeds again.
     fn take(&mut self, item: BusItem) {
         let written = match item {
             BusItem::Event(published) => self.append(json(&*published.view).as_bytes()),
@@ -116,8 +116,7 @@ impl History {
         }
     }
 
-    /// Appends a line. After an error the file is opened anew, with a line's end behind what was
-    /// torn.
+    /// Appends a line. After an error the file is opened again, and a torn line is ended.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let (mut file, mut length) = match self.open.take() {
             Some(open) => open,
@@ -133,7 +132,7 @@ impl History {
     }
 }
 
-/// Opens a file for lines to come, and ends a last line that was torn.
+/// Opens a file to append to it, and ends a torn last line.
 fn open(path: &Path) -> io::Result<(File, u64)> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -172,7 +171,7 @@ mod tests {
         folder
     }
 
-    /// An event with a text of so many bytes.
+    /// Builds an event with a text of this length in bytes.
     fn event(number: u64, length: usize) -> BusItem {
         let error = "x".repeat(length);
         let event = DaemonEvent::ReloadRefused { file: String::new(), error };
@@ -184,7 +183,8 @@ mod tests {
         read(path).iter().map(|event| event.number).collect()
     }
 
-    /// The numbers of the events of the last hour, as a daemon has them that publishes `count`.
+    /// Returns the numbers of the events of the last hour, in a daemon that publishes `count`
+    /// events.
     async fn run_daemon(folder: &Path, count: usize) -> Vec<u64> {
         let readers = Readers::new(Bus::default());
         start(&readers, folder).await;
@@ -198,7 +198,7 @@ mod tests {
         let folder = folder("restart").join("made");
         assert_eq!(run_daemon(&folder, 2).await, [1, 2]);
         assert_eq!(run_daemon(&folder, 1).await, [1, 2, 3]);
-        // A line that was torn, and one of another program.
+        // a torn line, and a line of another program
         let mut file = OpenOptions::new().append(true).open(path(&folder)).unwrap();
         file.write_all(b"{\"number\":7}\n\xff\0{\"number\":4,\"time\":\"20").unwrap();
         assert_eq!(run_daemon(&folder, 1).await, [1, 2, 3, 4]);
@@ -219,7 +219,7 @@ mod tests {
         }
         assert_eq!([numbers(&older), numbers(&newer)].concat(), (22..=30).collect::<Vec<_>>());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-        // Of a file that is too long, the end is read.
+        // If the file is too long, only its end is read.
         let text = [fs::read(&older).unwrap(), fs::read(&newer).unwrap()].concat();
         fs::write(&newer, text).unwrap();
         assert_eq!(numbers(&newer), (24..=30).collect::<Vec<_>>());

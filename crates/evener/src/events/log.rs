@@ -1,11 +1,11 @@
-//! The log as a reader of events.
+//! The log as a subscriber of events.
 
 use evener_core::director::{self, Level};
 use tracing::field::display;
 
 use super::{BusItem, DaemonEvent};
 
-/// Writes an item of the bus into the log.
+/// Logs an item of the bus.
 pub(crate) fn take(item: BusItem) {
     match item {
         BusItem::Event(published) => write(&published.event),
@@ -15,7 +15,7 @@ pub(crate) fn take(item: BusItem) {
     }
 }
 
-/// Writes an event into the log, where there is no bus for it.
+/// Logs an event without a bus.
 pub(crate) fn write(event: &DaemonEvent) {
     match event {
         DaemonEvent::Farm(event) => write_farm(event),
@@ -25,7 +25,7 @@ pub(crate) fn write(event: &DaemonEvent) {
             Level::Warning => tracing::warn!(file, "{event}"),
             Level::Error => tracing::error!("{event}"),
         },
-        // Standard error has that already.
+        // Standard error shows that already.
         DaemonEvent::Ready { serving: true } => {}
         DaemonEvent::Stopping => tracing::debug!("{event}"),
         DaemonEvent::Ready { serving: false }
@@ -45,7 +45,7 @@ pub(crate) fn write(event: &DaemonEvent) {
 
 fn write_farm(event: &director::Event) {
     let (service, server) = match event {
-        // Its text has both.
+        // The text contains both.
         director::Event::Member { .. } => (None, None),
         _ => (event.service(), event.server().map(|server| server.server.as_str())),
     };

@@ -1,8 +1,8 @@
-//! Events, for subscribers: one bus, on which the control loop never waits.
+//! Events for subscribers, through one bus that never blocks the control loop.
 //!
-//! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest,
-//! and is told how many. The log ([`log`]) and the [`history`] are readers; `evener events` is
-//! another for each who asks.
+//! Each subscriber has a queue of [`BEHIND_MAX`] events. A slower subscriber loses the oldest
+//! events, and learns their number. The log ([`log`]), the [`history`] and each `evener events` are
+//! subscribers.
 
 pub(crate) mod history;
 pub(crate) mod log;
@@ -27,13 +27,13 @@ use tokio::sync::broadcast::{self, Receiver, Sender};
 use past::PastEvents;
 pub use view::{EventStreamItem, EventView};
 
-/// Events that a reader may be behind, before some are lost to it.
+/// Capacity of a subscriber's queue of events.
 pub const BEHIND_MAX: usize = 4_096;
 
-/// The latest events that the dashboard begins with.
+/// Number of past events that the dashboard starts with.
 pub const RECENT_MAX: usize = 100;
 
-/// Names of the daemon's own events, with what has happened; [`director::EVENTS`] has the farm's.
+/// Names and descriptions of the daemon's own events. [`director::EVENTS`] has the farm's events.
 pub const EVENTS: &[(&str, &str)] = &[
     ("started", "The engine is attached."),
     ("ready", "The daemon serves; a warning where some service has no server yet."),
@@ -59,82 +59,72 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("message_refused", "No message of an LCCP node can be used; the text says why, and what to do."),
 ];
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum DaemonEvent {
-    /// In the farm, as its director says.
+    /// Event of the farm, from its director.
     Farm(director::Event),
-    /// The daemon is at work.
+    /// The daemon has started.
     Started {
-        /// How packets are taken.
+        /// Engine, with its attachment.
         engine: String,
-        /// Whether it carries on with what an earlier one left.
+        /// True if the daemon has adopted an earlier one's data plane.
         adopted: bool,
     },
-    /// It serves.
     Ready {
-        /// Whether every service has a server.
+        /// True if every service has a server.
         serving: bool,
     },
-    /// It stops.
     Stopping,
     /// Another file is in force.
     Reloaded {
-        /// Which.
         file: String,
-        /// The keys that wait for a restart, and what to do about that.
+        /// Keys that wait for a restart, with the remedy.
         restart_needed_for: Option<(String, String)>,
-        /// Why it isn't followed in all else.
+        /// Reason why the file is not fully adopted.
         trouble: Option<String>,
     },
-    /// Another file is not.
+    /// A file was refused.
     ReloadRefused {
-        /// Which.
         file: String,
-        /// Why.
+        /// Reason.
         error: String,
     },
-    /// Somebody has changed the farm at run time.
+    /// The farm was changed at run time.
     Changed {
-        /// The author.
         by: String,
-        /// From where.
+        /// Address, or the admin socket.
         from: String,
-        /// How, in a sentence.
         message: String,
     },
-    /// Run-time changes are no longer in force: the file itself has changed there.
+    /// Run-time changes were dropped, because the file has changed at their places.
     ChangesDropped {
-        /// Where.
+        /// Places of the dropped changes.
         places: String,
     },
-    /// The node that decides for this one answers again, or doesn't.
+    /// The dispatcher responds again, or no longer.
     Dispatcher {
-        /// Which.
         address: IpAddr,
-        /// Whether it decides.
+        /// True if the dispatcher responds.
         decides: bool,
     },
-    /// Somebody had taken away what this daemon has in the kernel, and it is there again.
+    /// A part that this daemon set up in the kernel was removed, and has been restored.
     Restored {
-        /// Which part.
         part: Part,
     },
-    /// The same, and the kernel refuses to have it again.
+    /// A part that this daemon set up in the kernel was removed, and can't be restored.
     Missing {
-        /// Which part.
         part: Part,
-        /// Why.
         error: String,
     },
-    /// Of another node that control messages are exchanged with.
+    /// Event of another LCCP node.
     Node(LccpEvent),
-    /// Of another director.
+    /// Event of another director.
     Director(DirectorEvent),
 }
 
 impl DaemonEvent {
-    /// Its name, which stays as it is.
+    /// Returns the stable name.
     pub fn name(&self) -> &'static str {
         match self {
             DaemonEvent::Farm(event) => event.name(),
@@ -160,7 +150,7 @@ impl DaemonEvent {
         }
     }
 
-    /// How much it matters.
+    /// Returns the severity.
     pub fn level(&self) -> Level {
         match self {
             DaemonEvent::Farm(event) => event.level(),
@@ -226,30 +216,29 @@ impl fmt::Display for DaemonEvent {
     }
 }
 
-/// An event as readers get it.
+/// Event as subscribers get it.
 #[derive(Clone, Debug)]
 pub struct PublishedEvent {
-    /// As programs and people get it, with its number and time.
+    /// View of the event, with its number and time.
     pub view: Arc<EventView>,
-    /// The event.
     pub event: DaemonEvent,
 }
 
-/// Where events are told. Clones are the same one.
+/// Bus of events. Clones share the same bus.
 #[derive(Clone, Debug)]
 pub struct Bus {
-    /// Nothing more comes after `None`.
+    /// `None` ends the stream.
     sender: Sender<Option<Arc<PublishedEvent>>>,
     next: Arc<AtomicU64>,
     record: Arc<Mutex<EventRecord>>,
     lost: Arc<AtomicU64>,
 }
 
-/// The events until now.
+/// Past events, and counters.
 #[derive(Debug, Default)]
 struct EventRecord {
     counts: BTreeMap<&'static str, u64>,
-    /// Those of earlier daemons, too.
+    /// Past events, including events of earlier daemons.
     past: PastEvents,
 }
 
@@ -269,39 +258,38 @@ impl Bus {
         }
     }
 
-    /// Tells everybody, and waits for nobody.
+    /// Publishes an event without blocking.
     pub fn publish(&self, event: DaemonEvent) {
         let name = event.name();
         debug_assert!(EVENTS.iter().chain(director::EVENTS).any(|(known, _)| *known == name), "{name}");
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         *record.counts.entry(name).or_default() += 1;
-        // Numbers are in the order in which events are told.
+        // Under the lock, so that numbers are in the order of publication.
         let number = self.next.fetch_add(1, Relaxed);
         let view = Arc::new(EventView::new(number, SystemTime::now(), &event));
         record.past.push(Arc::clone(&view));
-        // It is no matter that nobody listens.
+        // There may be no subscriber.
         let _ = self.sender.send(Some(Arc::new(PublishedEvent { view, event })));
     }
 
-    /// Begins with the events of earlier daemons, whose numbers go on. No event was published so
-    /// far.
+    /// Restores the events of earlier daemons. Their numbers continue. Call before the first event.
     fn restore(&self, past: PastEvents) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         self.next.store(past.last_number() + 1, Relaxed);
         record.past = past;
     }
 
-    /// Has every reader end once it has read what was told before.
+    /// Ends each subscriber's stream after the events published so far.
     pub fn end(&self) {
         let _ = self.sender.send(None);
     }
 
-    /// Listens to what is told from now on.
+    /// Subscribes to events from now on.
     pub fn listen(&self) -> Subscriber {
         Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost) }
     }
 
-    /// The events of the last `time`, and all from now on: none is missing between them.
+    /// Returns the events of the last `time`, and a subscription from now on, without a gap.
     pub fn listen_since(&self, time: Duration) -> (Vec<Arc<EventView>>, Subscriber) {
         let since = SystemTime::now().checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH);
         let since = view::time(since.max(SystemTime::UNIX_EPOCH));
@@ -309,47 +297,46 @@ impl Bus {
         (record.past.since(&since), self.listen())
     }
 
-    /// How many events there were, by their names, and how many were lost to readers.
+    /// Returns the number of events by name, and the number of events lost by subscribers.
     pub fn counts(&self) -> (BTreeMap<&'static str, u64>, u64) {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         (record.counts.clone(), self.lost.load(Relaxed))
     }
 
-    /// The number of the last event; 0 before the first one of all.
+    /// Returns the number of the last event. 0 before the first event.
     pub fn last(&self) -> u64 {
         self.next.load(Relaxed) - 1
     }
 
-    /// The latest events, in their order.
+    /// Returns the latest events, in order.
     pub fn recent(&self) -> Vec<Arc<EventView>> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).past.latest(RECENT_MAX)
     }
 }
 
-/// A reader's end of the bus.
+/// A subscription.
 #[derive(Debug)]
 pub struct Subscriber {
     receiver: Receiver<Option<Arc<PublishedEvent>>>,
     lost: Arc<AtomicU64>,
 }
 
-/// An item for a reader.
+/// Item for a subscriber.
 #[derive(Clone, Debug)]
 pub enum BusItem {
-    /// The next event.
     Event(Arc<PublishedEvent>),
-    /// So many are missing here: they came faster than they were read.
+    /// Number of events lost here, because the subscriber was too slow.
     Lost(u64),
 }
 
 impl Subscriber {
-    /// The next item; `None` at the end.
+    /// Returns the next item. `None` at the end.
     pub async fn next(&mut self) -> Option<BusItem> {
         let next = self.receiver.recv().await;
         self.item_of(next)
     }
 
-    /// The same on a thread that may wait.
+    /// Like [`Subscriber::next`], but blocks the thread.
     fn wait(&mut self) -> Option<BusItem> {
         let next = self.receiver.blocking_recv();
         self.item_of(next)
@@ -395,7 +382,7 @@ mod tests {
                 matches!(quick.wait(), Some(BusItem::Event(published)) if published.view.number == number)
             );
         }
-        // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the
+        // Publishing does not block without a reader. Four items are kept, the last of which is the
         // end.
         publish_all(&bus, 0..10);
         bus.end();

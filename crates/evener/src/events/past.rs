@@ -1,16 +1,16 @@
-//! The past events that are kept in memory: for the dashboard the latest, for `evener events
-//! --since` those of a time.
+//! Past events in memory: the latest for the dashboard, and all of a period for `evener events
+//! --since`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::EventView;
 
-/// The most events, and the most bytes of their text.
+/// Maximum number of events, and of bytes of their text.
 const EVENTS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 4 << 20;
 
-/// Past events in their order, the newest at the end.
+/// Past events in order, the newest last.
 #[derive(Debug, Default)]
 pub(super) struct PastEvents {
     events: VecDeque<Arc<EventView>>,
@@ -18,7 +18,7 @@ pub(super) struct PastEvents {
 }
 
 impl PastEvents {
-    /// Adds an event, and drops the oldest ones where there are too many.
+    /// Adds an event, and drops the oldest ones if there are too many.
     pub(super) fn push(&mut self, event: Arc<EventView>) {
         self.bytes += size(&event);
         self.events.push_back(event);
@@ -28,24 +28,24 @@ impl PastEvents {
         }
     }
 
-    /// The highest number; 0 without events.
+    /// Returns the highest number. 0 without events.
     pub(super) fn last_number(&self) -> u64 {
         self.events.iter().map(|event| event.number).max().unwrap_or_default()
     }
 
-    /// The last `count` events.
+    /// Returns the last `count` events.
     pub(super) fn latest(&self, count: usize) -> Vec<Arc<EventView>> {
         self.events.iter().skip(self.events.len().saturating_sub(count)).cloned().collect()
     }
 
-    /// The events since a time, which is written as theirs are. Clocks may be set back, so they
-    /// needn't be in the order of their times.
+    /// Returns the events since a time in the events' format. After a backward step of the clock,
+    /// times are not in order.
     pub(super) fn since(&self, time: &str) -> Vec<Arc<EventView>> {
         self.events.iter().filter(|event| event.time.as_str() >= time).cloned().collect()
     }
 }
 
-/// Bytes that an event takes: of its texts that may be long, and of all else about so many.
+/// Estimates the memory of an event in bytes: of its long texts, and a constant for the rest.
 fn size(event: &EventView) -> usize {
     256 + event.text.len() + event.reason.as_ref().map_or(0, String::len)
 }

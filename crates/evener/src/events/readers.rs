@@ -1,5 +1,4 @@
-//! Readers of the bus with a thread each: one that writes to something slow, or stuck, has no other
-//! wait.
+//! Subscribers with a thread each, so that a slow or blocked subscriber does not delay the others.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,20 +8,20 @@ use std::time::Duration;
 
 use super::{Bus, BusItem};
 
-/// Time in which readers may finish with the last events.
+/// Time for subscribers to finish with the last events.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The threads. Dropping this ends the bus, and waits until they have read it to its end.
+/// Threads of subscribers. Dropping this ends the bus, and waits until they have read all events.
 #[derive(Debug)]
 pub(crate) struct Readers {
     bus: Bus,
-    /// Each thread has a clone: without any, `ended` is closed. `None` once no more begin.
+    /// Each thread holds a clone. `ended` is closed once there are none. `None` once no more
+    /// threads may start.
     running: Option<Sender<Infallible>>,
     ended: Receiver<Infallible>,
 }
 
 impl Readers {
-    /// Without a thread so far.
     pub(crate) fn new(bus: Bus) -> Readers {
         let (running, ended) = channel();
         Readers { bus, running: Some(running), ended }
@@ -32,10 +31,10 @@ impl Readers {
         &self.bus
     }
 
-    /// Has a thread of this name take all events from now on.
+    /// Starts a thread with this name that passes all events to `take`.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// If no thread can be started.
     pub(crate) fn spawn(&self, name: &str, mut take: impl FnMut(BusItem) + Send + 'static) -> io::Result<()> {
         let running = self.running.clone();
         let mut listener = self.bus.listen();
@@ -53,7 +52,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.bus.end();
         self.running = None;
-        // Nothing is ever sent: this returns when all threads have ended, or have taken too long.
+        // No value is ever sent. This returns once all threads have ended, or at the timeout.
         let _ = self.ended.recv_timeout(PATIENCE);
     }
 }

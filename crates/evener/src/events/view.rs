@@ -1,4 +1,4 @@
-//! Events, as programs and people get them.
+//! Events as programs and people get them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,48 +10,43 @@ use serde::{Deserialize, Serialize};
 
 use super::{BusItem, DaemonEvent};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventView {
-    /// Counted on over restarts of the daemon, where it could keep its events.
+    /// Number, which continues over restarts of the daemon if it can store its events.
     pub number: u64,
-    /// When it happened, as RFC 3339 has it.
+    /// Time, as in RFC 3339.
     pub time: String,
-    /// Its name, such as `server_down`; docs/reference/events.md has all.
+    /// Name, such as `server_down`. docs/reference/events.md lists all.
     pub event: String,
     /// `info`, `warning` or `error`.
     pub level: String,
-    /// The service that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The host, where every one decides.
+    /// Host of an every-host farm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Why, where something else said so.
+    /// Reason, from another source than the daemon itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// In words.
+    /// Description in words.
     pub text: String,
 }
 
-/// An item for a subscriber.
+/// Item of a stream of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum EventStreamItem {
-    /// Something happened.
     Event(Arc<EventView>),
-    /// Events are missing here: they came faster than they were read.
+    /// Events are missing here, because the subscriber was too slow.
     Lost {
-        /// How many.
+        /// Number of lost events.
         count: u64,
     },
 }
@@ -102,7 +97,7 @@ impl EventView {
     }
 }
 
-/// A time as events have it (RFC 3339): a later one is a greater text.
+/// Formats a time as in RFC 3339. Later times compare as greater texts.
 pub(super) fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }

@@ -1,6 +1,6 @@
-//! Asking the control loop who serves a client. Which route takes a request is found before that,
-//! and elsewhere: with many complex routes it takes a while, for which the loop has no time, nor
-//! has a thread that others wait for.
+//! Queries of readers to the control loop about the server of a client.
+//! Routes are matched before the query, on another thread. With many complex routes, a match would
+//! block the loop or the runtime's threads for too long.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,37 +12,35 @@ use super::{ChosenTarget, ControlQuery, FourTuple, NormalizedRequest};
 use crate::events::{Bus, DaemonEvent};
 use crate::record::Recorder;
 
-/// Threads that look through complex routes at a time; the processor's others are for everything
-/// else.
+/// Maximum number of threads that match complex routes. Other processors stay free for other work.
 const LOOKING_MAX: usize = 1;
-/// How often a request is looked up anew because routes have changed meanwhile.
+/// Maximum number of attempts to match a request while routes change.
 const ATTEMPTS: usize = 3;
 
-/// The way to the control loop. Clones are the same one.
+/// Channel to the control loop. Clones share it.
 #[derive(Clone)]
 pub(crate) struct ControlLink {
     questions: mpsc::Sender<ControlQuery>,
-    /// Has the routes in force.
+    /// Knows the routes in force.
     recorder: Arc<Recorder>,
     looking: Arc<Semaphore>,
     bus: Bus,
 }
 
-/// Which route takes a request, by the routes of one moment.
+/// Route of a request, by the routes of one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct MatchedRoute {
     routes: Arc<RouteIndex>,
-    /// Counted from 0; none takes what all servers may have.
+    /// Index of the route. `None` if no route matches, so that all servers may get the request.
     pub(crate) route: Option<u16>,
-    /// Of the servers that may have it.
+    /// Ring of the servers that may get the request.
     pub(crate) ring: u16,
 }
 
-/// The control loop's reply.
 #[derive(Debug)]
 pub(crate) enum ControlReply<T> {
     Is(T),
-    /// There are other routes by now.
+    /// The routes have changed since the match.
     Changed,
 }
 
@@ -52,7 +50,7 @@ impl MatchedRoute {
         MatchedRoute { routes, route, ring }
     }
 
-    /// Whether it was found by these routes.
+    /// True if the match is by these routes.
     pub(crate) fn is_by(&self, routes: &Arc<RouteIndex>) -> bool {
         Arc::ptr_eq(&self.routes, routes)
     }
@@ -67,22 +65,23 @@ impl ControlLink {
         ControlLink { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
     }
 
-    /// Tells of something that happened.
+    /// Publishes an event.
     pub(crate) fn publish(&self, event: DaemonEvent) {
         self.bus.publish(event);
     }
 
-    /// Asks; whether anybody listens.
+    /// Sends a query. True if the control loop is running.
     pub(crate) async fn send(&self, question: ControlQuery) -> bool {
         self.questions.send(question).await.is_ok()
     }
 
-    /// Says something that may be lost.
+    /// Sends a query that may be lost.
     pub(crate) fn try_send(&self, question: ControlQuery) {
         let _ = self.questions.try_send(question);
     }
 
-    /// Which server is to serve this? The route, and the server. The dispatcher may have named it.
+    /// Selects the server for a request. `advice` is the dispatcher's choice. Returns the route and
+    /// the server.
     pub(crate) async fn choose(
         &self,
         ends: FourTuple,
@@ -94,14 +93,13 @@ impl ControlLink {
         (route, chosen.flatten())
     }
 
-    /// Whether the server that has a connection answers this later request on it.
+    /// True if the connection's server also answers this later request.
     pub(crate) async fn stays(&self, ends: FourTuple, wanted: &NormalizedRequest, server: u16) -> bool {
         let question = |matched, answer| ControlQuery::Stays { ends, matched, server, answer };
         self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
     }
 
-    /// Which server would serve this that another node asks about? The route, and where the server
-    /// is.
+    /// Selects the server for another node's query. Returns the route and the server's address.
     pub(crate) async fn decide(
         &self,
         ends: FourTuple,
@@ -112,7 +110,7 @@ impl ControlLink {
         Some((route, server.flatten()?))
     }
 
-    /// Finds the route of a request, and asks something about it.
+    /// Matches a request's route, and sends a query with it.
     async fn matched<T>(
         &self,
         service: SocketAddr,

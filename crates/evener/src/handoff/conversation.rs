@@ -1,4 +1,4 @@
-//! One connection that is read here, or moves: carries out what its [`Transfer`] orders.
+//! A connection that is read here, or moves: executes the orders of its [`Transfer`].
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,56 +22,56 @@ use crate::http::{end, last_bytes};
 use crate::record::{HandoffRecord, Mechanism};
 use crate::runtime::connection_limit::ConnectionSlot;
 
-/// Bytes that are read before somebody must be found for them.
+/// Maximum number of bytes read before a server is selected.
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;
 /// SETTINGS, and GOAWAY with HTTP_1_1_REQUIRED (RFC 9113, sections 6.5, 6.8 and 7).
 const HTTP_1_REQUIRED: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
-/// Said to clients whose server can't be reached, and to those whom none is there for.
+/// Texts for clients whose server is unreachable, or for whom there is no server.
 const UNREACHED: &str = "The server can't be reached.";
 const UNSERVED: &str = "No server takes this request now.";
-/// How long a client may take to hear its last word.
+/// Timeout of sending the last response.
 const GOODBYE: Duration = Duration::from_millis(PATIENCE_MS / 5);
 
-/// Where the connection is.
+/// Current place of the client's connection.
 enum ClientSocket {
     /// In a socket of this process.
     Local(TcpStream),
-    /// In no socket.
+    /// Saved, without a socket.
     Exported(Box<Exported>),
-    /// With a server.
+    /// At a server.
     Remote,
 }
 
-/// A connection without a socket.
+/// A saved connection.
 struct Exported {
     saved: Saved,
-    /// The image that its server is to get, if that can be.
+    /// Image for the connection's server, if it can be encoded.
     announced: Option<lccp::TransferImage>,
 }
 
-/// All that one connection is moved with.
+/// State of moving one connection.
 struct HandoffTask<'r> {
     reader: &'r ConversationContext,
     ends: FourTuple,
     began: Instant,
     place: ClientSocket,
-    /// The client's bytes here, and their class.
+    /// Bytes received from the client, and the request parsed from them.
     bytes: Vec<u8>,
     wanted: Option<NormalizedRequest>,
-    /// The later request that other servers are for.
+    /// Later request that belongs to another server.
     moving: Option<Rehandoff>,
-    /// With whom is spoken about it.
+    /// Exchange with another node about the connection.
     exchange: Option<PeerExchange>,
     advice: Option<SocketAddr>,
-    /// Counted from 1.
+    /// Number of the route, from 1.
     route: Option<u64>,
     chosen: Option<ChosenTarget>,
-    /// A connection to its server, where its bytes are carried.
+    /// Connection to the server, if the client's is spliced.
     server: Option<TcpStream>,
 }
 
-/// Talks with a client until it is somebody else's. It has this place meanwhile, unless somebody
-/// else needs it more.
+/// Handles an accepted connection until it is handed off or closed. It occupies the slot meanwhile,
+/// and may be evicted.
 pub(super) async fn accepted(
     stream: TcpStream,
     ends: FourTuple,
@@ -82,7 +82,7 @@ pub(super) async fn accepted(
     run(Transfer::accepted(now_ms()), carrier, Some(slot)).await;
 }
 
-/// Moves a connection, or has it stay, or end.
+/// Moves a connection, or leaves it with its server, or ends it.
 pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
     let carrier = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
     run(Transfer::moving(now_ms()), carrier, None).await;
@@ -171,12 +171,12 @@ impl<'r> HandoffTask<'r> {
             TransferOrder::Keep => self.query_control(ControlQuery::Keep { ends: self.ends }).await,
             TransferOrder::Reach => self.reach().await,
             TransferOrder::Answer(word) => self.answer(word).await,
-            // A place is taken by who has it.
+            // The caller acquires the slot.
             TransferOrder::TakePlace(_) => TransferInput::Done,
         }
     }
 
-    /// Counts and tells what came of it.
+    /// Counts and publishes an event of the transfer.
     fn count_event(&self, notice: TransferEvent) {
         let speaker = &self.reader.speaker;
         speaker.count(notice);
@@ -227,13 +227,13 @@ impl<'r> HandoffTask<'r> {
         });
     }
 
-    /// Has the control loop do something.
+    /// Sends a query that needs no answer to the control loop.
     async fn query_control(&self, question: ControlQuery) -> TransferInput {
         self.reader.control.send(question).await;
         TransferInput::Done
     }
 
-    /// The same with what is left of a connection that a server has.
+    /// Sends a query about a connection that a server holds.
     async fn part(&mut self, question: impl FnOnce(FourTuple, Rehandoff) -> ControlQuery) -> TransferInput {
         self.exchange = None;
         match self.moving.take() {
@@ -242,7 +242,7 @@ impl<'r> HandoffTask<'r> {
         }
     }
 
-    /// Here complex routes are looked up, too.
+    /// Complex routes are matched, too.
     async fn check_rehandoff(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
         let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
@@ -266,7 +266,7 @@ impl<'r> HandoffTask<'r> {
     fn dispatch(&mut self) -> TransferInput {
         let speaker = &self.reader.speaker;
         let Some(node) = speaker.dispatcher_elsewhere() else { return TransferInput::Undispatched };
-        // A request too long for a message is decided here, without any fault.
+        // A request too long for a message is decided here, which is no failure.
         let Some(content) = self.wanted.as_ref().and_then(NormalizedRequest::content) else {
             return TransferInput::PeerDead;
         };
@@ -307,7 +307,7 @@ impl<'r> HandoffTask<'r> {
         }
     }
 
-    /// Reads until it is clear what the client wants.
+    /// Reads until the request is complete.
     async fn read(&mut self) -> TransferInput {
         let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Left };
         self.began = Instant::now();
@@ -331,7 +331,7 @@ impl<'r> HandoffTask<'r> {
     }
 
     async fn choose(&mut self) -> TransferInput {
-        // The node that was asked before has answered, or is waited for no more.
+        // The dispatcher has answered, or its timeout is over.
         self.exchange = None;
         let Some(wanted) = &self.wanted else { return TransferInput::Unserved };
         let (route, chosen) = self.reader.control.choose(self.ends, wanted, self.advice).await;
@@ -378,7 +378,7 @@ impl<'r> HandoffTask<'r> {
     }
 
     async fn commit(&mut self, replayed: bool) -> TransferInput {
-        // From now on its server may be spoken with about its next request.
+        // From now on, the server may be queried about the connection's next request.
         self.exchange = None;
         let (ClientSocket::Exported(exported), Some(chosen)) = (&self.place, self.chosen) else {
             return TransferInput::Committed(false);
@@ -411,7 +411,7 @@ impl<'r> HandoffTask<'r> {
         TransferInput::Reached(self.server.is_some())
     }
 
-    /// Whether the client may understand a text.
+    /// True if the client may understand text.
     fn speaks_text(&self) -> bool {
         self.bytes.first().is_some_and(u8::is_ascii_alphabetic)
     }
@@ -423,8 +423,8 @@ impl<'r> HandoffTask<'r> {
             FinalResponse::Refused(refusal) => last_bytes(&Response::refusal(refusal)),
             FinalResponse::Status(502) => last_bytes(&Response::sentence(502, UNREACHED)),
             FinalResponse::Status(status) => last_bytes(&Response::sentence(status, UNSERVED)),
-            // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of
-            // TLS none can be sent.
+            // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9). With
+            // TLS there is no way to send one.
             FinalResponse::TimedOut if speaks_text => last_bytes(&Response::refusal(HttpRefusal::Timeout)),
             FinalResponse::Http1Required => HTTP_1_REQUIRED.to_vec(),
             FinalResponse::TimedOut | FinalResponse::Reset => {
@@ -436,7 +436,7 @@ impl<'r> HandoffTask<'r> {
         TransferInput::Done
     }
 
-    /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
+    /// Splices a connection that can't be handed off.
     async fn carry_bytes(mut self, mut server: TcpStream, mut slot: ConnectionSlot) {
         let ClientSocket::Local(mut client) = std::mem::replace(&mut self.place, ClientSocket::Remote) else {
             return;
@@ -459,7 +459,7 @@ impl<'r> HandoffTask<'r> {
 }
 
 impl HeadRefusal {
-    /// The client's response.
+    /// Returns the response to the client.
     fn word(self) -> FinalResponse {
         match self {
             HeadRefusal::Request(refusal) => FinalResponse::Refused(refusal),
@@ -473,8 +473,8 @@ impl HeadRefusal {
 mod tests {
     use super::*;
 
-    /// As `docs/how-it-works/handoff.md` has it. Besides, a connection has its socket, what its
-    /// client has said, and what is read at a time.
+    /// The numbers of `docs/how-it-works/handoff.md`. A connection also needs its socket, the
+    /// client's bytes and a read buffer.
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();

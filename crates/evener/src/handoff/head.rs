@@ -1,5 +1,5 @@
-//! A client's request, where the data plane wasn't sure: read in full, made normal, or refused as
-//! the protocol says.
+//! Parses a client's request that the data plane left open: reads it in full, and normalises or
+//! refuses it.
 
 use evener_core::net::http;
 use evener_core::node::lccp::ClientRequest;
@@ -7,14 +7,14 @@ use evener_core::path::content::{
     ContentParse, HELLO_MAX, PuntReason, RequestClass, RequestKey, joined, read_within,
 };
 
-/// The longest head that is read, in bytes; servers take no longer ones either.
+/// Maximum length of a head, in bytes. Servers accept no longer heads either.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
-/// The beginning of HTTP/2 (RFC 9113, section 3.4).
+/// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The first byte of a TLS record that has a hello.
+/// First byte of a TLS record that contains a hello.
 const HANDSHAKE: u8 = 0x16;
 
-/// A request or hello, made normal.
+/// A normalised request or hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NormalizedRequest {
     class: RequestClass,
@@ -23,40 +23,40 @@ pub(crate) struct NormalizedRequest {
     path: Vec<u8>,
 }
 
-/// Why a client is told off instead.
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadRefusal {
-    /// A request that nobody should act on.
+    /// A request that must not be forwarded.
     Request(http::HttpRefusal),
-    /// HTTP/2, which a router of HTTP/1 can't speak.
+    /// HTTP/2, which can't be routed as HTTP/1.
     Http2,
-    /// Neither HTTP nor TLS: a reset says enough.
+    /// Neither HTTP nor TLS. The connection is reset.
     Unreadable,
 }
 
-/// The class of a connection's first bytes.
+/// Classification of a connection's first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HeadClass {
     Wanted(NormalizedRequest),
-    /// More is to come.
+    /// More bytes are needed.
     Incomplete,
     Refused(HeadRefusal),
 }
 
 impl NormalizedRequest {
-    /// As routes want it.
+    /// Returns the key for a lookup in routes.
     pub(crate) fn key(&self) -> RequestKey<'_> {
         RequestKey { class: self.class, host: &self.host, path: &self.path, method: &self.method }
     }
 
-    /// The request for a dispatcher; `None` if that is too long.
+    /// Returns the request for a query to a dispatcher. `None` if it is too long.
     pub(crate) fn content(&self) -> Option<ClientRequest> {
         let (method, path) =
             if self.is_hello() { (&[][..], &[][..]) } else { (&self.method[..], &self.path[..]) };
         ClientRequest::new(&self.host, method, path)
     }
 
-    /// A node's request to the dispatcher: a hello has a host alone.
+    /// Returns the request of a node's query to the dispatcher. A hello only has a host.
     pub(crate) fn from_peer(content: &ClientRequest) -> NormalizedRequest {
         let is_hello = content.method().is_empty() && content.path().is_empty();
         NormalizedRequest {
@@ -67,12 +67,12 @@ impl NormalizedRequest {
         }
     }
 
-    /// Whether nothing can be told to the client but by TLS.
+    /// True if the client only understands TLS.
     pub(super) fn is_hello(&self) -> bool {
         self.class == RequestClass::Hello
     }
 
-    /// One line for people.
+    /// Formats the request as one line.
     pub(crate) fn text(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match self.class {
@@ -82,7 +82,7 @@ impl NormalizedRequest {
     }
 }
 
-/// Judges what has come so far.
+/// Classifies the bytes received so far.
 pub(crate) fn classify(bytes: &[u8]) -> HeadClass {
     if bytes.first() != Some(&HANDSHAKE) {
         return request(bytes);
@@ -108,7 +108,8 @@ fn hello(key: &RequestKey<'_>) -> NormalizedRequest {
     }
 }
 
-/// A request: all of it is looked at, also what the data plane leaves to servers.
+/// Classifies an HTTP request by its whole head, including parts that the data plane leaves to
+/// servers.
 fn request(bytes: &[u8]) -> HeadClass {
     if bytes.starts_with(PREFACE) {
         return HeadClass::Refused(HeadRefusal::Http2);
@@ -129,7 +130,7 @@ fn request(bytes: &[u8]) -> HeadClass {
     }
 }
 
-/// A request as servers see it.
+/// Normalises a request as servers interpret it.
 fn normal(request: &http::Request<'_>) -> Result<NormalizedRequest, http::HttpRefusal> {
     let path = match request.target {
         "*" => b"*".to_vec(),
@@ -193,7 +194,7 @@ mod tests {
                 (HeadClass::Refused(HeadRefusal::Request(refusal)), Expected::Refused { status, .. }) => {
                     assert_eq!(refusal.status(), status, "{}", vector.text);
                 }
-                // White space before a request may be some other protocol's.
+                // White space before a request may belong to another protocol.
                 (HeadClass::Refused(HeadRefusal::Unreadable), Expected::Refused { .. }) => {
                     assert!(vector.bytes.starts_with(b" "), "{}", vector.text);
                 }

@@ -1,9 +1,9 @@
-//! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a
-//! route that it can't look up. The data plane gives them to this process, which reads as much as
-//! it needs, and gives them on.
+//! Connections that the data plane can't assign to a server: because of a partial or unusual
+//! request, or a route that it can't match.
+//! The data plane punts them to this process, which reads the request and hands the connection off.
 //!
-//! Memory and time for each client are bounded, and so is the number of clients
-//! ([`seats`](crate::runtime::seats)).
+//! Memory and time per client are bounded, and so is the number of clients
+//! ([`connection_limit`](crate::runtime::connection_limit)).
 
 mod control_link;
 mod conversation;
@@ -38,82 +38,82 @@ use crate::record::{Mechanism, Recorder};
 use crate::runtime::connection_limit::ConnectionLimit;
 use crate::runtime::descriptors::ClientLimits;
 
-/// Connections that wait to be taken.
+/// Length of the queue of connections to accept.
 const BACKLOG: i32 = 1_024;
-/// Source MAC of replayed frames: a station's address on no link.
+/// Source MAC address of replayed frames, which is on no link.
 pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// The loopback interface's own.
+/// MAC address of the loopback interface.
 pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 
-/// A conversation's questions to the control loop.
+/// Query or order to the control loop about a connection.
 pub(crate) enum ControlQuery {
-    /// Which server is to serve this? Until it is [given](ControlQuery::Give), the client's
-    /// segments are dropped, and come again. The dispatcher may have said who.
+    /// Select the server for a request. Until the connection is [assigned](ControlQuery::Give), the
+    /// client's segments are dropped and retransmitted. `advice` is the dispatcher's choice.
     Choose {
         ends: FourTuple,
         matched: MatchedRoute,
         advice: Option<SocketAddr>,
         answer: oneshot::Sender<ControlReply<Option<ChosenTarget>>>,
     },
-    /// Another node asks who is to serve this.
+    /// Select the server for another node's request.
     Decide {
         ends: FourTuple,
         matched: MatchedRoute,
         answer: oneshot::Sender<ControlReply<Option<SocketAddr>>>,
     },
-    /// Does the server that has the connection answer this?
+    /// Check if the connection's server also answers this request.
     Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
-    /// Then the segment goes there.
+    /// Leave the connection with its server, and send the segment there.
     Pass { ends: FourTuple, held: HeldSegment },
-    /// Another node has given this connection to a server.
+    /// Another node has assigned this connection to a server.
     Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
-    /// It is over.
+    /// The connection has ended.
     Close { ends: FourTuple },
-    /// Send these packets, the client's own, to the server that was chosen, and what follows too.
+    /// Assign the connection to the selected server, and send these packets of the client first.
     Give { ends: FourTuple, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
-    /// The client stays here.
+    /// The connection stays with this host.
     Keep { ends: FourTuple },
-    /// It stays with the server that it had.
+    /// The connection stays with its previous server.
     Return { ends: FourTuple, server: u16 },
-    /// The client is told that its connection is over.
+    /// Reset the connection.
     End { ends: FourTuple, held: HeldSegment },
 }
 
-/// The server that is to serve.
+/// Selected server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChosenTarget {
-    /// The server's slot.
+    /// Slot of the server.
     pub(crate) server: u16,
-    /// Where it listens itself, for want of a better way.
+    /// Address and port at which the server listens, for a spliced connection.
     pub(crate) own: SocketAddr,
-    /// Whether it wants to be told there who the client is.
+    /// True if the server expects the PROXY protocol there.
     pub(crate) proxied: bool,
-    /// The largest segment on the way to it, in bytes.
+    /// Maximum segment size on the path to the server, in bytes.
     pub(crate) mss: u16,
-    /// Whether it makes sockets of what it is given.
+    /// True if the server accepts handed-off connections.
     pub(crate) takes: bool,
-    /// Whether it is the one that the dispatcher named.
+    /// True if the dispatcher selected this server.
     pub(crate) advised: bool,
 }
 
-/// The outcomes of the connections that were read here.
+/// Number of connections that were read here, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Given to a server.
+    /// Handed off to a server.
     pub(crate) handed_off: AtomicU64,
-    /// Passed on byte by byte: they could not be given.
+    /// Spliced, because a handoff was impossible.
     pub(crate) spliced: AtomicU64,
     /// Answered with an error, or reset.
     pub(crate) refused: AtomicU64,
-    /// No server for them.
+    /// No server was available.
     pub(crate) no_server: AtomicU64,
-    /// Silent for too long.
+    /// The client sent no complete request in time.
     pub(crate) client_timeout: AtomicU64,
-    /// Ended by the client before it had said anything whole.
+    /// The client closed the connection before a complete request.
     pub(crate) client_closed: AtomicU64,
-    /// Reset, since there were too many, and most of them from there.
+    /// Reset to make room, as the source had the most connections.
     pub(crate) evicted: AtomicU64,
-    /// Reset, since they could not be taken from the server that had them.
+    /// Reset, because the previous server did not release the connection.
     pub(crate) not_moved: AtomicU64,
 }
 
@@ -127,7 +127,7 @@ impl Outcomes {
             Mechanism::ClientTimeout => &self.client_timeout,
             Mechanism::ClientClosed => &self.client_closed,
             Mechanism::Evicted => &self.evicted,
-            // Not read here at all.
+            // Not read here.
             Mechanism::Kernel => return,
         };
         outcome.fetch_add(1, Relaxed);
@@ -137,7 +137,7 @@ impl Outcomes {
         self.not_moved.fetch_add(1, Relaxed);
     }
 
-    /// By name, for views and metrics.
+    /// Returns the counters by name, for views and metrics.
     pub(crate) fn counted(&self) -> [(&'static str, u64); 8] {
         [
             ("handed_off", &self.handed_off),
@@ -153,21 +153,21 @@ impl Outcomes {
     }
 }
 
-/// The state that all conversations share.
+/// State shared by all conversations.
 #[derive(Clone)]
 pub(crate) struct ConversationContext {
     control: ControlLink,
     pub(crate) outcomes: Arc<Outcomes>,
-    /// For clients that are read, and those whose bytes are carried.
+    /// Limits of clients whose request is read, and of spliced connections.
     limit: ConnectionLimit,
     carried: ConnectionLimit,
     recorder: Arc<Recorder>,
-    /// By whom other nodes are spoken with.
+    /// LCCP node for exchanges with other nodes.
     pub(crate) speaker: LccpNode,
 }
 
 impl ConversationContext {
-    /// The recorder gets everything that is read.
+    /// Creates the state. `recorder` gets the outcome of each connection.
     pub(crate) fn new(
         control: ControlLink,
         recorder: Arc<Recorder>,
@@ -193,15 +193,14 @@ impl ConversationContext {
     }
 }
 
-/// A port on a service address where the data plane's connections arrive.
+/// Listener on a service address for punted connections.
 pub(crate) struct PuntListener {
-    /// Its number.
     pub(crate) port: u16,
     task: JoinHandle<()>,
 }
 
 impl PuntListener {
-    /// Opens one on an address that this host has, or will have.
+    /// Opens a listener on an address that this host has, or will have.
     pub(crate) fn open(address: IpAddr, reader: &ConversationContext) -> io::Result<PuntListener> {
         let socket = Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
         match address {
@@ -211,8 +210,8 @@ impl PuntListener {
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.listen(BACKLOG)?;
-        // An accepted connection has the service's port, which this host's own web server must be
-        // able to take meanwhile.
+        // An accepted connection has the service's port. This option lets the host's own web server
+        // listen on it meanwhile.
         socket.set_reuse_address(true)?;
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
@@ -237,7 +236,8 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
                 continue;
             }
         };
-        // The port is the service's own, not the listener's, as the connection was made for that.
+        // The local port is the service's, not the listener's, because the socket was made for the
+        // original packet.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = FourTuple { client: canonical(client), service: canonical(service) };
         let slot = reader.limit.acquire(ends.client.ip()).await;
@@ -246,19 +246,19 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
     }
 }
 
-/// Has the connection end without a word once it is dropped.
+/// Configures the socket so that closing it resets the connection.
 fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// A connection in a socket of this process. Its error where there can be none is for people.
+/// Restores a saved connection into a socket of this process. The error is a text.
 fn restore(saved: &Saved) -> Result<TcpStream, String> {
     let stream = repair::restore(saved).map_err(|error| error.to_string())?;
     let ready = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
     ready.map_err(|error| error.to_string())
 }
 
-/// A client's IP packet in a frame, to be sent once more.
+/// Returns a client's IP packet in a frame, to be sent again.
 pub(crate) fn framed(to: Mac, packet: &[u8]) -> Vec<u8> {
     let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
     let ethertype = if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };

@@ -1,18 +1,18 @@
-//! The PROXY protocol, version 2: who the client is, for a server that is reached by another
-//! connection than the client's own (HAProxy's proxy-protocol.txt, section 2.2).
+//! The PROXY protocol, version 2: sends the client's address to a server that is reached by another
+//! connection (HAProxy's proxy-protocol.txt, section 2.2).
 
 use std::net::IpAddr;
 
 use super::FourTuple;
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 2, on somebody's behalf.
+/// Version 2, command PROXY.
 const VERSION_PROXY: u8 = 0x21;
-/// TCP over either family.
+/// TCP over IPv4 and IPv6.
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// The header before the client's first byte.
+/// Returns the header to send before the client's first byte.
 pub(super) fn header(ends: &FourTuple) -> Vec<u8> {
     let (family, addresses) = match (ends.client.ip(), ends.service.ip()) {
         (IpAddr::V4(client), IpAddr::V4(service)) => (TCP4, [client.octets(), service.octets()].concat()),

@@ -1,5 +1,5 @@
-//! Connections whose next request other servers are for than the one that has them: their server
-//! lets go, and they are read here like those that the data plane asks about.
+//! Connections whose next request belongs to another server. The current server releases the
+//! connection, which is then read here like a punted one.
 
 use std::net::IpAddr;
 
@@ -9,17 +9,17 @@ use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 
 use super::FourTuple;
 
-/// A client's segment that the data plane held, as it came in.
+/// A client's segment that the data plane held, as received.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldSegment {
-    /// Why: it is to move its connection, or that moves.
+    /// Reason: the segment starts the rehandoff, or arrived during it.
     pub(crate) reason: Reason,
-    /// The interface that it came in by.
+    /// Interface of arrival.
     pub(crate) ifindex: u32,
-    /// The slot of the server that has the connection.
+    /// Slot of the connection's server.
     pub(crate) server: u16,
     pub(crate) frame: Vec<u8>,
-    /// Whether its checksum is right.
+    /// True if the checksum is correct.
     pub(crate) is_whole: bool,
 }
 
@@ -27,15 +27,15 @@ pub(crate) struct HeldSegment {
 #[derive(Debug)]
 pub(crate) struct Rehandoff {
     pub(crate) ends: FourTuple,
-    /// Where the server is.
+    /// Address of the server.
     pub(crate) at: IpAddr,
-    /// The client's next segment: what it says, and how it came in.
+    /// The client's next segment: its header, payload and frame.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Vec<u8>,
     pub(crate) held: HeldSegment,
 }
 
-/// The connection, at rest where its server has left it, with the client's next segment taken in.
+/// Returns the released connection, with the client's next segment added.
 pub(super) fn taken_up(moving: &Rehandoff, at_rest: Saved) -> Saved {
     let Rehandoff { header, payload, .. } = moving;
     let Saved { terms, window, .. } = at_rest;
@@ -44,7 +44,8 @@ pub(super) fn taken_up(moving: &Rehandoff, at_rest: Saved) -> Saved {
     Saved {
         receive_next: header.sequence.wrapping_add(payload.len() as u32),
         unread: payload.clone(),
-        // The server's clock as the client has heard it last: ours goes on from there.
+        // The server's timestamp that the client has echoed last. This host's timestamps continue
+        // from it.
         terms: AgreedOptions { timestamp: terms.timestamp.and(header.options.timestamp_echo), ..terms },
         window: Window { send_update: header.sequence, send, send_max: window.send_max.max(send), ..window },
         ..at_rest
@@ -104,7 +105,7 @@ mod tests {
         );
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
-        // A connection without agreed timestamps has none, whatever the segment says.
+        // A connection without negotiated timestamps has none, even if the segment contains one.
         let terms = AgreedOptions { timestamp: None, window_scales: None, ..at_rest.terms };
         let silent = Saved { terms, ..at_rest.clone() };
         assert_eq!(taken_up(&moving(Some(123)), silent.clone()).terms.timestamp, None);

@@ -1,5 +1,4 @@
-//! Requests to web servers. Of one request and its answer the caller has found the address, and
-//! says how long all of it may take.
+//! HTTP client. For single requests the caller resolves the address and sets the timeout.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,61 +20,58 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
-/// Connections to many servers, without TLS.
+/// Client with pooled connections to many servers, without TLS.
 pub(crate) type Pool<B> = legacy::Client<HttpConnector, B>;
 
 /// A web server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
-    /// Its address.
     pub(crate) to: SocketAddr,
-    /// This host's, where it matters.
+    /// Local address, if it matters.
     pub(crate) from: Option<IpAddr>,
-    /// With TLS: the host that its certificate is to name, and whom to trust.
+    /// For TLS: host name of the certificate, and the trusted authorities.
     pub(crate) tls: Option<(&'a str, &'a Arc<ClientConfig>)>,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Its status.
     pub(crate) status: u16,
-    /// Its body, or as much of it as was to be read.
+    /// Body, up to the maximum length.
     pub(crate) body: Vec<u8>,
-    /// The time from the request to the end of that.
+    /// Time from the request to the end of the body.
     pub(crate) duration: Duration,
 }
 
-/// Why there is no answer.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// There is no connection.
+    /// The connection failed.
     #[error(transparent)]
     Connection(#[from] io::Error),
-    /// The answer is no HTTP, or was cut off.
+    /// The response is no HTTP, or was cut off.
     #[error("what answers there speaks no HTTP: {0}")]
     Answer(#[from] hyper::Error),
 }
 
 impl RequestError {
-    /// Whether somebody answered, and not as was to be.
+    /// True if the server's response was invalid.
     pub(crate) fn is_of_answer(&self) -> bool {
         matches!(self, RequestError::Answer(error) if error.is_parse() || error.is_incomplete_message())
     }
 
-    /// Whether nobody listens there.
+    /// True if no process listens at the address.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, RequestError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
 impl<'a> Destination<'a> {
-    /// One without TLS.
+    /// Returns a destination without TLS.
     pub(crate) fn plain(to: SocketAddr) -> Destination<'a> {
         Destination { to, from: None, tls: None }
     }
 
-    /// Where a URL leads. With https `tls` says whom to trust.
+    /// Returns the destination of a URL. `tls` has the trusted authorities for https.
     ///
     /// # Errors
     /// With https and without `tls`.
@@ -96,10 +92,10 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// A request without a body. The method is any token, and the target a path.
+/// Builds a request without a body. The method may be any token, the target must be a path.
 ///
 /// # Errors
-/// Where a part of it can't stand in a request.
+/// If a part is invalid in a request.
 pub(crate) fn request(method: &str, target: &str, host: &str) -> io::Result<Request<Full<Bytes>>> {
     let bad = |error: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
     let method = Method::from_bytes(method.as_bytes()).map_err(|error| bad(&error))?;
@@ -112,11 +108,10 @@ pub(crate) fn request(method: &str, target: &str, host: &str) -> io::Result<Requ
     request.body(Full::default()).map_err(|error| bad(&error))
 }
 
-/// Sends a request, and reads its answer, at most so many bytes of the body.
+/// Sends a request, and reads the response with at most `most` bytes of its body.
 ///
 /// # Errors
-/// When the connection can't be had, or breaks; or nobody is there who can show the certificate, or
-/// who speaks HTTP.
+/// If the connection fails or breaks, the certificate is invalid, or the response is no HTTP.
 pub(crate) async fn send(
     destination: &Destination<'_>,
     request: Request<Full<Bytes>>,
@@ -148,7 +143,7 @@ async fn exchange(
         match response.frame().await {
             None => break,
             Some(Ok(frame)) => body.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
-            // Some end their connections without the word that TLS has for it.
+            // Some servers close TLS connections without the closing message.
             Some(Err(_)) if is_open_ended && !body.is_empty() => break,
             Some(Err(error)) => return Err(error.into()),
         }
@@ -157,10 +152,10 @@ async fn exchange(
     Ok(Answer { status: response.status().as_u16(), body, duration: began.elapsed() })
 }
 
-/// Sends a request by a connection, and has the beginning of its answer.
+/// Sends a request through a connection, and returns the response's head.
 ///
 /// # Errors
-/// When the connection breaks, or what comes is no HTTP.
+/// If the connection breaks, or the response is no HTTP.
 pub(crate) async fn begin<B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<B>,
@@ -172,13 +167,12 @@ where
 {
     let builder = &mut http1::Builder::new();
     let (mut sender, connection) = builder.title_case_headers(true).handshake(TokioIo::new(stream)).await?;
-    // It moves the bytes while the answer is waited for; what ails it shows in the answer.
+    // The task moves the connection's bytes. Its errors also show in the response.
     tokio::spawn(connection);
     sender.send_request(request).await
 }
 
-/// A client for many requests, which keeps connections for later: of each server so many, for so
-/// long.
+/// Returns a client that pools connections: at most `kept` idle ones per server, for `kept_for`.
 pub(crate) fn pooled<B>(connect: Duration, kept: usize, kept_for: Duration) -> Pool<B>
 where
     B: Body + Send,
@@ -202,8 +196,8 @@ mod tests {
 
     use super::*;
 
-    /// The result for a server that answers with this, and then leaves the connection open or ends
-    /// it; and the request that it got.
+    /// Returns the result of a request, and the request as the server received it.
+    /// The server sends this response, and then closes the connection or leaves it open.
     async fn answered(
         answer: &'static [u8],
         ends: bool,

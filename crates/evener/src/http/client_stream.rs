@@ -1,8 +1,9 @@
-//! A client's connection. A client that takes no byte of an answer for too long ([`SendTimeout`])
-//! is reset, so that neither its place nor the kernel's buffers stay taken.
+//! Connection of a client. A client that acknowledges no byte for too long ([`SendTimeout`]) is
+//! reset, which frees its slot and the kernel's buffers.
 //!
-//! tokio takes a new socket for not ready until epoll(7) has named it. Mostly its request is there
-//! already, and the answer has room: both are tried at once, which spares a round of the runtime.
+//! tokio treats a new socket as not ready until epoll(7) reports it. Usually the request is already
+//! there, and the response fits the send buffer. Both are therefore tried at once, which saves a
+//! pass of the runtime.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,24 +19,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How often a client that an answer waits for is looked at until it is closed.
+/// Number of checks of a blocked client within its timeout.
 const LOOKS: u32 = 20;
 
-/// The most that is read of a new connection at once, in bytes.
+/// Maximum size of the first read, in bytes.
 const FIRST: usize = 2 * 1024;
 
-/// A connection whose other end acknowledges what it takes.
+/// Socket operations that [`ClientStream`] needs.
 pub(crate) trait ClientSocket {
-    /// Bytes that were written and not acknowledged.
+    /// Returns the number of bytes written and not acknowledged.
     fn unacknowledged(&self) -> io::Result<usize>;
 
-    /// Has the connection reset once it is closed, so that nothing of it stays in the kernel.
+    /// Configures close(2) to reset the connection, so that the kernel keeps no state of it.
     fn reset_on_close(&self);
 
-    /// Reads what is there.
+    /// Reads without blocking.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends what there is room for.
+    /// Sends without blocking.
     fn send(&self, bytes: &[u8]) -> io::Result<usize>;
 }
 
@@ -45,7 +46,7 @@ impl ClientSocket for TcpStream {
     }
 
     fn reset_on_close(&self) {
-        // An option that can't be set leaves the rest to the kernel's own timers.
+        // If the option can't be set, the kernel's own timers apply.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 
@@ -58,16 +59,17 @@ impl ClientSocket for TcpStream {
     }
 }
 
-/// See the module.
+/// Stream of a client's connection. See the module.
 pub(crate) struct ClientStream<S> {
     stream: S,
-    /// Whether nothing was read yet.
+    /// True before the first read.
     is_new: bool,
-    /// Whether nothing more is written: close(2) tells the client so, unless it is read from yet.
+    /// True after the last write. The close itself informs the client, unless there are further
+    /// reads.
     is_ending: bool,
-    /// A client that takes no byte for so long is closed.
+    /// Time without an acknowledged byte after which the client is reset.
     timeout: Duration,
-    /// While the socket takes no more.
+    /// State while the send buffer is full.
     blocked: Option<BlockedWrite>,
 }
 
@@ -82,8 +84,8 @@ impl<S: ClientSocket> ClientStream<S> {
         ClientStream { stream, is_new: true, is_ending: false, timeout, blocked: None }
     }
 
-    /// The socket takes no more: waits for its client, and fails once that has taken nothing for
-    /// too long.
+    /// Waits for the client while the send buffer is full. Ready with an error once the client has
+    /// acknowledged nothing for too long.
     fn poll_client(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let pause = self.timeout / LOOKS;
         let unacknowledged = match self.stream.unacknowledged() {
@@ -138,7 +140,7 @@ impl<S: AsyncWrite + ClientSocket + Unpin> AsyncWrite for ClientStream<S> {
     ) -> Poll<io::Result<usize>> {
         let sent = match self.stream.send(bytes) {
             Ok(len) => Poll::Ready(Ok(len)),
-            // The cause shows here.
+            // Returns the cause of the error.
             Err(_) => Pin::new(&mut self.stream).poll_write(context, bytes),
         };
         match sent {
@@ -188,8 +190,8 @@ mod tests {
         assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
-    /// A socket that takes no more, whose client acknowledges a byte whenever it is looked at, as
-    /// long as there are any.
+    /// A socket with a full send buffer, whose client acknowledges one byte at each check, as long
+    /// as there are any.
     struct Slow(Cell<usize>);
 
     impl ClientSocket for Slow {
@@ -225,7 +227,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_reading_client_is_waited_for() {
-        // Three times as many looks as there are until a client that takes nothing is closed.
+        // Three times the number of checks after which a stalled client is reset.
         let slow = Slow(Cell::new(3 * LOOKS as usize));
         let mut stream = ClientStream::new(slow, Duration::from_millis(100));
         let error = stream.write_all(&[0]).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! HTTP by hyper: requests to web servers ([`client`]), and connections of clients ([`server`]).
+//! HTTP through hyper: requests to web servers ([`client`]), and connections of clients
+//! ([`server`]).
 
 pub(crate) mod client;
 pub(crate) mod client_stream;
@@ -17,8 +18,7 @@ use hyper::header::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, sink};
 
-/// A response as hyper has it, which says itself how connections go on, and leaves out bodies of
-/// responses to HEAD.
+/// Converts a response for hyper, which adds the Connection field itself and omits bodies for HEAD.
 pub(crate) fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
     let Response { status, kind, fields, body } = response;
     let mut builder = hyper::Response::builder()
@@ -39,7 +39,7 @@ pub(crate) fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
     })
 }
 
-/// The bytes of the last response of a connection.
+/// Returns the bytes of a connection's last response.
 pub(crate) fn last_bytes(response: &Response) -> Vec<u8> {
     let Response { status, kind, fields, body } = response;
     let reason = StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
@@ -57,8 +57,8 @@ pub(crate) fn last_bytes(response: &Response) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Sends the last bytes of a connection, within so long. Where the client may be sending yet, that
-/// is read away, so that no reset overtakes them (RFC 9112, section 9.6).
+/// Sends the last bytes of a connection, within a time limit. With `lingers` the client's further
+/// bytes are read and dropped, so that no reset overtakes the response (RFC 9112, section 9.6).
 pub(crate) async fn end(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     last: &[u8],
@@ -73,7 +73,7 @@ pub(crate) async fn end(
         }
         io::Result::Ok(())
     };
-    // A client that has gone needs no end.
+    // A client that has disconnected needs no orderly end.
     let _ = tokio::time::timeout(within, ending).await;
 }
 

@@ -1,6 +1,6 @@
-//! A client's bytes, of which whole requests come through that core's reader lets through
-//! ([`Requests`]), and nothing behind them. To hyper each request is the last one of its
-//! connection, so that a connection that waits for the next has none of its buffers.
+//! Stream of a client's requests. Core's [`Requests`] checks each request, and only checked bytes
+//! are passed to hyper. hyper sees each request as its connection's last one, so an idle connection
+//! occupies none of hyper's buffers.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,30 +14,30 @@ use tokio::time::{Instant, timeout_at};
 
 use super::server::ConnectionBounds;
 
-/// The most that is read at once, in bytes.
+/// Maximum size of a read, in bytes.
 const READ: usize = 16 * 1024;
 
-/// See the module.
+/// Stream of checked requests. See the module.
 pub(super) struct RequestStream<S> {
     stream: S,
     bounds: ConnectionBounds,
     requests: Requests,
-    /// The bytes that were read and not passed on, of which there may be so many.
+    /// Bytes that are read and not yet passed to hyper. The first `passed` bytes are checked.
     unread: Vec<u8>,
     passed: usize,
-    /// Whether the connection goes on with another request.
+    /// True if the connection continues with another request.
     goes_on: bool,
     is_first: bool,
-    /// Why nothing more is passed on.
+    /// Reason why no more bytes are passed to hyper.
     refusal: Option<HttpRefusal>,
 }
 
-/// A stream on which nothing more is served.
+/// A stream after its last request.
 pub(super) struct StreamRest<S> {
     pub(super) stream: S,
-    /// Why the last request was refused, and its first bytes.
+    /// Reason of the last request's refusal, and its first bytes.
     pub(super) refusal: Option<(HttpRefusal, Vec<u8>)>,
-    /// Whether the client may be sending yet.
+    /// True if the client may still be sending.
     pub(super) lingers: bool,
 }
 
@@ -55,28 +55,28 @@ impl<S> RequestStream<S> {
         }
     }
 
-    /// The stream, with what is left to do on it.
+    /// Returns the stream, with the work that remains.
     pub(super) fn into_rest(self) -> StreamRest<S> {
         let RequestStream { stream, requests, unread, refusal, .. } = self;
         let lingers = refusal.is_some() || requests.is_in_request();
         StreamRest { stream, refusal: refusal.map(|refusal| (refusal, unread)), lingers }
     }
 
-    /// Lets so many of the unread bytes through, or some of them.
+    /// Copies checked bytes to the buffer, as many as fit.
     fn pass(&mut self, buffer: &mut ReadBuf<'_>) {
         let len = self.passed.min(buffer.remaining());
         buffer.put_slice(self.unread.get(..len).unwrap_or_default());
         self.unread.drain(..len);
         self.passed -= len;
         if self.unread.is_empty() {
-            // An idle connection holds no memory.
+            // An idle connection occupies no memory.
             self.unread = Vec::new();
         }
     }
 }
 
 impl<S: AsyncRead + Unpin> RequestStream<S> {
-    /// Waits for the next head; false if none comes that may be acted on.
+    /// Waits for the next head. Returns false if there is none to serve.
     pub(super) async fn next_request(&mut self) -> bool {
         if !std::mem::take(&mut self.goes_on) {
             return false;
@@ -101,8 +101,8 @@ impl<S: AsyncRead + Unpin> RequestStream<S> {
                 Ok(Ok(0) | Err(_)) => return false,
                 Ok(Ok(_)) if is_started => {}
                 Ok(Ok(_)) => {
-                    // A head's time counts from its first byte: who sends it byte by byte gains
-                    // nothing.
+                    // The time limit of a head starts with its first byte, so sending it byte by
+                    // byte gains nothing.
                     (is_started, deadline) = (true, Instant::now() + head);
                 }
                 Err(_) => {
@@ -137,7 +137,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<S> {
                 ready!(self.poll_more(context))?;
             }
             let this = &mut *self;
-            // No byte of a body is refused.
+            // Bytes of a body are never refused.
             if let RequestProgress::Bytes(len) = this.requests.pass(&this.unread) {
                 this.passed = len;
             }
@@ -160,7 +160,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestStream<S> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// The connection goes on, or has another end.
+    /// The connection continues, or is closed elsewhere.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(context)
     }

@@ -1,5 +1,5 @@
-//! One client's connection, served by hyper. Core's reader judges each request's head first
-//! ([`RequestStream`]): hyper reads more loosely, and hides some of what is to be refused.
+//! Serves one client's connection through hyper. Core checks each request's head first
+//! ([`RequestStream`]), since hyper is less strict and hides some details that must be refused.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,24 +16,23 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::request_stream::{RequestStream, StreamRest};
 use super::{end, last_bytes};
 
-/// How long a client may go on sending behind the last response.
+/// Maximum time to drop a client's bytes after the last response.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The bounds of a connection.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// How long a head may take from its first byte on, and how long the first one may wait before
-    /// that.
+    /// Time limit of a head from its first byte, and time limit until the first head begins.
     pub(crate) head: Duration,
-    /// How long a connection may be idle between two requests; `None`: it carries one.
+    /// Maximum idle time between two requests. `None` for a single request.
     pub(crate) idle: Option<Duration>,
-    /// Whether a client that has ended its side is answered. If not, an answer ends as soon as its
-    /// client has.
+    /// True if a client that has closed its sending side still gets an answer. Otherwise the answer
+    /// ends then.
     pub(crate) half_close: bool,
 }
 
-/// Serves a connection until its end. A request that is refused goes to `refused`, with its first
-/// bytes, and is answered here.
+/// Serves a connection until its end. A refused request is passed to `refused` with its first
+/// bytes, and answered here.
 pub(crate) async fn serve<B, F>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     bounds: &ConnectionBounds,
@@ -45,7 +44,7 @@ pub(crate) async fn serve<B, F>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        // Nobody looks for a request behind chunks.
+        // After a chunked body no further request is read.
         let is_last = request.headers().contains_key(TRANSFER_ENCODING);
         let response = service(request);
         async move {
@@ -78,7 +77,7 @@ pub(crate) async fn serve<B, F>(
     end(stream, &last.unwrap_or_default(), lingers, LINGER).await;
 }
 
-/// Has the connection end with a response.
+/// Makes a response the connection's last one.
 pub(crate) fn close<B>(response: &mut Response<B>) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
@@ -98,7 +97,8 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(3_600);
 
-    /// The statuses of a connection that the server ends, and the refusal that it told of.
+    /// Returns the response statuses of a connection that the server closes, and the reported
+    /// refusal.
     async fn statuses(
         head: Duration,
         idle: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Groups of servers and the ways to them, as one service.
+//! Builds one service from pools of servers and the conditions that select a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use super::ledger::Ledger;
 use super::reasons;
 use super::settle::SERVERS;
 
-/// A group of servers, and what it gives a service: a backend of HAProxy, an upstream of nginx.
+/// A group of servers with its settings: a backend of HAProxy, or an upstream of nginx.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DraftPool {
     pub(super) servers: Vec<DraftServer>,
@@ -16,14 +16,14 @@ pub(super) struct DraftPool {
     pub(super) slow_start_ms: Option<u64>,
     pub(super) health: DraftHealth,
     pub(super) report: Vec<String>,
-    /// Further keys of the service.
+    /// Further keys of the service, as lines of TOML.
     pub(super) keys: Vec<String>,
-    /// The lines besides those of servers.
+    /// Places in the source, besides the places of the servers.
     pub(super) lines: BTreeSet<usize>,
     pub(super) comments: Vec<String>,
 }
 
-/// The request that a route takes; `None` for any.
+/// Condition of a route on a request. A part that is `None` or empty matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DraftPattern {
     pub(super) host: Option<String>,
@@ -31,7 +31,8 @@ pub(super) struct DraftPattern {
     pub(super) methods: Vec<String>,
 }
 
-/// A way to a pool, by its number, with alternatives.
+/// A pool, by its number, and the patterns of its requests. A request goes to the pool if it
+/// matches any pattern.
 #[derive(Clone, Debug)]
 pub(super) struct PoolChoice {
     pub(super) pool: usize,
@@ -39,15 +40,16 @@ pub(super) struct PoolChoice {
     pub(super) lines: BTreeSet<usize>,
 }
 
-/// Why the service has its method, in the words of the program.
+/// Comments in the file that explain the method of the service.
 pub(super) struct Wording {
     pub(super) nat: &'static str,
     pub(super) handoff: &'static str,
 }
 
-/// Gives a service its servers and routes: those of all pools that the choices lead to, by method
-/// handoff; or those of the only one, by nat. A service that needs routes and can't have handoff
-/// gets no servers: without routes it would send requests to the wrong ones.
+/// Adds servers and routes to a service.
+/// With method handoff, the service gets the servers of all pools that the choices select. With
+/// nat, it gets the servers of its only pool. A service that needs routes but can't use handoff
+/// gets no servers. Without routes, requests would reach the wrong servers.
 pub(super) fn fill(
     ledger: &mut Ledger<'_>,
     service: &mut DraftService,
@@ -86,7 +88,7 @@ pub(super) fn fill(
     }
 }
 
-/// Whether servers of these pools differ in their ports alone.
+/// True if two servers of these pools have the same address but different ports.
 fn share_addresses(used: &[usize], pools: &BTreeMap<usize, DraftPool>) -> bool {
     let servers = used.iter().filter_map(|at| pools.get(at)).flat_map(|pool| &pool.servers);
     let endpoints: BTreeSet<(IpAddr, Option<u16>)> =
@@ -95,7 +97,7 @@ fn share_addresses(used: &[usize], pools: &BTreeMap<usize, DraftPool>) -> bool {
     hosts.len() < endpoints.len()
 }
 
-/// Adds the servers of pools, and gives their names by pool.
+/// Adds the servers of the pools to the service. Returns the names of the servers by pool.
 fn add_servers(
     ledger: &mut Ledger<'_>,
     service: &mut DraftService,
@@ -147,7 +149,8 @@ fn add_servers(
     names
 }
 
-/// Takes a server for one that the service has already.
+/// Adds a server that the service already has to one more pool, under its known name.
+/// Settings that differ from the known server's are left with a reason.
 fn join(ledger: &mut Ledger<'_>, known: &mut DraftServer, server: &DraftServer, of_pool: &mut Vec<String>) {
     let line = server.address.line;
     let Some(name) = known.name.clone().filter(|name| !of_pool.contains(name)) else {
@@ -167,7 +170,7 @@ fn join(ledger: &mut Ledger<'_>, known: &mut DraftServer, server: &DraftServer, 
     }
 }
 
-/// Leaves what a further pool has otherwise than the service.
+/// Leaves with a reason each setting of a further pool that differs from the service's.
 fn differences(ledger: &mut Ledger<'_>, service: &DraftService, pool: &DraftPool) {
     let Some(line) = pool.lines.last().copied() else { return };
     if pool.policy != service.policy {
@@ -204,7 +207,7 @@ fn add_routes(
             lines: choice.lines.clone(),
         }));
     }
-    // Without this one, requests that no route takes would go to servers of all pools.
+    // Without this route, requests that match no route would go to the servers of all pools.
     if let Some(servers) = default.and_then(|at| names.get(&at)) {
         routes.push(DraftRoute {
             host: None,

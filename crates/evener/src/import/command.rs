@@ -1,4 +1,5 @@
-//! The command: the TOML goes to standard output, what is left to standard error.
+//! The subcommand `evener import`: writes the TOML to standard output and the report to standard
+//! error.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,7 +11,7 @@ use super::{ImportReport, Left, Weight, import};
 use crate::cli::ImportArgs;
 use crate::runtime::Exit;
 
-/// Reads a file and writes its counterpart.
+/// Reads the file, and writes its counterpart in TOML.
 pub fn run(args: &ImportArgs) -> Exit {
     let is_stdin = args.file == Path::new("-");
     let name = if is_stdin { "standard input".to_owned() } else { args.file.display().to_string() };
@@ -54,14 +55,14 @@ fn failed(why: &str) -> Exit {
     Exit::Failed
 }
 
-/// At most one byte more than is allowed, so that an endless file ends.
+/// Reads at most one byte more than the limit, so that reading an endless file ends.
 fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The account of the import for a person.
+/// Returns the report as text for the terminal.
 fn summary(report: &ImportReport) -> String {
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut out = listed(report);
@@ -79,7 +80,7 @@ fn summary(report: &ImportReport) -> String {
     out
 }
 
-/// The same as comments, for the end of the file.
+/// Returns the report as TOML comments, for the end of the file.
 pub(super) fn remarks(report: &ImportReport) -> String {
     let mut out = String::new();
     for line in listed(report).trim_end().lines() {
@@ -91,7 +92,8 @@ pub(super) fn remarks(report: &ImportReport) -> String {
     }
 }
 
-/// The blanks, and all that is left: by weight and reason, in the order of the first line of each.
+/// Returns the placeholders and all statements that are left.
+/// The latter are grouped by weight and reason, in the order of the first line of each reason.
 fn listed(report: &ImportReport) -> String {
     let mut out = String::new();
     if !report.blanks.is_empty() {
@@ -126,7 +128,7 @@ fn listed(report: &ImportReport) -> String {
     out
 }
 
-/// A reason with its entries: a line for each, or for all of them together.
+/// Writes a reason with its entries: one line per entry, or one line for all if `is_short`.
 fn reason(out: &mut String, (why, todo): (&str, &str), entries: &[&Left], is_short: bool, main: &str) {
     let place = |left: &Left| {
         let file = Some(left.file.as_str()).filter(|file| *file != main);
@@ -154,7 +156,7 @@ fn reason(out: &mut String, (why, todo): (&str, &str), entries: &[&Left], is_sho
     }
 }
 
-/// A sentence with its first letter in upper case.
+/// Returns the text with its first letter in upper case.
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);

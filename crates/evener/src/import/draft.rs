@@ -1,4 +1,4 @@
-//! The farm as far as the source describes it: what becomes of it is TOML.
+//! The draft of a farm, as far as the source describes it. The TOML is rendered from the draft.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::source::Source;
 use crate::runtime::shown::is_shown;
 
-/// How connections get to the servers.
+/// Forwarding method of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DraftMethod {
     L2,
@@ -16,43 +16,42 @@ pub(super) enum DraftMethod {
 }
 
 impl DraftMethod {
-    /// Whether a server's own port counts.
+    /// True if servers can have a port of their own.
     pub(super) const fn has_ports(self) -> bool {
         matches!(self, DraftMethod::Nat { .. })
     }
 }
 
-/// A service.
 #[derive(Clone, Debug)]
 pub(super) struct DraftService {
     pub(super) name: String,
-    /// Comments above it.
+    /// Comments to write above the service.
     pub(super) comments: Vec<String>,
     pub(super) addresses: Vec<Sourced<SocketAddr>>,
-    /// Addresses by UDP of a service of TCP, which become a service of their own.
+    /// UDP addresses of a TCP service. They become a service of their own.
     pub(super) udp_addresses: Vec<Sourced<SocketAddr>>,
     pub(super) is_udp: bool,
     pub(super) method: DraftMethod,
-    /// Whether the source chooses for each request, and not once for a connection.
+    /// True if the source selects a server for each request, not once per connection.
     pub(super) chooses_each_request: bool,
     pub(super) policy: Option<&'static str>,
     pub(super) slow_start_ms: Option<u64>,
     pub(super) servers: Vec<DraftServer>,
     pub(super) routes: Vec<DraftRoute>,
     pub(super) health: DraftHealth,
-    /// Further keys, as they are written.
+    /// Further keys, as lines of TOML.
     pub(super) keys: Vec<String>,
-    /// Keys of `[service.report]`.
+    /// Keys of `[service.report]`, as lines of TOML.
     pub(super) report: Vec<String>,
-    /// The time after which the session of an idle connection, or flow, is forgotten.
+    /// Time after which the session of an idle connection or flow expires.
     pub(super) idle_ms: Option<u64>,
-    /// Keys of `[service.timeouts]`, in milliseconds.
+    /// Keys and values of `[service.timeouts]`, in milliseconds.
     pub(super) timeouts: Vec<(&'static str, u64)>,
-    /// The lines that it comes from, besides those of its parts.
+    /// Places in the source, besides the places of addresses, servers and routes.
     pub(super) lines: BTreeSet<usize>,
 }
 
-/// A value, the line that it is from, and a remark on it.
+/// A value with its place in the source and an optional comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sourced<T> {
     pub(super) value: T,
@@ -60,36 +59,34 @@ pub(super) struct Sourced<T> {
     pub(super) remark: Option<String>,
 }
 
-/// A server.
 #[derive(Clone, Debug)]
 pub(super) struct DraftServer {
     pub(super) name: Option<String>,
     pub(super) address: Sourced<IpAddr>,
     pub(super) port: Option<u16>,
     pub(super) weight: u64,
-    /// Further keys, as they are written.
+    /// Further keys, as lines of TOML.
     pub(super) keys: Vec<String>,
-    /// Its lines besides the one of its address.
+    /// Places in the source, besides the place of the address.
     pub(super) lines: Vec<usize>,
 }
 
-/// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DraftRoute {
     pub(super) host: Option<String>,
     pub(super) path: Option<String>,
     pub(super) methods: Vec<String>,
-    /// By name.
+    /// Names of the servers.
     pub(super) servers: Vec<String>,
     pub(super) lines: BTreeSet<usize>,
 }
 
-/// How a probe takes the certificate of a server.
+/// How a probe verifies the certificate of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DraftTls {
-    /// The name that servers are called by.
+    /// Name that the certificate has to contain.
     pub(super) name: Option<String>,
-    /// A file of authorities; `None`: the system's.
+    /// File of certificate authorities. `None` uses the system's.
     pub(super) ca: Option<String>,
     pub(super) verify: bool,
 }
@@ -97,11 +94,11 @@ pub(super) struct DraftTls {
 /// How servers are probed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DraftHealth {
-    /// `None`: by Evener's default.
+    /// Kind of the probe. `None` uses Evener's default.
     pub(super) kind: Option<&'static str>,
     pub(super) path: Option<String>,
     pub(super) host: Option<String>,
-    /// Of a probe by TLS.
+    /// Only for probes over TLS.
     pub(super) tls: Option<DraftTls>,
     pub(super) status: Vec<String>,
     pub(super) body: Option<String>,
@@ -114,7 +111,7 @@ pub(super) struct DraftHealth {
 }
 
 impl DraftService {
-    /// One without servers, by a method.
+    /// Creates a service without servers.
     pub(super) fn new(name: &str, method: DraftMethod) -> DraftService {
         DraftService {
             name: name.to_owned(),
@@ -137,17 +134,17 @@ impl DraftService {
         }
     }
 
-    /// The port of its first address.
+    /// Returns the port of its first address.
     pub(super) fn port(&self) -> Option<u16> {
         self.addresses.first().map(|address| address.value.port())
     }
 
-    /// Whether clients can connect to it.
+    /// True if the service has an address, of TCP or UDP.
     pub(super) fn has_address(&self) -> bool {
         !self.addresses.is_empty() || !self.udp_addresses.is_empty()
     }
 
-    /// All lines that it comes from.
+    /// Returns all its places in the source.
     pub(super) fn all_lines(&self) -> BTreeSet<usize> {
         let addresses = self.addresses.iter().chain(&self.udp_addresses).map(|address| address.line);
         let servers =
@@ -157,20 +154,20 @@ impl DraftService {
     }
 }
 
-/// Networks for documentation, from which placeholders are (RFC 5737).
+/// Networks for documentation, from which placeholders are allocated (RFC 5737).
 const DOCUMENTED: [&str; 2] = ["203.0.113.", "198.51.100."];
 
-/// Addresses that stand for those that the source doesn't have.
+/// Allocates placeholders for addresses that the source doesn't have.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
-    /// Those of the networks for documentation that the source has itself.
+    /// Addresses of these networks that the source itself contains.
     taken: BTreeSet<Ipv4Addr>,
     services: u32,
     servers: u32,
 }
 
 impl Placeholders {
-    /// Those that a source has room for.
+    /// Creates the allocator for a source.
     pub(super) fn of(source: &Source) -> Placeholders {
         let mut taken = BTreeSet::new();
         for line in &source.lines {
@@ -185,19 +182,19 @@ impl Placeholders {
         Placeholders { taken, services: 0, servers: 0 }
     }
 
-    /// One for a service.
+    /// Allocates an address for a service.
     pub(super) fn service(&mut self) -> IpAddr {
         next(&mut self.services, [203, 0, 113], &self.taken)
     }
 
-    /// One for a server.
+    /// Allocates an address for a server.
     pub(super) fn server(&mut self) -> IpAddr {
         next(&mut self.servers, [198, 51, 100], &self.taken)
     }
 }
 
-/// The next address of a network; beyond its end, of the one for measurements (RFC 2544), which has
-/// room.
+/// Returns the next unused address of a network. When the network is used up, the addresses come
+/// from the network for benchmarks (RFC 2544).
 fn next(count: &mut u32, [a, b, c]: [u8; 3], taken: &BTreeSet<Ipv4Addr>) -> IpAddr {
     loop {
         *count += 1;
@@ -212,8 +209,9 @@ fn next(count: &mut u32, [a, b, c]: [u8; 3], taken: &BTreeSet<Ipv4Addr>) -> IpAd
     }
 }
 
-/// A name as the file takes it: no spaces, slashes and characters that aren't shown, no dot
-/// segment, and not too long.
+/// Returns the text as a valid name of at most 64 characters.
+/// Spaces, slashes and characters that can't be printed become hyphens. Empty names and dot
+/// segments become `unnamed`.
 pub(super) fn usable_name(text: &str) -> String {
     let usable = |c: char| if c.is_whitespace() || !is_shown(c) || c == '/' { '-' } else { c };
     let name: String = text.chars().map(usable).take(64).collect();
@@ -223,7 +221,7 @@ pub(super) fn usable_name(text: &str) -> String {
     }
 }
 
-/// The name, or one like it where it is in use.
+/// Returns the valid name for a text, with a number at its end if the name is in use.
 pub(super) fn unused_name(used: &BTreeSet<String>, text: &str) -> String {
     let name = usable_name(text);
     let stem: String = name.chars().take(56).collect();

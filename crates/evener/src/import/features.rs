@@ -1,34 +1,36 @@
-//! Features that Evener has late, or is to have: each is decided in one place, for all programs.
+//! Features that Evener got late or lacks. Each is decided here once for all source programs.
 //!
-//! A function here returns the reason why the feature is left. Once Evener has it, the function
-//! writes its keys into the draft and returns `Ok`, and every importer carries it over.
+//! A function returns the reason to leave the feature out. Once Evener has the feature, the
+//! function writes its keys into the draft and returns `Ok`. Every importer then carries the
+//! feature over.
 
 use super::draft::{DraftHealth, DraftServer, DraftTls};
 use super::reasons::{self, LeftReason};
 
-/// Whether a feature is carried over.
+/// `Ok` if a feature is carried over, or the reason why not.
 pub(super) type Carried = Result<(), &'static LeftReason>;
 
-/// Connections of one client's address go to one server, for so many seconds where the source has
-/// them. The keys are those of `[[service]]`.
+/// Client affinity: connections from one client address go to the same server.
+/// The affinity expires after these seconds, if the source has a time. `_keys` are keys of
+/// `[[service]]`.
 pub(super) fn affinity(_keys: &mut Vec<String>, _seconds: Option<u64>) -> Carried {
     Err(&reasons::AFFINITY)
 }
 
-/// The same by a policy that hashes the address alone.
+/// Client affinity by a policy that hashes only the client's address.
 pub(super) fn address_hash(keys: &mut Vec<String>) -> Carried {
     affinity(keys, None).map_err(|_| &reasons::ADDRESS_HASH)
 }
 
-/// A server that gets connections only while no other is up.
+/// Marks a server as a backup, which gets connections only while no other server is up.
 pub(super) fn backup(server: &mut DraftServer) -> Carried {
     server.keys.push("backup = true".to_owned());
     Ok(())
 }
 
-/// The most connections of a server; 0 is no limit, as in all the sources.
+/// Sets the maximum number of connections of a server. In all source programs, 0 is no limit.
 pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
-    // One of the server itself stands behind one of the defaults.
+    // The server's own value comes after the default, and replaces it.
     server.keys.retain(|key| !key.starts_with("max_connections = "));
     if most > 0 {
         server.keys.push(format!("max_connections = {most}"));
@@ -36,8 +38,9 @@ pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
     Ok(())
 }
 
-/// Probes by TLS, which are by HTTP too: they need a name to verify, unless every certificate is
-/// believed. Without one a connection that opens has to do.
+/// Sets up probes over TLS, which have to be HTTPS probes.
+/// They need a name to verify, unless every certificate is accepted. Without a name the probe only
+/// opens a TCP connection.
 pub(super) fn https_check(health: &mut DraftHealth, tls: Option<DraftTls>, is_http: bool) -> Carried {
     let tls = tls.filter(|tls| is_http && (!tls.verify || tls.name.is_some()));
     match tls {

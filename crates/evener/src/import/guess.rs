@@ -1,12 +1,12 @@
-//! Whose file a text looks like.
+//! Detects the program that a file belongs to.
 
 use super::Origin;
 use super::source::Source;
 
-/// Lines that are looked at.
+/// Maximum number of lines that are examined.
 const LINES: usize = 10_000;
 
-/// First words that a line of one program has and of no other one.
+/// First words of lines that only this program has.
 const WORDS: [(Origin, &[&str]); 4] = [
     (Origin::Ipvsadm, &["-A", "-a", "-C", "--add-service", "--add-server", "ipvsadm", "/sbin/ipvsadm"]),
     (
@@ -28,7 +28,7 @@ const WORDS: [(Origin, &[&str]); 4] = [
     ),
 ];
 
-/// The program with the most such lines.
+/// Returns the program with the most such lines.
 pub(super) fn origin(source: &Source) -> Option<Origin> {
     let mut counts = WORDS.map(|(origin, _)| (origin, 0_usize));
     for line in source.lines.iter().take(LINES) {
@@ -36,7 +36,8 @@ pub(super) fn origin(source: &Source) -> Option<Origin> {
         let Some(first) = text.split([' ', '\t', '{']).next().filter(|first| !first.is_empty()) else {
             continue;
         };
-        // `listen` and `server` stand in files of HAProxy and nginx, which end lines otherwise.
+        // Files of HAProxy and nginx can have `listen` and `server`. Only nginx ends lines with
+        // these characters.
         let is_nginx = text.ends_with([';', '{', '}']) || text.contains("; #");
         for ((origin, count), (_, words)) in counts.iter_mut().zip(WORDS) {
             let fits = match origin {

@@ -1,4 +1,4 @@
-//! The output of `ipvsadm -S`, and scripts of ipvsadm's commands.
+//! Imports the output of `ipvsadm -S`, and scripts of ipvsadm commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use super::settle::{ADDRESSES, SERVERS};
 use super::source::Source;
 use super::values::{self, EndpointHost};
 
-/// The policy for a scheduler, and what of it is left.
+/// Returns the policy for an IPVS scheduler, and the reason for a part of it that is left.
 pub(super) fn policy(scheduler: &str) -> (Option<&'static str>, Option<&'static LeftReason>) {
     match scheduler {
         "rr" | "wrr" => (Some("round-robin"), None),
@@ -24,7 +24,7 @@ pub(super) fn policy(scheduler: &str) -> (Option<&'static str>, Option<&'static 
     }
 }
 
-/// Long names of options, and how many words each takes.
+/// Options: short name, long name and number of arguments.
 const OPTIONS: [(&str, &str, usize); 32] = [
     ("-A", "--add-service", 0),
     ("-a", "--add-server", 0),
@@ -60,7 +60,7 @@ const OPTIONS: [(&str, &str, usize); 32] = [
     ("-D", "--delete-service", 0),
 ];
 
-/// A command's options by their long names, and words that are none.
+/// Options of a command by their long names, and the unknown words.
 struct IpvsCommand {
     options: BTreeMap<&'static str, String>,
     unknown: Vec<String>,
@@ -74,7 +74,7 @@ impl IpvsCommand {
             if word == "ipvsadm" || word.ends_with("/ipvsadm") {
                 continue;
             }
-            // `-At` is `-A -t`.
+            // `-At` means `-A -t`.
             let (first, second) = match word.strip_prefix('-') {
                 Some(letters) if letters.len() == 2 && letters.is_ascii() && !letters.starts_with('-') => (
                     format!("-{}", letters.get(..1).unwrap_or_default()),
@@ -91,11 +91,11 @@ impl IpvsCommand {
                     continue;
                 };
                 let mut value: Vec<&str> = (0..*takes).filter_map(|_| words.next()).collect();
-                // The only option whose word may be missing.
+                // Only this option may come without its argument.
                 if *long == "--persistent" {
                     value.extend(words.next_if(|next| next.parse::<u64>().is_ok()));
                 }
-                // Given twice, nobody knows which of them counts.
+                // An option given twice is ambiguous, so its first value is left as unknown.
                 if let Some(before) = options.insert(*long, value.join(" ")) {
                     unknown.push(format!("{long} {before}"));
                 }
@@ -112,7 +112,7 @@ impl IpvsCommand {
         self.options.contains_key(option)
     }
 
-    /// How the virtual service is named, as a key of services.
+    /// Returns the option and address that identify the virtual service, as a key.
     fn service(&self) -> Option<String> {
         ["--tcp-service", "--udp-service", "--fwmark-service", "--sctp-service"]
             .iter()
@@ -124,14 +124,14 @@ struct IpvsadmReader<'s, 'p> {
     ledger: Ledger<'s>,
     places: &'p mut Placeholders,
     services: Vec<DraftService>,
-    /// Services by their names in the source.
+    /// Numbers of services by their keys.
     known: BTreeMap<String, usize>,
-    /// Names that were left, with their servers.
+    /// Keys of services that were left, so that their servers are left too.
     refused: BTreeSet<String>,
     timeouts: Vec<(&'static str, u64)>,
 }
 
-/// The services of a table, and the account of its lines.
+/// Returns the services of a table, and the ledger of its lines.
 pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
     let is_text = |text: &str| !text.trim().is_empty() && !text.trim_start().starts_with('#');
     let lines = source.lines.iter().enumerate().filter(|(_, line)| is_text(&line.text));
@@ -144,7 +144,7 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
         refused: BTreeSet::new(),
         timeouts: Vec::new(),
     };
-    // A line that ends in a backslash goes on.
+    // A line that ends in a backslash continues on the next line.
     let mut text = String::new();
     let mut first = None;
     for (at, line) in source.lines.iter().enumerate().filter(|(at, _)| significant.contains(&(at + 1))) {
@@ -163,7 +163,7 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
 }
 
 impl IpvsadmReader<'_, '_> {
-    /// Commands of a shell, which may stand in one line.
+    /// Reads the commands of a line; a shell script may have several in one line.
     fn commands(&mut self, text: &str, first: usize, last: usize) {
         let text = text.split(" #").next().unwrap_or_default();
         let commands = text.split([';', '|', '&']).map(str::trim).filter(|command| !command.is_empty());
@@ -187,7 +187,7 @@ impl IpvsadmReader<'_, '_> {
         } else {
             self.ledger.leave(first, &reasons::UNKNOWN);
         }
-        // The lines that a command goes on in fare as its first.
+        // The lines that continue a command are treated as its first line.
         if last > first {
             match self.ledger.carried.contains(&first) {
                 true => self.ledger.carry_all(first + 1..=last),
@@ -200,7 +200,7 @@ impl IpvsadmReader<'_, '_> {
         }
     }
 
-    /// Leaves a virtual service, and so its servers.
+    /// Leaves a virtual service, and so its servers, with a reason.
     fn refuse(&mut self, command: &IpvsCommand, line: usize, reason: &LeftReason) {
         self.ledger.leave(line, reason);
         self.refused.extend(command.service());
@@ -224,7 +224,7 @@ impl IpvsadmReader<'_, '_> {
             (EndpointHost::Address(_), None) => return self.refuse(command, line, &reasons::ANY_PORT),
             _ => return self.refuse(command, line, &reasons::NOT_ADDRESS),
         };
-        // The method is that of the first server.
+        // The first server sets the method later.
         let mut service = DraftService::new(text, DraftMethod::Nat { source_nat: false });
         service.is_udp = is_udp;
         service.addresses.push(Sourced { value: address, line, remark: None });
@@ -258,7 +258,7 @@ impl IpvsadmReader<'_, '_> {
         self.services.push(service);
     }
 
-    /// Options that have no counterpart.
+    /// Leaves the options that have no counterpart.
     fn details(&mut self, command: &IpvsCommand, line: usize, options: &[&str]) {
         for option in options {
             if let Some(value) = command.get(option) {
@@ -340,7 +340,8 @@ impl IpvsadmReader<'_, '_> {
     }
 }
 
-/// Whether a service has a server at this address, and with a port of its own at this port.
+/// True if the service has a server at this address. The port is compared only if servers can have
+/// their own port.
 pub(super) fn has_server(service: &DraftService, address: IpAddr, port: Option<u16>) -> bool {
     service
         .servers
@@ -348,7 +349,7 @@ pub(super) fn has_server(service: &DraftService, address: IpAddr, port: Option<u
         .any(|known| known.address.value == address && (!service.method.has_ports() || known.port == port))
 }
 
-/// `--set TCP TCPFIN UDP`, in seconds; 0 leaves one as it is.
+/// Parses the timeouts of `--set TCP TCPFIN UDP`, in seconds. A zero keeps the current timeout.
 fn timeouts(text: &str) -> Vec<(&'static str, u64)> {
     let times = text.split_whitespace().map(|seconds| seconds.parse::<u64>().ok());
     let keyed = ["tcp", "closing", "udp"].into_iter().zip(times);

@@ -1,4 +1,4 @@
-//! keepalived.conf: virtual servers, groups of them, and checks.
+//! Imports keepalived.conf: virtual servers, groups of virtual servers, and checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,8 +12,8 @@ use super::settle::{ADDRESSES, SERVERS};
 use super::tree::{Statement, Tree};
 use super::values::{self, EndpointHost};
 
-/// Blocks and statements without a counterpart, by their first word, or by a beginning of it that
-/// ends in a sign.
+/// Blocks and statements without a counterpart, by their first word. An entry that ends in a
+/// punctuation mark matches as a prefix.
 const LEFT: [(&str, &LeftReason); 52] = [
     ("vrrp_", &reasons::VRRP),
     ("global_defs", &reasons::PROCESS),
@@ -77,18 +77,18 @@ fn reason(word: &str) -> &'static LeftReason {
     LEFT.iter().find(fits).map_or(&reasons::UNKNOWN, |(_, reason)| reason)
 }
 
-/// The entries of a group: addresses with their lines.
+/// Statements `virtual_server_group`, by name.
 type AddressGroups<'t> = BTreeMap<&'t str, &'t Statement>;
 
 struct KeepalivedReader<'s, 'p> {
     ledger: Ledger<'s>,
     places: &'p mut Placeholders,
     services: Vec<DraftService>,
-    /// Addresses that its VRRP moves between hosts.
+    /// Virtual addresses of VRRP instances.
     moved: BTreeSet<IpAddr>,
 }
 
-/// The services of a file, and the account of its places.
+/// Returns the services of a file, and the ledger of its places.
 pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
     let statements = &tree.statements;
     let ledger = Ledger::new(&tree.source, tree.significant.clone());
@@ -191,7 +191,7 @@ impl KeepalivedReader<'_, '_> {
         }
     }
 
-    /// The addresses of a group; a range of them is `192.0.2.3-10`.
+    /// Returns the addresses of a group. An entry may be a range such as `192.0.2.3-10`.
     fn group(&mut self, group: &Statement) -> Vec<Sourced<SocketAddr>> {
         let mut addresses = Vec::new();
         for entry in group.inner() {
@@ -215,7 +215,7 @@ impl KeepalivedReader<'_, '_> {
         addresses
     }
 
-    /// A statement of a virtual server.
+    /// Reads a statement of a virtual server.
     fn setting(&mut self, service: &mut DraftService, statement: &Statement, checks: &mut Checks) {
         let value = statement.word(1);
         let line = statement.first;
@@ -253,7 +253,7 @@ impl KeepalivedReader<'_, '_> {
         }
     }
 
-    /// The server that a statement names.
+    /// Returns the server that a statement names, or `None` if the statement has no address.
     fn server(&mut self, statement: &Statement) -> Option<DraftServer> {
         let (word, line) = (statement.word(1), statement.first);
         let (address, remark) = match values::endpoint(word).host {
@@ -276,7 +276,7 @@ impl KeepalivedReader<'_, '_> {
         })
     }
 
-    /// The server that stands in for all others, which keepalived doesn't check.
+    /// Adds the sorry server as a backup. keepalived doesn't check it.
     fn sorry_server(&mut self, service: &mut DraftService, statement: &Statement, checks: &Checks) {
         let Some(mut server) = self.server(statement) else {
             return self.ledger.leave_statement(statement, &reasons::NOT_ADDRESS);
@@ -329,7 +329,7 @@ impl KeepalivedReader<'_, '_> {
                     }
                 }
                 "lb_kind" | "lvs_method" => server.lines.extend(inner.lines()),
-                // Without a page to ask for keepalived does without.
+                // keepalived ignores such a check without a URL.
                 "HTTP_GET" | "SSL_GET" if !inner.inner().iter().any(|url| url.word(0) == "url") => {
                     self.ledger.leave_statement(inner, &reasons::UNUSED);
                 }
@@ -349,14 +349,15 @@ impl KeepalivedReader<'_, '_> {
         service.servers.push(server);
     }
 
-    /// The check of one server. The first one is the service's; others have to be like it.
+    /// Reads the check of one server. The first check becomes that of the service; a different one
+    /// is left.
     fn check(&mut self, statement: &Statement, checks: &mut Checks) {
         let mut health = DraftHealth::default();
         let mut carried: Vec<usize> = statement.lines().collect();
         health.kind = Some(if statement.word(0) == "TCP_CHECK" { "tcp" } else { "http" });
         let is_tls = statement.word(0) == "SSL_GET";
         let mut urls = 0;
-        // Its defaults: a failure is tried again once, and one success is enough.
+        // keepalived's defaults: one retry after a failure, and one success is enough.
         (health.rise, health.fall) = (Some(1), Some(2));
         for inner in checks.general.clone().iter().chain(statement.inner()) {
             if inner.word(0) == "url" {
@@ -373,7 +374,7 @@ impl KeepalivedReader<'_, '_> {
                 match pair.first().map_or("", String::as_str) {
                     "connect_timeout" => health.timeout_ms = values::seconds_ms(value),
                     "connect_port" => health.port = values::port(value),
-                    // The first failure is no retry.
+                    // The first attempt doesn't count as a retry.
                     "retry" | "nb_get_retry" => {
                         health.fall =
                             value.parse::<u64>().ok().map(|retries| retries.saturating_add(1).min(100));
@@ -389,7 +390,7 @@ impl KeepalivedReader<'_, '_> {
         if health.kind == Some("http") && health.status.is_empty() {
             health.status.push("200-299".to_owned());
         }
-        // keepalived believes every certificate.
+        // keepalived accepts every certificate.
         let name = health.host.clone().or(checks.host.clone());
         if is_tls
             && let Err(reason) =
@@ -439,14 +440,14 @@ impl KeepalivedReader<'_, '_> {
         if matches!(health.kind, Some("http" | "https")) && health.host.is_none() {
             health.host = checks.host;
         }
-        // keepalived waits so long between two checks; its default is 60 s.
+        // `delay_loop` is the time between two checks; its default is 60 s.
         match checks.interval {
             Some((ms, _)) if values::interval_limits_ms().contains(&ms) => health.interval_ms = Some(ms),
             Some((_, line)) => self.ledger.leave(line, &reasons::CHECK_TIME),
             None if has_health => health.interval_ms = Some(60_000),
             None => {}
         }
-        // Its default is 5 s.
+        // The default timeout is 5 s.
         if has_health {
             let (timeout, interval) =
                 (health.timeout_ms.unwrap_or(5_000), health.interval_ms.unwrap_or(2_000));
@@ -459,7 +460,7 @@ impl KeepalivedReader<'_, '_> {
             for line in &checks.unchecked {
                 self.ledger.leave_part(*line, "that it is not checked", &reasons::UNCHECKED);
             }
-            // Without a server that works it has none.
+            // keepalived removes all servers that fail, including the last one.
             service.keys.push("keep_last = false".to_owned());
         }
         if !has_health && !service.is_udp {
@@ -480,17 +481,17 @@ impl KeepalivedReader<'_, '_> {
 /// The checks of a virtual server while it is read.
 #[derive(Default)]
 struct Checks {
-    /// The first one, and its line.
+    /// The first check, and its line.
     health: Option<(DraftHealth, usize)>,
     interval: Option<(u64, usize)>,
     host: Option<String>,
-    /// Statements of the virtual server that hold for all checks.
+    /// Statements of the virtual server that apply to all checks.
     general: Vec<Statement>,
-    /// Lines of servers without a check that Evener has.
+    /// Lines of servers without a check that Evener supports.
     unchecked: Vec<usize>,
 }
 
-/// The method of `lb_kind KIND` or `lvs_method KIND`.
+/// Returns the method of `lb_kind KIND` or `lvs_method KIND`.
 fn method(statement: &Statement) -> DraftMethod {
     match statement.word(1) {
         "DR" => DraftMethod::L2,
@@ -500,7 +501,7 @@ fn method(statement: &Statement) -> DraftMethod {
     }
 }
 
-/// The addresses of all `vrrp_instance` blocks.
+/// Returns the addresses of all `vrrp_instance` blocks.
 fn moved(statements: &[Statement]) -> BTreeSet<IpAddr> {
     let instances = statements.iter().filter(|statement| statement.word(0) == "vrrp_instance");
     let lists = instances.flat_map(Statement::inner);
@@ -510,7 +511,7 @@ fn moved(statements: &[Statement]) -> BTreeSet<IpAddr> {
     addresses.filter_map(|address| address.parse().ok()).collect()
 }
 
-/// An address, or the addresses of a range by its last number.
+/// Parses an address, or a range of addresses that differ in their last number.
 fn range(text: &str) -> Vec<IpAddr> {
     let (first, last) = text.split_once('-').unwrap_or((text, ""));
     let Ok(first_ip) = first.parse::<IpAddr>() else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! The account of an import: each place of the source is carried over, or left with a reason. A
-//! place is a line, or the part of a line that belongs to one statement.
+//! The ledger of an import: each place of the source is carried over, or left with a reason.
+//! A place is a line, or the part of a line that belongs to one statement.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -11,36 +11,33 @@ use super::source::Source;
 use super::tree::Statement;
 use crate::runtime::shown::is_shown;
 
-/// The longest excerpt of the source in a report, in characters.
+/// Maximum length of an excerpt of the source in a report, in characters.
 const EXCERPT: usize = 72;
 
-/// Something of the source that the new file does without.
+/// A part of the source without a counterpart in the new file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// How much it matters.
     pub weight: Weight,
-    /// The file that it stands in.
     pub file: String,
-    /// Its first line there, from 1.
+    /// First line in the file, from 1.
     pub line: usize,
-    /// Its last line.
+    /// Last line in the file.
     pub end: usize,
-    /// The line, or the part of it that is left, or the beginning of several.
+    /// Excerpt of the source: the line, the part that is left, or the beginning of several lines.
     pub text: String,
-    /// Why it has no counterpart.
+    /// Why the part has no counterpart.
     pub why: String,
-    /// The remedy.
+    /// Remedy.
     pub todo: String,
-    /// Its lines, by their numbers among those of all files.
+    /// Lines, counted over all files.
     #[serde(skip)]
     pub lines: RangeInclusive<usize>,
-    /// Its places.
     #[serde(skip)]
     pub(super) places: RangeInclusive<usize>,
 }
 
 impl Left {
-    /// The reason, apart from what it is about.
+    /// Returns the reason alone.
     pub(super) fn reason(&self) -> LeftReason {
         let (why, todo) = (self.why.clone().into(), self.todo.clone().into());
         LeftReason { weight: self.weight, why, todo }
@@ -50,15 +47,15 @@ impl Left {
 /// A value that the new file needs and the source doesn't have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blank {
-    /// The line that it is for; `None`: the whole farm.
+    /// Line that needs the value. `None` is the whole farm.
     pub line: Option<usize>,
-    /// The address of documentation that stands in its place (RFC 5737).
+    /// Address of a documentation network that is written instead (RFC 5737).
     pub placeholder: String,
-    /// The value that belongs there.
+    /// Description of the missing value.
     pub todo: String,
 }
 
-/// The account while an import is made.
+/// The ledger while an import runs.
 #[derive(Debug)]
 pub(super) struct Ledger<'s> {
     pub(super) source: &'s Source,
@@ -66,14 +63,14 @@ pub(super) struct Ledger<'s> {
     pub(super) carried: BTreeSet<usize>,
     pub(super) left: Vec<Left>,
     pub(super) blanks: Vec<Blank>,
-    /// The places of all that is left.
+    /// Places in all entries of `left`.
     left_places: BTreeSet<usize>,
-    /// Place, text and reason of all that is left, so that each is noted once.
+    /// First and last place, text and reason of all entries of `left`, to avoid duplicates.
     noted: BTreeSet<(usize, usize, String, String)>,
 }
 
 impl<'s> Ledger<'s> {
-    /// Of a source with these lines to account for.
+    /// Creates the ledger of a source. Only the `significant` places are accounted for.
     pub(super) fn new(source: &'s Source, significant: BTreeSet<usize>) -> Ledger<'s> {
         let mut ledger = Ledger {
             source,
@@ -91,29 +88,29 @@ impl<'s> Ledger<'s> {
         ledger
     }
 
-    /// A line has its counterpart.
+    /// Records that a place is carried over.
     pub(super) fn carry(&mut self, place: usize) {
         if self.significant.contains(&place) {
             self.carried.insert(place);
         }
     }
 
-    /// All of these have.
+    /// Records that all these places are carried over.
     pub(super) fn carry_all(&mut self, places: impl IntoIterator<Item = usize>) {
         places.into_iter().for_each(|place| self.carry(place));
     }
 
-    /// A place has none.
+    /// Leaves a place with a reason.
     pub(super) fn leave(&mut self, place: usize, reason: &LeftReason) {
         self.leave_span(place..=place, None, reason);
     }
 
-    /// A part of a place has none; the rest of it may have.
+    /// Leaves a part of a place with a reason. The rest of it may be carried over.
     pub(super) fn leave_part(&mut self, place: usize, part: &str, reason: &LeftReason) {
         self.leave_span(place..=place, Some(part), reason);
     }
 
-    /// A statement has none, with its block.
+    /// Leaves a statement and its block with a reason.
     pub(super) fn leave_statement(&mut self, statement: &Statement, reason: &LeftReason) {
         let mut text = statement.words.join(" ");
         if statement.block.is_some() {
@@ -122,7 +119,7 @@ impl<'s> Ledger<'s> {
         self.leave_span(statement.whole(), Some(&text), reason);
     }
 
-    /// Several places have none.
+    /// Leaves several places with a reason.
     pub(super) fn leave_span(
         &mut self,
         places: RangeInclusive<usize>,
@@ -135,8 +132,8 @@ impl<'s> Ledger<'s> {
             return;
         }
         let last = self.source.line(*places.end()).filter(|last| last.file == first.file).unwrap_or(first);
-        // A statement that the importer doesn't know may be none: a file that an import was made to
-        // include, such as one of secrets, isn't quoted.
+        // An included file may be no configuration but, for example, a file of secrets. Unknown
+        // statements of included files are therefore not quoted.
         let is_strange = *reason == reasons::UNKNOWN || *reason == reasons::CONDITION;
         let text = match first.file > 0 && is_strange {
             true => "not quoted, since it may be no configuration".to_owned(),
@@ -160,7 +157,7 @@ impl<'s> Ledger<'s> {
         }
     }
 
-    /// A value is still to be filled in.
+    /// Records a value that the user has to fill in.
     pub(super) fn blank(&mut self, place: usize, placeholder: impl ToString, todo: impl Into<String>) {
         let Some(line) = self.source.line(place) else { return };
         let blank =
@@ -171,7 +168,7 @@ impl<'s> Ledger<'s> {
         }
     }
 
-    /// The lines among these that nothing has been noted of.
+    /// Returns the significant places of a range that are neither carried over nor left.
     fn open(&self, places: RangeInclusive<usize>) -> Vec<usize> {
         if places.is_empty() {
             return Vec::new();
@@ -180,22 +177,22 @@ impl<'s> Ledger<'s> {
         self.significant.range(places).filter(is_open).copied().collect()
     }
 
-    /// Whether nothing has been noted of any of these.
+    /// True if no place of a range is carried over or left.
     pub(super) fn is_open(&self, places: RangeInclusive<usize>) -> bool {
         !self.has_carried(places.clone()) && self.left_places.range(places).next().is_none()
     }
 
-    /// Whether one of these was carried over.
+    /// True if a place of the range is carried over.
     pub(super) fn has_carried(&self, places: RangeInclusive<usize>) -> bool {
         self.carried.range(places).next().is_some()
     }
 
-    /// Leaves the open ones among these for this reason.
+    /// Leaves the places of a range that are neither carried over nor left yet.
     pub(super) fn leave_open(&mut self, places: RangeInclusive<usize>, reason: &LeftReason) {
         self.open(places).into_iter().for_each(|place| self.leave(place, reason));
     }
 
-    /// Takes back what was carried from these lines, unless others still need them.
+    /// Leaves places that were carried over, unless they are still needed.
     pub(super) fn take_back(
         &mut self,
         places: &BTreeSet<usize>,
@@ -210,22 +207,22 @@ impl<'s> Ledger<'s> {
         }
     }
 
-    /// Leaves what is open as unknown, and puts all in the order of the source.
+    /// Leaves all remaining places as unknown, and sorts the entries in the order of the source.
     pub(super) fn close(&mut self) {
         self.leave_open(1..=usize::MAX, &reasons::UNKNOWN);
         self.left.sort_by_key(|left| (*left.places.start(), *left.places.end()));
     }
 }
 
-/// Words behind which a secret stands.
+/// Words that precede a secret.
 const SECRETS: [&str; 5] = ["auth_pass", "password", "insecure-password", "authorization", "bearer"];
 
-/// A place as a report shows it, without its secrets.
+/// Returns an excerpt for a report, without secrets.
 fn excerpt(text: &str, goes_on: bool) -> String {
     let mut words: Vec<&str> = text.split_whitespace().collect();
     let bare = |word: &str| word.trim_matches(['"', '\'', ':']).to_ascii_lowercase();
     let is_secret = |at: usize, word: &str| {
-        // Of HAProxy's pages of statistics.
+        // The login of HAProxy's statistics page.
         let is_login = word == "auth" && at > 0 && words.get(at - 1) == Some(&"stats");
         is_login || SECRETS.contains(&bare(word).as_str())
     };

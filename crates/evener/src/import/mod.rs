@@ -1,7 +1,7 @@
-//! `evener import`: the file of another load balancer, as `evener.toml`.
+//! `evener import`: converts the configuration of another load balancer to `evener.toml`.
 //!
-//! Each statement of the source is carried over, or left with a reason; the report holds both, so
-//! that nothing is lost in silence. The TOML has passed the check of [`crate::config`].
+//! Each statement of the source is carried over, or left with a reason. The report contains all of
+//! them, so that no statement is lost silently. The TOML has passed the check of [`crate::config`].
 
 mod assemble;
 mod command;
@@ -37,7 +37,7 @@ pub use source::ImportError;
 use source::Source;
 use tree::{Syntax, Tree};
 
-/// The name of a program, as users write it.
+/// Returns the name of the program on the command line.
 const fn origin_name(origin: Origin) -> &'static str {
     match origin {
         Origin::Haproxy => "haproxy",
@@ -47,40 +47,40 @@ const fn origin_name(origin: Origin) -> &'static str {
     }
 }
 
-/// The result of an import. Lines are counted from 1 over the whole source, with the files that it
+/// The result of an import. Sets of lines count from 1 over the source and all files that it
 /// includes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportReport {
-    /// Whose file it was.
+    /// The source program.
     pub from: Origin,
-    /// The file, as it was named.
+    /// Name of the file, as given.
     pub file: String,
-    /// How many services there are in the TOML.
+    /// Number of services in the TOML.
     pub services: usize,
-    /// evener.toml, with comments; without a service it holds none either.
+    /// Text of evener.toml, with comments. Without services it has only comments.
     pub toml: String,
-    /// The lines that were carried over, whole or in part.
+    /// Lines that were carried over, completely or in part.
     pub carried: BTreeSet<usize>,
-    /// The lines, and parts of lines, that were not.
+    /// Lines, and parts of lines, that were left with a reason.
     pub left: Vec<Left>,
-    /// The values that are still to be filled in.
+    /// Values that the user has to fill in.
     pub blanks: Vec<Blank>,
-    /// The lines that say something: all but empty ones, comments and lone braces.
+    /// Lines with content: not empty ones, comments or lone braces.
     pub significant: BTreeSet<usize>,
 }
 
 impl ImportReport {
-    /// Number of losses of a weight.
+    /// Returns the number of entries with this weight that were left.
     pub fn losses(&self, weight: Weight) -> usize {
         self.left.iter().filter(|left| left.weight == weight).count()
     }
 }
 
-/// Reads a file of `from`, or of the program that it looks like. Included files are looked for in
-/// `folder`; without one, none is read.
+/// Imports a file of the program `from`, or of the detected program.
+/// Included files are searched in `folder`. Without a folder, no included file is read.
 ///
 /// # Errors
-/// Where it can't be read as such a file, with the line.
+/// If the file can't be parsed, or if its program isn't detected.
 pub fn import(
     bytes: &[u8],
     name: &str,
@@ -128,7 +128,7 @@ pub fn import(
     Ok(report)
 }
 
-/// The comment that the file begins with.
+/// Returns the comments at the beginning of the file.
 fn head(name: &str, from: Origin) -> Vec<String> {
     let from = origin_name(from);
     vec![
@@ -137,7 +137,7 @@ fn head(name: &str, from: Origin) -> Vec<String> {
     ]
 }
 
-/// Only placeholders that are in the file are still to be filled in.
+/// Drops the values whose placeholders aren't in the TOML.
 fn keep_blanks(ledger: &mut Ledger<'_>, toml: &str) {
     let words = toml.split(|c: char| !c.is_ascii_digit() && c != '.');
     let addresses: BTreeSet<&str> = words.filter(|word| !word.is_empty()).collect();
@@ -147,7 +147,7 @@ fn keep_blanks(ledger: &mut Ledger<'_>, toml: &str) {
     ledger.blanks = blanks;
 }
 
-/// A service or a server has its name alone.
+/// Makes the names of services unique, and the names of servers within each service.
 fn unique_names(services: &mut [DraftService]) {
     let mut names = BTreeSet::new();
     for service in services.iter_mut() {

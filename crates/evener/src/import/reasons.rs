@@ -1,29 +1,29 @@
-//! Reasons why something has no counterpart, how much each weighs, and what to do: one table for
-//! all programs.
+//! Reasons why a statement has no counterpart, with weight and remedy: one table for all source
+//! programs.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// How much a loss matters, the heaviest first.
+/// How much a loss matters, the most severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weight {
-    /// Other clients are served than before, by other servers, or clients that were refused: rules
-    /// of access, lost servers and routes, protocols, checks.
+    /// Other clients or servers than before: access rules, lost servers and routes, protocols,
+    /// checks.
     Served,
-    /// The same clients are served in another way.
+    /// The same clients are served in a different way.
     Handled,
-    /// The other program's own process, logs and views.
+    /// Settings of the other program's own process, logs and statistics.
     Process,
 }
 
 impl Weight {
-    /// All, the heaviest first.
+    /// All weights, the most severe first.
     pub const ALL: [Weight; 3] = [Weight::Served, Weight::Handled, Weight::Process];
 }
 
-/// A reason.
+/// Why a statement is left, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeftReason {
     pub(super) weight: Weight,

@@ -1,4 +1,4 @@
-//! The draft as TOML, with a note of which part each line belongs to.
+//! Renders the draft as TOML, and records the part of the draft that each line belongs to.
 
 use std::fmt::{Display, Write};
 use std::net::SocketAddr;
@@ -6,18 +6,13 @@ use std::net::SocketAddr;
 use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService, DraftTls};
 use crate::runtime::shown::is_shown;
 
-/// The part of a draft that a line of TOML belongs to.
+/// Part of a draft that a line of TOML belongs to. The first number is that of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DraftPart {
-    /// The whole farm.
     Farm,
-    /// A service.
     Service(usize),
-    /// An address of a service.
     Address(usize, usize),
-    /// A server of a service.
     Server(usize, usize),
-    /// A route of a service.
     Route(usize, usize),
     /// The probes of a service.
     Health(usize),
@@ -47,10 +42,10 @@ impl Rendered {
     }
 }
 
-/// A string of TOML.
+/// Returns the text as a TOML string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
-    // No variable is meant.
+    // Escapes `${`, which would begin a variable.
     for c in text.replace("${", "$${").chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
@@ -72,7 +67,7 @@ fn list(texts: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// A time as the file has it.
+/// Returns a time as a TOML string with the largest unit that fits.
 pub(super) fn time(ms: u64) -> String {
     quoted(&match ms {
         0 => "0s".to_owned(),
@@ -83,7 +78,7 @@ pub(super) fn time(ms: u64) -> String {
     })
 }
 
-/// The whole farm; `director` stands for an address that the source doesn't have.
+/// Renders the whole farm. `director` is the placeholder for the address of a director.
 pub(super) fn farm(services: &[DraftService], head: &[String], director: &str) -> Rendered {
     let mut out = Rendered::default();
     head.iter().for_each(|line| out.comment(DraftPart::Farm, line));
@@ -91,7 +86,7 @@ pub(super) fn farm(services: &[DraftService], head: &[String], director: &str) -
     let tunnels = services.iter().any(|service| matches!(service.method, DraftMethod::Tunnel { .. }));
     if hands_over || tunnels {
         out.line(DraftPart::Farm, "\n[farm]");
-        // The line above is two.
+        // The text above has two lines.
         out.parts.push(DraftPart::Farm);
         if hands_over {
             out.comment(DraftPart::Farm, "`evener keygen FILE` writes it; copy it to every server.");

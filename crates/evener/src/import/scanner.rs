@@ -1,15 +1,14 @@
-//! The words and braces of nginx's and keepalived's files, in places: one for each part of a line
-//! that belongs to one statement.
+//! Splits files of nginx and keepalived into words and braces, each with its place.
+//! A place is the part of a line that belongs to one statement.
 
 use std::collections::BTreeSet;
 
 use super::source::{ImportError, IncludeError, Includes, Source, SourceLine};
 use super::tree::Syntax;
 
-/// Of a statement of nginx's that doesn't end.
+/// Error of an nginx statement without its end.
 pub(super) const UNFINISHED: &str = "a statement has no semicolon at its end: add it";
 
-/// A part of a text.
 #[derive(Debug, PartialEq)]
 pub(super) enum Token {
     Word(String),
@@ -18,38 +17,38 @@ pub(super) enum Token {
     End,
 }
 
-/// A place where text of code is: it has other quotations and comments than the file, and braces
-/// of its own.
+/// State within a block of code (Lua).
+/// Code has other strings and comments than the file, and its own braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
-    /// Between tokens.
+    /// Outside of strings.
     Plain,
     Quoted(char),
-    /// `[[`, with so many equals signs in it, up to its counterpart.
+    /// A long string that begins with `[[`, with this number of equals signs between the brackets.
     Long(usize),
 }
 
-/// Places and tokens of the text that has been read so far.
+/// Places and tokens of the text read so far.
 pub(super) struct Scanner {
     syntax: Syntax,
     includes: Includes,
     pub(super) out: Source,
     pub(super) tokens: Vec<(usize, Token)>,
-    /// The places that have a word.
+    /// Places that contain a word.
     pub(super) significant: BTreeSet<usize>,
-    /// Number of lines that were read, of all files.
+    /// Number of lines read, over all files.
     rows: usize,
-    /// The words of the statement that isn't ended yet.
+    /// Words of the unfinished statement.
     words: Vec<String>,
-    /// The word that isn't ended yet.
+    /// The unfinished word.
     word: Option<String>,
-    /// The quotation mark that isn't closed yet, and its place.
+    /// The open quotation mark and its place.
     quote: Option<(char, usize)>,
-    /// Within a block of code: how many of its braces are open, and the state there.
+    /// In a block of code, the number of open braces and the state.
     code: Option<(usize, Code)>,
 }
 
-/// The position in a line.
+/// Position in a line.
 struct Cursor<'l> {
     file: usize,
     number: usize,
@@ -64,7 +63,7 @@ impl<'l> Cursor<'l> {
         self.chars.peek().map_or(self.line.len(), |(at, _)| *at)
     }
 
-    /// The line behind the character that was read last.
+    /// Returns the rest of the line after the last character read.
     fn rest(&mut self) -> &'l str {
         let at = self.at();
         self.line.get(at..).unwrap_or_default()
@@ -87,12 +86,12 @@ impl Scanner {
         }
     }
 
-    /// The place that is being read.
+    /// Returns the number of the current place.
     fn place(&self) -> usize {
         self.out.lines.len() + 1
     }
 
-    /// Reads a file, and those that it includes.
+    /// Scans a file and the files that it includes.
     pub(super) fn file<'l>(
         &mut self,
         name: &str,
@@ -107,7 +106,7 @@ impl Scanner {
             let mut cursor = Cursor { file, number: at + 1, line, from: 0, chars };
             self.line(&mut cursor, row)?;
         }
-        // nginx takes no statement that goes on behind its file.
+        // nginx rejects a statement that doesn't end within its included file.
         let open = self.tokens.last().filter(|(_, token)| file > 0 && matches!(token, Token::Word(_)));
         if let Some((place, _)) = open {
             return Err(self.out.error(*place, UNFINISHED));
@@ -146,7 +145,7 @@ impl Scanner {
                     word.push('}');
                 }
                 ('{', None) => self.open(cursor, row),
-                // nginx takes a brace behind other characters for one of them.
+                // In nginx, a brace after other characters belongs to the word.
                 ('}', None) if self.word.is_none() || self.syntax == Syntax::Lines => {
                     self.end_word();
                     self.cut(cursor, at, row);
@@ -160,7 +159,8 @@ impl Scanner {
             }
         }
         match self.quote {
-            // A quoted word goes on; a part of it makes this line one of its statement's.
+            // The quoted word continues on the next line. Its first part marks this place as
+            // significant.
             Some(_) => {
                 let part = self.word.take().unwrap_or_default();
                 self.push_word(part);
@@ -186,7 +186,7 @@ impl Scanner {
         }
     }
 
-    /// Ends the current place before this position of its line.
+    /// Ends the current place before this position of the line.
     fn cut(&mut self, cursor: &mut Cursor<'_>, at: usize, row: usize) {
         let text = cursor.line.get(cursor.from..at).unwrap_or_default().trim();
         let has_token = self.tokens.last().is_some_and(|(place, _)| *place == self.place());
@@ -207,7 +207,7 @@ impl Scanner {
         self.code = is_code.then_some((1, Code::Plain));
     }
 
-    /// Ends a statement; the files that it includes stand behind it.
+    /// Ends a statement. The files that it includes follow at this point.
     fn end_statement(&mut self, cursor: &mut Cursor<'_>, row: usize) -> Result<(), ImportError> {
         self.end_word();
         self.tokens.push((self.place(), Token::End));
@@ -217,7 +217,7 @@ impl Scanner {
         let words = std::mem::take(&mut self.words);
         let pattern = match &words[..] {
             [word, pattern] if word == "include" => pattern,
-            // Of keepalived, with what it does where the file is missing.
+            // keepalived has variants of `include` that differ in how a missing file is handled.
             [word, pattern] if word.starts_with("include") && self.syntax == Syntax::Lines => pattern,
             _ => return Ok(()),
         };
@@ -238,7 +238,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// A character of a block of Lua, whose last brace ends it.
+    /// Scans a character of a block of Lua. The last closing brace ends the block.
     fn code(&mut self, c: char, cursor: &mut Cursor<'_>, row: usize) {
         let Some((depth, code)) = self.code else { return };
         if !c.is_whitespace() {
@@ -295,7 +295,7 @@ impl Scanner {
     }
 }
 
-/// The level of a long bracket of Lua, behind its first character: `[` has 0, `==[` has 2.
+/// Returns the level of a long bracket of Lua, without its first character: 0 for `[`, 2 for `==[`.
 fn long_level(text: &str) -> Option<usize> {
     let rest = text.trim_start_matches('=');
     rest.starts_with('[').then(|| text.len() - rest.len())

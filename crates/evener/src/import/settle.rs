@@ -1,4 +1,4 @@
-//! Holds the draft against `evener check`: what it refuses is taken out again, and named as left.
+//! Removes from the draft the parts that `evener check` rejects, and reports them as left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,26 +12,26 @@ use super::reasons::{self, LeftReason, Weight};
 use super::render::{self, DraftPart, Rendered};
 use crate::config;
 
-/// Something that the check refused.
+/// A part of the draft that the check rejects.
 struct Refused {
     part: DraftPart,
     reason: LeftReason,
 }
 
-/// Something that was taken out: how a report names it, and its lines.
+/// A removed part: its name in a report, and its places.
 struct RemovedPart {
     text: String,
     lines: BTreeSet<usize>,
 }
 
-/// Addresses of all services together, servers and routes of one, and routes of all: more are
-/// refused one by one, so they are counted first.
+/// Limits that are applied before the check, because the check would reject each surplus part
+/// separately.
 pub(super) const ADDRESSES: usize = config::VIPS;
 pub(super) const SERVERS: usize = config::SERVERS;
 pub(super) const ROUTES: usize = config::ROUTES;
 const FARM_ROUTES: usize = config::FARM_ROUTES;
 
-/// The farm as TOML that passes the check; services that can't be mended are gone.
+/// Returns the farm as TOML that passes the check. Services that can't be repaired are removed.
 pub(super) fn farm(
     services: &mut Vec<DraftService>,
     ledger: &mut Ledger<'_>,
@@ -48,7 +48,7 @@ pub(super) fn farm(
         if refused.is_empty() {
             return rendered;
         }
-        // From behind, so that the numbers of the others stay.
+        // Removal from the end keeps the numbers of the other parts valid.
         refused.sort_by_key(|refused| std::cmp::Reverse(order(refused.part)));
         refused.dedup_by_key(|refused| order(refused.part));
         let mut gone = None;
@@ -61,7 +61,7 @@ pub(super) fn farm(
     }
 }
 
-/// Leaves what is beyond the limits of a farm.
+/// Removes the parts beyond the limits of a farm.
 pub(super) fn limit(services: &mut Vec<DraftService>, ledger: &mut Ledger<'_>) {
     let before = all_lines(services);
     let mut removed = Vec::new();
@@ -88,15 +88,15 @@ pub(super) fn limit(services: &mut Vec<DraftService>, ledger: &mut Ledger<'_>) {
     named(gone, services, ledger, removed, &reasons::TOO_MANY_ROUTES);
 }
 
-/// Takes out the routes beyond the limits, but never the one for all other requests, without
-/// which those would go to the servers of the others.
+/// Removes the routes beyond the limits, but never the catch-all route.
+/// Without a catch-all route, other requests would go to the servers of the remaining routes.
 fn limit_routes(service: &mut DraftService, sets: &mut usize, routes: &mut usize) -> Vec<RemovedPart> {
     let is_rest =
         |route: &DraftRoute| route.host.is_none() && route.path.is_none() && route.methods.is_empty();
     let rest = service.routes.iter().find(|route| is_rest(route)).map(set_of);
     let mut removed = Vec::new();
     if let Some(rest) = rest.as_ref().filter(|_| *sets == 0 || *routes == 0) {
-        // No route at all: the service is one of those servers alone.
+        // No route is left, so the service keeps only the servers of the catch-all route.
         let is_of_rest = |server: &DraftServer| server.name.as_ref().is_some_and(|name| rest.contains(name));
         let (stay, gone): (Vec<_>, Vec<_>) =
             std::mem::take(&mut service.servers).into_iter().partition(is_of_rest);
@@ -126,12 +126,13 @@ fn limit_routes(service: &mut DraftService, sets: &mut usize, routes: &mut usize
     removed
 }
 
-/// The servers that a route names.
+/// Returns the servers of a route.
 fn set_of(route: &DraftRoute) -> BTreeSet<String> {
     route.servers.iter().cloned().collect()
 }
 
-/// Takes servers that are gone out of the routes, and gives those that have no other.
+/// Drops removed servers from the routes. Returns the routes that have no server left, which are
+/// removed.
 fn without_servers(service: &mut DraftService) -> Vec<RemovedPart> {
     let names: BTreeSet<&String> = service.servers.iter().filter_map(|server| server.name.as_ref()).collect();
     let mut removed = Vec::new();
@@ -149,8 +150,9 @@ fn all_lines(services: &[DraftService]) -> BTreeSet<usize> {
     services.iter().flat_map(DraftService::all_lines).collect()
 }
 
-/// Names all that was taken out: whole lines that nothing needs any more, and parts of lines that
-/// are still in use. Gives the lines in use.
+/// Reports all removed parts, and returns the places that are still in use.
+/// A place that is no longer in use is left as a whole. Otherwise only the removed part of it is
+/// left.
 fn named(
     before: BTreeSet<usize>,
     services: &[DraftService],
@@ -161,7 +163,8 @@ fn named(
     let after = all_lines(services);
     let gone: BTreeSet<usize> = before.difference(&after).copied().collect();
     ledger.take_back(&gone, &after, reason);
-    // Those of a line are one entry: a range has hundreds of addresses, a condition as many routes.
+    // All parts of a line become one entry, because a range of addresses or a condition can have
+    // hundreds of parts.
     let mut parts: BTreeMap<BTreeSet<usize>, Vec<String>> = BTreeMap::new();
     for RemovedPart { text, lines } in removed {
         if lines.is_subset(&after) {
@@ -207,7 +210,7 @@ impl RemovedPart {
     }
 }
 
-/// Parts within services, behind the service itself.
+/// Returns the sort key: the service comes before its parts.
 fn order(part: DraftPart) -> (usize, u8, usize) {
     match part {
         DraftPart::Farm => (0, 0, 0),
@@ -226,7 +229,7 @@ fn refused(rendered: &Rendered) -> Vec<Refused> {
             .line
             .and_then(|line| rendered.parts.get(line - 1).copied())
             .filter(|part| *part != DraftPart::Farm)
-            // One that fits nowhere is the last service's, lest nothing would come of it.
+            // A problem without a part removes the last service, so that the loop always ends.
             .unwrap_or_else(|| last(rendered)),
         reason: LeftReason {
             weight: Weight::Served,
@@ -242,7 +245,7 @@ fn last(rendered: &Rendered) -> DraftPart {
     DraftPart::Service(at.unwrap_or_default())
 }
 
-/// Takes a part out; `true` where its service is gone with it.
+/// Removes a part, and returns true if its service is removed with it.
 fn remove(
     services: &mut Vec<DraftService>,
     ledger: &mut Ledger<'_>,
@@ -263,7 +266,7 @@ fn remove(
     is_gone
 }
 
-/// Takes a part out of its service; `None` where the service can't do without.
+/// Removes a part from its service. Returns `None` if the service can't work without it.
 fn remove_part(service: &mut DraftService, part: DraftPart) -> Option<Vec<RemovedPart>> {
     match part {
         DraftPart::Address(_, number) if number < service.addresses.len() => {
@@ -275,7 +278,7 @@ fn remove_part(service: &mut DraftService, part: DraftPart) -> Option<Vec<Remove
         }
         DraftPart::Route(_, number) if number < service.routes.len() => {
             let mut gone = RemovedPart::route(&service.routes.remove(number));
-            // The one for all other requests has no line of its own.
+            // The catch-all route has no place of its own.
             if gone.lines.is_empty() {
                 gone.lines.extend(service.lines.first());
             }

@@ -1,4 +1,4 @@
-//! The text of another program's file: bounded, in places, with the files that it includes.
+//! The text of the source with the files that it includes, of limited size.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,54 +8,53 @@ use glob::{MatchOptions, glob_with};
 
 use crate::runtime::files;
 
-/// The largest file, with all that it includes, in bytes.
+/// Maximum size of the source with all included files, in bytes.
 pub(super) const FILE_BYTES: usize = 4 << 20;
-/// The longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const LINE_BYTES: usize = 64 << 10;
-/// How deep files may include each other.
+/// Maximum depth of nested includes.
 const DEPTH: usize = 8;
-/// How many files may be included; one that is included twice counts twice.
+/// Maximum number of included files. A file that is included twice counts twice.
 const FILES: usize = 4_096;
 
-/// Why a text is not read at all: a sentence with the place.
+/// Error of a source that can't be read, with file and line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}, line {line}: {why}")]
 pub struct ImportError {
-    /// The file, as it was named.
+    /// Name of the file, as given.
     pub file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The fault there, and the remedy.
+    /// The problem and its remedy.
     pub why: String,
 }
 
-/// A line, or the part of a line that belongs to one statement, by its place in all of the text:
-/// included files stand behind the statement that names them.
+/// A place: a line, or the part of a line that belongs to one statement.
+/// The places of an included file follow that of the statement that includes it.
 #[derive(Clone, Debug)]
 pub(super) struct SourceLine {
-    /// The file's place in [`Source::files`].
+    /// Index of the file in [`Source::files`].
     pub(super) file: usize,
-    /// Its number in that file, from 1.
+    /// Line number in the file, from 1.
     pub(super) number: usize,
-    /// Its number among the lines of all files, from 1.
+    /// Line number over all files, from 1.
     pub(super) row: usize,
     pub(super) text: String,
 }
 
-/// All places. The reports count lines through all files, as the file does where nothing is
-/// included.
+/// All places of the source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Source {
     pub(super) files: Vec<String>,
     pub(super) lines: Vec<SourceLine>,
-    /// Places of the statements whose files stand behind them.
+    /// Places of the statements whose included files were read.
     pub(super) followed: Vec<usize>,
-    /// Files that statements at these places name, and that can't be read.
+    /// Files that can't be read, with the places of the statements that include them.
     pub(super) unread: Vec<(usize, String)>,
 }
 
 impl Source {
-    /// Bytes as text, a place for each line.
+    /// Decodes the bytes, with one place per line.
     pub(super) fn read(bytes: &[u8], name: &str) -> Result<Source, ImportError> {
         let lines = checked(bytes, name)?.lines().enumerate();
         let line = |(at, text): (usize, &str)| SourceLine {
@@ -68,17 +67,17 @@ impl Source {
         Ok(Source { files: vec![name.to_owned()], lines, followed: Vec::new(), unread: Vec::new() })
     }
 
-    /// The line at this place, from 1.
+    /// Returns the line at this place, from 1.
     pub(super) fn line(&self, place: usize) -> Option<&SourceLine> {
         self.lines.get(place.checked_sub(1)?)
     }
 
-    /// The lines of these places, by their numbers among those of all files.
+    /// Returns the line numbers of these places, counted over all files.
     pub(super) fn rows(&self, places: &BTreeSet<usize>) -> BTreeSet<usize> {
         places.iter().filter_map(|place| self.line(*place)).map(|line| line.row).collect()
     }
 
-    /// The error at a place.
+    /// Returns an error at this place.
     pub(super) fn error(&self, place: usize, why: impl Into<String>) -> ImportError {
         let line = self.line(place).or(self.lines.last());
         let file = line.and_then(|line| self.files.get(line.file)).or(self.files.first());
@@ -90,22 +89,23 @@ impl Source {
     }
 }
 
-/// The files that a statement includes, and bounds of all that is included.
+/// Finds and opens included files, within the limits.
 #[derive(Debug, Default)]
 pub(super) struct Includes {
-    /// Where relative names are: that of the first file, and where those count, of each file that
-    /// is being read. Without one none is followed.
+    /// Folders for relative names.
+    /// The first is that of the first file. If `is_nested`, each open file adds its own folder.
+    /// Without a folder, no file is included.
     folders: Vec<PathBuf>,
-    /// Whether names are relative to the file that they stand in, and not to the first one.
+    /// True if names are relative to the including file, not to the first file.
     is_nested: bool,
-    /// The files that are being read, each included by the one before.
+    /// The open files, each included by the previous one.
     open: Vec<PathBuf>,
     files: usize,
     bytes: usize,
 }
 
 impl Includes {
-    /// Of a first file.
+    /// Creates the includes of a first file.
     pub(super) fn of(source: &Source, folder: Option<&Path>, is_nested: bool) -> Includes {
         let name = source.files.first().map(String::as_str).unwrap_or_default();
         let bytes = source.lines.iter().map(|line| line.text.len() + 1).sum();
@@ -118,16 +118,17 @@ impl Includes {
         }
     }
 
-    /// The files that a pattern names, in their order.
+    /// Returns the files that match a pattern, sorted.
     pub(super) fn find(&self, pattern: &str) -> Vec<PathBuf> {
         let folder = self.folders.last().filter(|_| self.open.len() <= DEPTH);
         folder.map(|folder| find(folder, pattern)).unwrap_or_default()
     }
 
-    /// Opens a file: its lines, or `None` where it can't be read. [`Includes::close`] ends it.
+    /// Opens a file. Returns its lines, or `None` if the file can't be read.
+    /// Each opened file is closed with [`Includes::close`].
     ///
     /// # Errors
-    /// A sentence for the place of the statement that includes it, or the place in the file.
+    /// If the including statement is wrong, or the contents of the file.
     pub(super) fn open(&mut self, path: &Path) -> Result<Option<Vec<String>>, IncludeError> {
         let Ok(bytes) = files::bounded(path, FILE_BYTES as u64) else { return Ok(None) };
         let folder = path.parent().filter(|_| self.is_nested).map(Path::to_owned);
@@ -152,18 +153,18 @@ impl Includes {
         Ok(Some(lines))
     }
 
-    /// Ends the file that was opened last.
+    /// Closes the file that was opened last.
     pub(super) fn close(&mut self) {
         self.folders.pop();
         self.open.pop();
     }
 }
 
-/// Why an included file isn't read.
+/// Error of an included file.
 pub(super) enum IncludeError {
-    /// The statement that names it is wrong.
+    /// Error of the statement that includes the file.
     Here(String),
-    /// The file is.
+    /// Error within the file.
     There(ImportError),
 }
 
@@ -171,7 +172,7 @@ fn too_large() -> String {
     format!("the file is larger than {} MiB: name the configuration itself", FILE_BYTES >> 20)
 }
 
-/// The bytes as text, or the first line that can't be one of a configuration.
+/// Decodes the bytes as text. The error has the first line that can't be part of a configuration.
 fn checked<'b>(bytes: &'b [u8], name: &str) -> Result<&'b str, ImportError> {
     let error = |at: usize, why: String| {
         let before = bytes.get(..at).unwrap_or_default();
@@ -210,7 +211,7 @@ fn find(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     glob_with(&whole, options).map(|found| found.flatten().collect()).unwrap_or_default()
 }
 
-/// The path without symbolic links, where there is such a file.
+/// Returns the path without symbolic links, or the path itself if there is no such file.
 fn real_path(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -1,11 +1,11 @@
-//! Services of the source that are several of Evener's.
+//! Splits services of the source that need several services in Evener.
 
 use std::collections::BTreeSet;
 
 use super::draft::{DraftHealth, DraftService};
 
-/// Makes a service for each protocol, and one for each port where a server has the port that the
-/// client asks for.
+/// Makes one service per protocol. A service whose servers use the client's destination port also
+/// becomes one service per port.
 pub(super) fn services(services: Vec<DraftService>) -> Vec<DraftService> {
     services.into_iter().flat_map(by_protocol).flat_map(by_port).collect()
 }
@@ -18,7 +18,7 @@ fn by_protocol(mut service: DraftService) -> Vec<DraftService> {
     let mut other = service.clone();
     other.is_udp = true;
     other.addresses = udp;
-    // Checks of the source are by TCP.
+    // All checks of the source use TCP.
     other.health = DraftHealth::default();
     if service.addresses.is_empty() {
         return vec![other];

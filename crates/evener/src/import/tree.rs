@@ -1,4 +1,4 @@
-//! Statements and blocks in braces, as nginx and keepalived have them.
+//! Statements and blocks in braces, as in files of nginx and keepalived.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -7,67 +7,67 @@ use std::path::Path;
 use super::scanner::{Scanner, Token, UNFINISHED};
 use super::source::{ImportError, Includes, Source};
 
-/// How deep blocks may stand in each other.
+/// Maximum depth of nested blocks.
 const DEPTH: usize = 64;
 
 /// How a program separates its statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
-    /// By semicolons; `#` begins a comment.
+    /// Statements end with semicolons; `#` begins a comment.
     Semicolons,
-    /// By the ends of lines; `#` and `!` begin a comment.
+    /// Statements end with the line; `#` and `!` begin a comment.
     Lines,
 }
 
-/// A statement, perhaps with a block.
+/// A statement, with its block if there is one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statement {
     pub(super) words: Vec<String>,
-    /// Its places up to the brace.
+    /// First place of the statement; `last` is the last one up to the brace.
     pub(super) first: usize,
     pub(super) last: usize,
     pub(super) block: Option<Vec<Statement>>,
-    /// The place of the brace that closes the block, or the last one.
+    /// Place of the closing brace of the block, or the last place.
     pub(super) close: usize,
 }
 
 impl Statement {
-    /// The word at this place; empty where there is none.
+    /// Returns the word at this index, or an empty one if there is none.
     pub(super) fn word(&self, at: usize) -> &str {
         self.words.get(at).map_or("", String::as_str)
     }
 
-    /// The statements of its block.
+    /// Returns the statements of the block.
     pub(super) fn inner(&self) -> &[Statement] {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// Its own places, without those of the block.
+    /// Returns the places of the statement without its block.
     pub(super) fn lines(&self) -> RangeInclusive<usize> {
         self.first..=self.last
     }
 
-    /// All of its places.
+    /// Returns all places, including the places of the block.
     pub(super) fn whole(&self) -> RangeInclusive<usize> {
         self.first..=self.close.max(self.last)
     }
 }
 
-/// The statements of a source, with the files that it includes.
+/// The statements of a source and of the files that it includes.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// All places: a part of a line for each statement.
+    /// All places, one part of a line per statement.
     pub(super) source: Source,
     pub(super) statements: Vec<Statement>,
-    /// The places that have a word.
+    /// Places that contain a word.
     pub(super) significant: BTreeSet<usize>,
 }
 
-/// Reads the statements of a file. Included files are looked for in `folder`; without one, none is
-/// read.
+/// Parses the statements of a file.
+/// Included files are searched in `folder`. Without a folder, no included file is read.
 ///
 /// # Errors
-/// Where quotations, braces or statements don't end, and where a file includes itself.
+/// If a quotation, brace or statement doesn't end, or if a file includes itself.
 pub(super) fn read(source: &Source, syntax: Syntax, folder: Option<&Path>) -> Result<Tree, ImportError> {
     let mut scanner = Scanner::new(syntax, Includes::of(source, folder, syntax == Syntax::Lines));
     let name = source.files.first().cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ struct Builder<'s> {
 
 impl Builder<'_> {
     fn build(&self, tokens: Vec<(usize, Token)>) -> Result<Vec<Statement>, ImportError> {
-        // Open blocks with the statement that each belongs to; the file itself is the first.
+        // Open blocks, each with its statement. The first one is the file itself.
         let mut open: Vec<(Statement, Vec<Statement>)> = vec![(Statement::default(), Vec::new())];
         let mut current: Option<Statement> = None;
         for (line, token) in tokens {
@@ -136,7 +136,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The statement that a brace belongs to: with ends of lines it may stand on the line before.
+    /// Returns the statement that an opening brace belongs to.
+    /// If statements end with the line, the statement may be on the line before.
     fn header(
         &self,
         current: &mut Option<Statement>,

@@ -1,9 +1,9 @@
-//! Addresses, ports and times as other programs write them.
+//! Parses addresses, ports and times in the notations of other programs.
 
 pub(super) use crate::config::{idle_limits_ms, interval_limits_ms};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names of ports that such files have (services(5)).
+/// Common names of ports (services(5)).
 const PORTS: [(&str, u16); 14] = [
     ("ftp", 21),
     ("ssh", 22),
@@ -21,33 +21,34 @@ const PORTS: [(&str, u16); 14] = [
     ("postgresql", 5432),
 ];
 
-/// The part of an endpoint before its port.
+/// Part of an endpoint before its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndpointHost {
     /// An address that servers and services can have.
     Address(IpAddr),
     /// All addresses of the host.
     Any { is_v6: bool },
-    /// A name, an address of the host alone, or a socket: what stands in the file.
+    /// A name, a loopback or multicast address, or a socket, as in the source.
     Other(String),
 }
 
-/// A host and a port, where it has one.
+/// A host with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) host: EndpointHost,
     pub(super) port: Option<u16>,
 }
 
-/// A port by number or name.
+/// Parses a port as a number or a name.
 pub(super) fn port(text: &str) -> Option<u16> {
     let named = || PORTS.iter().find(|(name, _)| *name == text).map(|(_, port)| *port);
-    // No sign: `+1000` is an offset for HAProxy.
+    // A sign is no digit: `+1000` is an offset in HAProxy.
     let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|text| text.parse().ok()).or_else(named).filter(|port| *port > 0)
 }
 
-/// `ADDRESS:PORT`, `[ADDRESS]:PORT`, `*:PORT`, `:PORT`, `NAME:PORT`, or one without a port.
+/// Parses `ADDRESS:PORT`, `[ADDRESS]:PORT`, `*:PORT`, `:PORT` or `NAME:PORT`. The port may be
+/// missing.
 pub(super) fn endpoint(text: &str) -> Endpoint {
     let text = without_family(text);
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -65,7 +66,8 @@ pub(super) fn endpoint(text: &str) -> Endpoint {
     }
 }
 
-/// The same as HAProxy reads it: without brackets, the last colon is the port's in IPv6 too.
+/// Parses an endpoint like HAProxy: the port comes after the last colon, even with IPv6 without
+/// brackets.
 pub(super) fn haproxy_endpoint(text: &str) -> Endpoint {
     let bare = without_family(text);
     match bare.rsplit_once(':') {
@@ -80,13 +82,13 @@ pub(super) fn haproxy_endpoint(text: &str) -> Endpoint {
     }
 }
 
-/// Whether the port is one that the client's is added to, or subtracted from.
+/// True if the port is an offset from the port that the client connects to.
 pub(super) fn has_port_offset(text: &str) -> bool {
     let offset = text.rsplit_once(':').and_then(|(_, last)| last.strip_prefix(['+', '-']));
     offset.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether there is a range of ports.
+/// True if the text has a range of ports.
 pub(super) fn has_port_range(text: &str) -> bool {
     let ports = text.rsplit(':').next().and_then(|ports| ports.split_once('-'));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -113,8 +115,8 @@ fn host(text: &str) -> EndpointHost {
     }
 }
 
-/// A time in milliseconds: a number with a unit, or without one in `unit`. HAProxy and nginx have
-/// the same units; nginx also writes several in a row.
+/// Parses a time as milliseconds. A number without a suffix is in `unit`.
+/// HAProxy and nginx have the same units. nginx also allows several in a row.
 pub(super) fn time_ms(text: &str, unit: u64) -> Option<u64> {
     let mut rest = text.trim();
     let mut sum: u64 = 0;
@@ -142,13 +144,13 @@ pub(super) fn time_ms(text: &str, unit: u64) -> Option<u64> {
     Some(sum)
 }
 
-/// Seconds, perhaps with a fraction, in milliseconds.
+/// Parses seconds, with an optional fraction, as milliseconds.
 pub(super) fn seconds_ms(text: &str) -> Option<u64> {
     let seconds: f64 = text.parse().ok()?;
     (0.0..=1e9).contains(&seconds).then_some((seconds * 1_000.0) as u64)
 }
 
-/// The longest timeout up to this one with which a probe ends before the next begins.
+/// Returns the timeout, shortened if needed to end before the next probe begins.
 pub(super) fn fitting_timeout_ms(timeout_ms: u64, interval_ms: u64) -> u64 {
     timeout_ms.min(interval_ms.saturating_sub(1)).max(1)
 }

@@ -1,5 +1,5 @@
-//! Where a member is: looked at each time before a connection to it is opened, since names lead
-//! elsewhere whenever their owners like.
+//! Locates a member before each connection to it, since a name's owner may change its addresses at
+//! any time.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -9,19 +9,18 @@ use evener_core::net::http::Url;
 use evener_core::pool::health::Failure;
 use tokio::net::lookup_host;
 
-/// Why no connection to a member is opened.
+/// Reason not to open a connection to a member.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocateError {
-    /// Its name has none.
     #[error("{0} has no address")]
     NoAddress(String),
-    /// Nobody knows its name, or nobody answered.
+    /// The name is unknown, or no resolver answered.
     #[error("{0} can't be resolved: {1}")]
     Unresolved(String, io::Error),
-    /// It would be this daemon.
+    /// The address belongs to this daemon.
     #[error("{0} is this director itself")]
     Own(SocketAddr),
-    /// It may not be there.
+    /// The address is not allowed for members.
     #[error(transparent)]
     Outside(#[from] ReachError),
 }
@@ -37,11 +36,11 @@ impl From<LocateError> for Failure {
     }
 }
 
-/// The address of a member. All addresses that its name has must be permitted: clients may take any
-/// of them.
+/// Returns the address of a member. All addresses of its name must be permitted, since clients may
+/// use any of them.
 ///
 /// # Errors
-/// Why no connection may be opened, or to where isn't known.
+/// If no connection is allowed, or the name can't be resolved.
 pub(crate) async fn locate(
     url: &Url,
     reach: Option<&Reach>,
@@ -50,10 +49,7 @@ pub(crate) async fn locate(
     locate_port(url, url.port(), reach, own).await
 }
 
-/// The same for another port of its host.
-///
-/// # Errors
-/// Why no connection may be opened, or to where isn't known.
+/// Like [`locate`], for another port of the member's host.
 pub(crate) async fn locate_port(
     url: &Url,
     port: u16,
@@ -78,7 +74,7 @@ pub(crate) async fn locate_port(
     found.first().copied().ok_or_else(|| LocateError::NoAddress(url.host().to_owned()))
 }
 
-/// Whether one of our sockets listens there.
+/// True if a socket of this daemon listens at the address.
 fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     let ip = address.ip().to_canonical();
     let listens = |at: &SocketAddr| match at.ip() {
@@ -88,15 +84,15 @@ fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     own.iter().filter(|at| at.port() == address.port()).any(listens)
 }
 
-/// Whether an address is one of this host's: the kernel sends from it to itself. Nothing is sent
-/// here.
+/// True if an address belongs to this host: the kernel then selects it as source. No packet is
+/// sent.
 pub(crate) fn is_local(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((ip, 9))?;
         socket.local_addr()
     });
-    // The kernel takes a connection to the unspecified address for one to itself.
+    // The kernel treats the unspecified destination as this host.
     ip.is_loopback() || ip.is_unspecified() || from.is_ok_and(|from| from.ip() == ip)
 }
 

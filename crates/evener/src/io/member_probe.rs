@@ -1,5 +1,4 @@
-//! Whether a member does what its clients want of it: asked by this host's own stack, as clients
-//! ask.
+//! Probes members through this host's own stack, as clients connect.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,12 +12,13 @@ use evener_core::pool::{HealthCheck, HealthKind, ProbeTls};
 use super::locating::locate;
 use crate::io::probe::probe;
 
-/// Probes a member once: how long a good answer took, in microseconds. It is asked `elsewhere` if
-/// the operator says so. `reach` bounds where it may be, and `own` is where this daemon listens: a
-/// member there would be itself under another name, and its clients would be sent to and fro.
+/// Probes a member once. Returns the duration of a successful probe in microseconds. `elsewhere` is
+/// the address that the operator wants to be probed instead. `reach` limits the allowed addresses.
+/// `own` are this daemon's addresses: a member there would be the daemon itself under another name,
+/// and redirect its clients in a loop.
 ///
 /// # Errors
-/// Why it does not work.
+/// The reason of the failure.
 pub(crate) async fn probe_member(
     url: &Url,
     elsewhere: Option<IpAddr>,
@@ -37,8 +37,7 @@ pub(crate) async fn probe_member(
         }
     };
     if health.kind == HealthKind::None {
-        // Nobody asks whether it works: only where it is. A name that can't be looked up now says
-        // nothing.
+        // Only the address matters. A name that can't be resolved now is no failure.
         return match found {
             Ok(_) => Ok(0),
             Err(Failure::Forbidden(why)) => Err(Failure::Forbidden(why)),
@@ -52,8 +51,8 @@ pub(crate) async fn probe_member(
     probe(&target, None, &kind(url, health), left).await
 }
 
-/// The probe of a member: below its URL, and by its own name. With kind "http" one that wants TLS
-/// is only seen to listen.
+/// Returns the probe of a member, below its URL and with its own name. With kind "http", a member
+/// with TLS is only probed for an open port.
 fn kind(url: &Url, health: &HealthCheck) -> HealthKind {
     match &health.kind {
         HealthKind::Http { tls: None, .. } if url.is_secure() && health.port.is_none() => HealthKind::Tcp,

@@ -1,5 +1,5 @@
-//! The host's kernel and its links, as others here ask them: the network and what changes in it,
-//! neighbours, probes, raw sockets, connections, settings.
+//! Access to the host's kernel and network: interfaces and routes, neighbours, probes, raw sockets,
+//! socket diagnostics, settings.
 
 pub(crate) mod diag;
 pub(crate) mod locating;

@@ -1,5 +1,5 @@
-//! ARP and neighbour discovery by the daemon itself: the host's own tables know one MAC for an
-//! address, where discovery wants every one that answers.
+//! ARP and neighbour discovery by the daemon itself. The host's own tables keep one MAC for an
+//! address, but discovery needs every host that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,33 +17,31 @@ use tokio::task::JoinHandle;
 
 use crate::io::network::interface_name;
 
-/// The longest part of a frame that is looked at: more than any advertisement with the options
-/// there are.
+/// Length of a frame that is read: more than any advertisement with the existing options.
 const FRAME_MAX: usize = 256;
-/// Frames waiting for the control loop; more than that are dropped, as on any busy link.
+/// Capacity of the queue of frames. Further frames are dropped, as on any busy link.
 const QUEUE: usize = 1024;
 
-/// A frame as it came in.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct ReceivedFrame {
-    /// The interface.
     pub(crate) ifindex: u32,
     /// From the Ethernet header on.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Speaks ARP, and neighbour discovery where it is wanted, on several interfaces.
+/// Sends and receives ARP, and neighbour discovery if needed, on several interfaces.
 pub(crate) struct Neighbours {
     links: BTreeMap<u32, InterfaceSockets>,
     frames: mpsc::Sender<ReceivedFrame>,
 }
 
-/// One interface.
+/// Sockets of one interface.
 struct InterfaceSockets {
     own: Mac,
     arp: FrameReceiver,
     discovery: Option<FrameReceiver>,
-    /// The groups that the kernel is told to listen in, and the socket that they are joined by.
+    /// Joined multicast groups, and the socket that holds the memberships.
     groups: Option<(BTreeSet<Ipv6Addr>, Socket)>,
 }
 
@@ -56,7 +54,7 @@ impl InterfaceSockets {
     }
 }
 
-/// Frames of one kind.
+/// Receiver of frames of one kind.
 struct FrameReceiver {
     socket: Arc<AsyncFd<LinkSocket>>,
     reader: JoinHandle<()>,
@@ -69,17 +67,18 @@ impl Drop for FrameReceiver {
 }
 
 impl Neighbours {
-    /// On no interface yet; frames come by the receiver.
+    /// Listens on no interface yet. Frames arrive at the receiver.
     pub(crate) fn new() -> (Self, mpsc::Receiver<ReceivedFrame>) {
         let (frames, receiver) = mpsc::channel(QUEUE);
         (Neighbours { links: BTreeMap::new(), frames }, receiver)
     }
 
-    /// Listens on these interfaces, and no others; for neighbour advertisements only if the farm
+    /// Listens on exactly these interfaces. Listens for neighbour advertisements only if the farm
     /// has IPv6.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
+    /// Without CAP_NET_RAW, or if an interface is gone or down. The other interfaces are still
+    /// served.
     pub(crate) fn listen(
         &mut self,
         interfaces: &BTreeMap<u32, Mac>,
@@ -116,8 +115,9 @@ impl Neighbours {
         Ok(FrameReceiver { socket, reader })
     }
 
-    /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the
-    /// address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+    /// Sends a request for the MAC of `target` on an interface.
+    /// Without a `sender`, the request is a probe for an address that this host will claim (RFC
+    /// 5227, section 2.1.1; RFC 4862, section 5.4.2).
     pub(crate) fn request(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {
@@ -133,12 +133,12 @@ impl Neighbours {
             (None, IpAddr::V6(target)) => {
                 link.send(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
             }
-            // A question has one family.
+            // Both addresses must be of one family.
             (Some(_), _) => {}
         }
     }
 
-    /// Tells everyone on every interface that the director has these addresses.
+    /// Announces these addresses on every interface.
     pub(crate) fn announce(&self, addresses: &BTreeSet<IpAddr>) {
         for (&ifindex, link) in &self.links {
             for address in addresses {
@@ -150,9 +150,9 @@ impl Neighbours {
         }
     }
 
-    /// Has questions for these addresses come to every interface: they are sent to groups, which
-    /// interfaces and switches let through only where they are listened in (RFC 4291, section
-    /// 2.7.1; RFC 4541).
+    /// Joins the multicast groups of solicitations for these addresses on every interface.
+    /// Interfaces and switches forward group traffic only to members (RFC 4291, section 2.7.1; RFC
+    /// 4541).
     pub(crate) fn attend(&mut self, addresses: &BTreeSet<IpAddr>) {
         let groups: BTreeSet<Ipv6Addr> = addresses
             .iter()
@@ -166,7 +166,7 @@ impl Neighbours {
                 continue;
             }
             match join(ifindex, &groups) {
-                // With the socket before it, its groups are left.
+                // Closing the previous socket leaves its groups.
                 Ok(socket) => link.groups = Some((groups.clone(), socket)),
                 Err(error) => {
                     let interface = interface_name(ifindex);
@@ -198,7 +198,7 @@ fn join(ifindex: u32, groups: &BTreeSet<Ipv6Addr>) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A filter for neighbour advertisements (RFC 4861, section 4.4).
+/// Returns a filter for neighbour advertisements (RFC 4861, section 4.4).
 fn advertisements() -> Vec<Instruction> {
     const ETHERTYPE: u32 = 12;
     const NEXT_HEADER: u32 = 20;
@@ -223,7 +223,7 @@ async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Send
                     return;
                 }
             }
-            // The interface went down: whoever watches it listens again when it is back.
+            // The interface went down. The next call of `listen` opens it again.
             Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => return,
             _ => {}
         }

@@ -1,8 +1,9 @@
-//! Measures the path from a server: by trains of UDP packets that its agent sends, or by ICMP
-//! echoes, as bprobe and cprobe did.
+//! Measures the path from a server.
+//! The server's agent sends trains of UDP packets, or ICMP echoes are used, as by bprobe and
+//! cprobe.
 //!
-//! Packets are looked at one by one with the time at which the kernel had them. Each is sent by a
-//! call of its own, so that no segmentation or coalescing (GSO, GRO) makes one of several.
+//! Each packet is timed by the kernel's receive time. Each packet is sent by a separate call, so
+//! that segmentation and coalescing (GSO, GRO) never merge packets.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,17 +27,17 @@ mod echoes;
 
 pub(crate) use echoes::by_echoes;
 
-/// The longest time for a probe.
+/// Maximum duration of a probe.
 const LIMIT: Duration = Duration::from_secs(2);
-/// An answer that isn't there by then is asked for again.
+/// Time without an answer after which a request is repeated.
 const AGAIN: Duration = Duration::from_millis(400);
-/// Behind the last packet of a train nothing comes for so long.
+/// Time without a packet after which a train has ended.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// By trains of UDP packets, which an agent sends to who has the farm's key.
+/// Measures by trains of UDP packets. Agents send them only to probers with the farm's key.
 ///
 /// # Errors
-/// Why nothing is known, in words.
+/// A text on why the measurement failed.
 pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath, String> {
     let failed = |error: io::Error| format!("the agent at {to} can't be asked by UDP: {error}");
     let mut request: Nonce = [0; NONCE_LEN];
@@ -63,7 +64,6 @@ pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath,
     Ok(MeasuredPath { bottleneck_bps, available_bps })
 }
 
-/// One probe.
 struct Prober {
     socket: UdpSocket,
     to: SocketAddr,
@@ -74,8 +74,8 @@ struct Prober {
 
 impl Prober {
     async fn open(to: SocketAddr, key: Key, request: Nonce) -> io::Result<Prober> {
-        // Not connected: a host with several addresses may answer from another one, and the tag
-        // says who it is.
+        // Not connected: a host with several addresses may answer from another one. The tag
+        // authenticates the answer.
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).await?;
@@ -87,7 +87,7 @@ impl Prober {
         self.socket.send_to(&message.seal(&self.key), self.to).await.map(drop)
     }
 
-    /// The agent's number, if it answers.
+    /// Returns the agent's challenge, if the agent answers.
     async fn challenge(&mut self) -> io::Result<Option<Nonce>> {
         while Instant::now() < self.end {
             self.send(ProbeMessage::Request(self.request)).await?;
@@ -104,7 +104,7 @@ impl Prober {
         Ok(None)
     }
 
-    /// A train, as far as it comes, in the order of its packets.
+    /// Returns the packets of a train that have arrived, in the order in which they were sent.
     async fn train(
         &mut self,
         challenge: Nonce,
@@ -127,7 +127,7 @@ impl Prober {
         Ok(train)
     }
 
-    /// A datagram, with the time at which the kernel had it; `None` where none comes until then.
+    /// Receives a datagram, with the kernel's receive time. Returns `None` at the deadline.
     async fn receive(&self, until: Instant) -> io::Result<Option<(Vec<u8>, u64)>> {
         let mut buffer = vec![0; PACKET_LEN + 1];
         let receive =
@@ -143,7 +143,8 @@ impl Prober {
     }
 }
 
-/// Receives into `buffer`: how much, and when the kernel had it, in nanoseconds of the time of day.
+/// Receives into `buffer`. Returns the length, and the kernel's receive time in nanoseconds since
+/// 1970.
 fn receive_with_time(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, u64)> {
     let mut parts = [IoSliceMut::new(buffer)];
     let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);

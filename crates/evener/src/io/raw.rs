@@ -1,5 +1,5 @@
-//! Where messages come and go: a raw socket for each of this host's addresses that other nodes know
-//! it by. So the address that a message was sent to is known, which its tag is over.
+//! Raw sockets for messages of nodes, one for each address by which other nodes know this host. The
+//! destination of a message is therefore known, and its tag covers it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
@@ -10,20 +10,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
-/// Longer than any message behind the longest IPv4 header (RFC 791, section 3.1).
+/// Buffer size, longer than any message with the longest IPv4 header (RFC 791, section 3.1).
 const PACKET_BYTES: usize = 60 + wire::LEN_MAX + 1;
-/// Between two attempts to hear, where the system refuses: never in a circle.
+/// Pause after a failed receive, so that the task never loops without a pause.
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// One of them. Nobody listens once it is dropped.
+/// Raw socket of one address. Dropping this ends the reception.
 pub(crate) struct RawReceiver {
     socket: Arc<UdpSocket>,
     task: JoinHandle<()>,
 }
 
 impl RawReceiver {
-    /// Opens it on an address that this host has. Each packet is given to `hear`, which gets the
-    /// source first and says whether to look any further.
+    /// Opens the socket on an address of this host. `is_node` is called first with a packet's
+    /// source. If it returns true, `receive` gets the packet.
     pub(crate) fn open(
         own: IpAddr,
         is_node: impl Fn(IpAddr) -> bool + Send + 'static,
@@ -33,13 +33,13 @@ impl RawReceiver {
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::RAW, protocol)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(own, 0).into())?;
-        // To the runtime it is like a socket of datagrams; ports stay 0.
+        // The runtime treats the socket as a datagram socket. All ports are 0.
         let socket = Arc::new(UdpSocket::from_std(StdSocket::from(socket))?);
         let task = tokio::spawn(listen(Arc::clone(&socket), is_node, receive));
         Ok(RawReceiver { socket, task })
     }
 
-    /// Sends a message. One that can't be sent is lost, as any may be.
+    /// Sends a message. A message that can't be sent is lost, as any message may be.
     pub(crate) fn send(&self, to: IpAddr, message: &[u8]) {
         if let Err(error) = self.socket.try_send_to(message, SocketAddr::new(to, 0)) {
             tracing::debug!(%to, %error, "a control message was not sent");
@@ -70,8 +70,8 @@ async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receiv
     }
 }
 
-/// The part behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542,
-/// section 3).
+/// Returns the part after the IP header. IPv4 sockets deliver the header (raw(7)), IPv6 sockets
+/// don't (RFC 3542, section 3).
 fn content(from: IpAddr, packet: &[u8]) -> &[u8] {
     match (from, packet.first()) {
         (IpAddr::V4(_), Some(first)) => packet.get(usize::from(first & 0xf) * 4..).unwrap_or_default(),

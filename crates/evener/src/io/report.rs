@@ -1,4 +1,4 @@
-//! Asks a server for its load, at an address of its own.
+//! Queries a server's load, at a separate address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use tokio::net::TcpStream;
 
 use crate::http::client::{self, Destination};
 
-/// The most that is read of an answer, in bytes: more is no report.
+/// Maximum length of a response in bytes. A longer response is no report.
 const ANSWER_MAX: usize = 16 * 1024;
 
-/// Asks once. Takes no longer than the question says, and may be dropped at any time.
+/// Queries a report once, within the timeout of the settings. Cancel safe.
 ///
 /// # Errors
-/// Why what came isn't believed.
+/// The reason why the response is no valid report.
 pub async fn fetch(to: SocketAddr, settings: &Reporting) -> Result<Report, BadReport> {
     let timeout = Duration::from_millis(settings.timeout_ms);
     let fetched = tokio::time::timeout(timeout, async {
@@ -35,7 +35,7 @@ pub async fn fetch(to: SocketAddr, settings: &Reporting) -> Result<Report, BadRe
     fetched.await.map_err(|_| BadReport::Silent)?
 }
 
-/// The line that a server says to whoever connects.
+/// Reads the line that a server sends to each client that connects.
 async fn line(to: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(to).await?;
     let mut line = Vec::new();
@@ -50,7 +50,7 @@ async fn line(to: SocketAddr) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The page that a server has there.
+/// Requests a page from a server.
 async fn page(to: SocketAddr, target: &str) -> Result<Vec<u8>, BadReport> {
     let mut request = client::request("GET", target, &to.to_string()).map_err(|_| BadReport::Unreadable)?;
     let accepted = HeaderValue::from_static("application/json, text/plain");
@@ -63,7 +63,7 @@ async fn page(to: SocketAddr, target: &str) -> Result<Vec<u8>, BadReport> {
     }
 }
 
-/// Reads a report in JSON: the names of `/v1/load` of an agent, or those of an ORCA load report.
+/// Parses a report in JSON, with the names of an agent's `/v1/load` or of an ORCA load report.
 pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
     let Ok(Value::Object(object)) = serde_json::from_slice(json) else { return Err(BadReport::Unreadable) };
     let read = |names: &[&str], parts: u32, max: u64| -> Result<Option<u64>, BadReport> {
@@ -82,7 +82,7 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
         return Err(BadReport::Odd);
     }
     let report = Report {
-        // 0 is what ORCA writes for an application that doesn't know.
+        // ORCA writes 0 if the application's utilisation is unknown.
         utilisation_permille: of_application.filter(|permille| *permille > 0).or(of_processors),
         load_milli: read(&["load"], 1_000, LOAD_MAX)?,
         requests_milli: read(&["requests_per_second", "rps_fractional"], 1_000, LOAD_MAX)?,
@@ -109,7 +109,7 @@ mod tests {
         Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 }
     }
 
-    /// The result for a server that sends this, and leaves the connection open.
+    /// Returns the report of a server that sends `reply` and leaves the connection open.
     async fn report_of(kind: ReportKind, reply: &'static [u8]) -> Result<Report, BadReport> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();

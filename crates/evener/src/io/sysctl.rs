@@ -1,4 +1,4 @@
-//! Settings of the kernel that a farm needs while it is served: changed, noted, and put back.
+//! Kernel settings that a farm needs while it is served. They are changed, recorded, and restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,46 +11,46 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 const PROC_SYS: &str = "/proc/sys";
 
-/// Whether the kernel drops what comes by this interface from addresses that it would reach by
-/// another.
+/// True if the kernel drops packets on this interface whose source it would reach through another
+/// one.
 pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
     let of = |name: &str| {
         let setting = fs::read_to_string(format!("{PROC_SYS}/net/ipv4/conf/{name}/rp_filter")).ok()?;
         setting.trim().parse::<u8>().ok()
     };
-    // It goes by the larger of the two (ip-sysctl, rp_filter); 1 is strict, 2 is loose.
+    // The larger value counts (ip-sysctl, rp_filter): 1 is strict, 2 is loose.
     of("all").max(of(interface)) == Some(1)
 }
 
-/// A setting as sysctl(8) names it, with slashes.
+/// Name of a setting as in sysctl(8), with slashes.
 type SysctlName = String;
 
-/// The packets that the kernel must let through.
+/// Packets that the kernel must forward.
 #[derive(Debug, Default)]
 pub(crate) struct Forwarded<'a> {
-    /// Between these interfaces,
+    /// Interfaces between which packets are forwarded.
     pub(crate) interfaces: BTreeSet<&'a str>,
-    /// for the families of these addresses;
+    /// Addresses whose families are forwarded.
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// and from these of the interfaces also what is from an IPv4 address of this host's own.
+    /// Interfaces that must also accept packets from this host's own IPv4 addresses.
     pub(crate) own: BTreeSet<&'a str>,
-    /// Likewise from these, as far as they forward: this host may be the router of servers that
-    /// answer from its address.
+    /// Like `own`, for interfaces that forward: this host may be the router of servers that answer
+    /// from its address.
     pub(crate) routed: BTreeSet<&'a str>,
 }
 
-/// Settings that are not as they were found.
+/// Settings that this daemon has changed.
 pub(crate) struct ChangedSysctls {
     root: PathBuf,
-    /// Where it is noted what they were, for a daemon that comes after one that was killed.
+    /// File with the original values, for the successor of a killed daemon.
     note: PathBuf,
     were: BTreeMap<SysctlName, String>,
-    /// The settings that were refused, and reported once.
+    /// Settings that the kernel refused. Each is logged once.
     refused: BTreeSet<SysctlName>,
 }
 
 impl ChangedSysctls {
-    /// With what an earlier daemon noted in this folder.
+    /// Reads the changes that an earlier daemon recorded in this folder.
     pub(crate) fn new(directory: &Path) -> Self {
         ChangedSysctls::at(Path::new(PROC_SYS), directory)
     }
@@ -63,13 +63,13 @@ impl ChangedSysctls {
         ChangedSysctls { root: root.to_owned(), note, were, refused: BTreeSet::new() }
     }
 
-    /// Lets packets through, and puts back what is needed no longer.
+    /// Makes the kernel forward these packets, and restores settings that are no longer needed.
     ///
-    /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An
-    /// IPv6 interface that forwards forgets the routes that routers advertise, unless it is told to
-    /// keep them (`accept_ra` 2, ip-sysctl).
+    /// The kernel's route lookup requires forwarding on the interface that a packet arrives at. An
+    /// IPv6 interface that forwards drops advertised routes, unless `accept_ra` is 2 (ip-sysctl).
     ///
-    /// Returns the settings that had been changed already, and that somebody has changed since.
+    /// Returns the settings that this daemon had changed before and that were changed by someone
+    /// else since.
     pub(crate) fn forward(
         &mut self,
         Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>,
@@ -88,9 +88,9 @@ impl ChangedSysctls {
                     wanted.push((accept, "2"));
                 }
                 wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
-                // For the stack to send on what the route look-up can't yet, that alone is too
-                // little: kernels since 6.17 can be told for the interface, older ones for all of
-                // them only.
+                // The stack forwards packets that the route lookup can't yet, but needs more than
+                // that. Kernels since 6.17 have a setting per interface, older ones only one for
+                // all.
                 let force = format!("net/ipv6/conf/{interface}/force_forwarding");
                 match self.read(&force) {
                     Ok(_) => wanted.push((force, "1")),
@@ -126,7 +126,7 @@ impl ChangedSysctls {
         missing
     }
 
-    /// Those that are not as they were found.
+    /// Returns the names of the changed settings.
     pub(crate) fn changed(&self) -> impl Iterator<Item = SysctlName> {
         self.were.keys().cloned()
     }
@@ -135,9 +135,9 @@ impl ChangedSysctls {
         self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
     }
 
-    /// The setting that has the stack take packets from its own addresses: as RFC 1812 (section
-    /// 5.3.8) has it, it believes none of them, and a strict reverse path filter asks for the very
-    /// interface besides.
+    /// Returns the settings that make the stack accept packets from its own addresses. By default
+    /// it accepts none (RFC 1812, section 5.3.8). A strict reverse path filter also requires the
+    /// very interface of the route.
     fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
@@ -149,14 +149,14 @@ impl ChangedSysctls {
         wanted
     }
 
-    /// Puts everything back.
+    /// Restores all settings.
     pub(crate) fn restore(&mut self) {
         self.put_back(|_| true);
     }
 
     fn set(&mut self, name: &str, was: String, value: &str) -> io::Result<()> {
-        // An interface that came back has the kernel's defaults again, which are what it was found
-        // with.
+        // An interface that came back has the kernel's defaults again. The recorded value is the
+        // original one, so it is kept.
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;
@@ -168,9 +168,9 @@ impl ChangedSysctls {
         let (back, stay): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.were).into_iter().partition(|(name, _)| which(name));
         self.were = stay;
-        // The last change is undone first: forwarding before what was prepared for it.
+        // The last change is undone first: forwarding before the settings that prepared it.
         for (name, was) in back.iter().rev() {
-            // The interface may be gone, and its settings with it.
+            // The interface may be gone, with its settings.
             match fs::write(self.root.join(name), was) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(setting = name, %error, "can't be put back to {was}");
@@ -208,7 +208,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A folder that goes away with the test.
+    /// Removes the folder at the end of the test.
     struct Host(PathBuf);
 
     impl Host {

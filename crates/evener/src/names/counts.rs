@@ -1,10 +1,10 @@
-//! The outcomes of queries.
+//! Counters of queries.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::dns::{Rcode, ResponseOutcome, Transport};
 
-/// Counts, since the daemon began.
+/// Counters since the start of the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct QueryCounts {
     udp: AtomicU64,
@@ -17,7 +17,7 @@ pub(crate) struct QueryCounts {
 }
 
 impl QueryCounts {
-    /// A query, and what it was answered, if it was.
+    /// Counts a query, with its outcome if it was answered.
     pub(super) fn count(&self, transport: Transport, outcome: Option<ResponseOutcome>) {
         let queries = match transport {
             Transport::Udp => &self.udp,
@@ -41,12 +41,12 @@ impl QueryCounts {
         }
     }
 
-    /// A connection that was let go for others.
+    /// Counts an evicted connection.
     pub(super) fn evict(&self) {
         self.evicted.fetch_add(1, Relaxed);
     }
 
-    /// All of them by name.
+    /// Returns all counters, by name.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let rcodes = Rcode::ALL.iter().map(|rcode| rcode.name()).zip(&self.rcodes);
         let others = [

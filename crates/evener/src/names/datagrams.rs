@@ -1,5 +1,5 @@
-//! Queries by UDP, and their answers: as many at once as are there, since a system call costs more
-//! than an answer does.
+//! Queries and answers by UDP. All queued queries are handled at once, since a system call costs
+//! more than an answer.
 
 use std::array;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -9,23 +9,23 @@ use std::os::fd::AsRawFd as _;
 use evener_core::dns::UDP_MAX;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 
-/// The longest query that is read whole.
+/// Maximum length of a query.
 const QUERY_MAX: usize = 4_096;
-/// Queries that are read at once.
+/// Maximum number of queries per read.
 const BATCH: usize = 32;
 
-/// Room for queries, their answers and who asks.
+/// Buffers for queries, answers and clients' addresses.
 pub(super) struct Datagrams {
     queries: Box<[[u8; QUERY_MAX]; BATCH]>,
     answers: Box<[[u8; UDP_MAX]; BATCH]>,
-    /// How long each query is, and where it came from.
+    /// Length and source of each query.
     came: [(usize, Option<SockaddrStorage>); BATCH],
-    /// How long each answer is.
+    /// Length of each answer.
     lens: [usize; BATCH],
-    /// Where each goes.
+    /// Destination of each answer.
     to: [Option<SockaddrStorage>; BATCH],
-    /// The system's own, of each direction: in one of them it has where an address is to be
-    /// written, in the other where it is to be read.
+    /// Message headers for the system calls. Receiving writes addresses through them, and sending
+    /// reads addresses.
     received: MultiHeaders<SockaddrStorage>,
     sent: MultiHeaders<SockaddrStorage>,
 }
@@ -43,11 +43,12 @@ impl Datagrams {
         }
     }
 
-    /// Waits for queries, as long as the socket does, and sends what `answer` writes: its length,
-    /// or nothing. A query comes with its client's address.
+    /// Waits for queries, at most for the socket's timeout, and sends the answers that `answer`
+    /// writes. `answer` gets a query and its client's address, and returns the answer's length, or
+    /// `None`.
     ///
     /// # Errors
-    /// When nothing came.
+    /// If no query arrived.
     pub(super) fn answer(
         &mut self,
         socket: &UdpSocket,
@@ -70,10 +71,10 @@ impl Datagrams {
         Ok(())
     }
 
-    /// How many came.
+    /// Receives queries. Returns their number.
     fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         let mut rooms = self.queries.each_mut().map(|query| [IoSliceMut::new(query)]);
-        // It waits for the first, and takes what is there behind it.
+        // Waits for the first query, and reads further ones that are queued.
         let flags = MsgFlags::MSG_WAITFORONE;
         let came = recvmmsg(socket.as_raw_fd(), &mut self.received, rooms.iter_mut(), flags, None)?;
         let mut count = 0;
@@ -98,7 +99,7 @@ impl Datagrams {
             let sent = sendmmsg(socket.as_raw_fd(), &mut self.sent, answers, to, [], MsgFlags::empty());
             from += match sent {
                 Ok(sent) => sent.count().max(1),
-                // The first of them can't be sent: its client has gone, or nothing leads there.
+                // The first answer can't be sent: its client is unreachable.
                 Err(error) => {
                     tracing::debug!(%error, "an answer was not sent");
                     1

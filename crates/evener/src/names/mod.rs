@@ -1,4 +1,4 @@
-//! Names: sockets by which queries come, and counts. The answers are [`evener_core::dns`]'s.
+//! DNS sockets and counters. [`evener_core::dns`] computes the answers.
 
 mod counts;
 mod datagrams;

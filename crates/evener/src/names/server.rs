@@ -1,5 +1,4 @@
-//! Sockets by which queries come: of each address one by UDP for every processor, with a thread of
-//! its own, and one by TCP.
+//! DNS sockets: for each address one UDP socket and thread per processor, and one TCP socket.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -23,35 +22,31 @@ use crate::runtime::connection_limit::ConnectionLimit;
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::receive_buffer;
 
-/// How often a thread without queries looks whether it is over.
+/// Interval at which an idle thread checks if it is to end.
 const LOOK: Duration = Duration::from_millis(200);
-/// Connections that wait to be taken.
+/// Length of the queue of connections to accept.
 const BACKLOG: i32 = 1_024;
 
-/// Why queries can't be heard.
+/// Error of opening DNS sockets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NamesError {
-    /// The address can't be had.
     #[error("[dns] can't listen on {address}: {source}{help}")]
     Address {
-        /// The address.
         address: SocketAddr,
-        /// The system's answer.
         source: io::Error,
-        /// The remedy, behind a semicolon.
+        /// Remedy, after a semicolon.
         help: &'static str,
     },
-    /// A thread can't be had.
     #[error("the threads that answer queries can't be started: {0}")]
     Threads(io::Error),
 }
 
-/// All that queries are answered by; others take the place of its parts.
+/// State that queries are answered with. Its parts are replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct QueryContext {
     pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
-    /// The budget that all threads together have left of it.
+    /// Remaining budget of all threads together.
     total: Arc<SharedBudget>,
     pub(crate) counts: Arc<QueryCounts>,
     key: Seed,
@@ -65,7 +60,7 @@ impl QueryContext {
         QueryContext { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
     }
 
-    /// Answers one query, and counts it.
+    /// Answers a query, and counts it.
     pub(super) fn answer(
         &self,
         bytes: &[u8],
@@ -79,7 +74,7 @@ impl QueryContext {
             bytes,
             client,
             transport,
-            // Both wrap, as their readers expect.
+            // Both clocks wrap, as their readers expect.
             now_s: since.as_secs() as u32,
             now_ms: (evener_dataplane::now_ns() / 1_000_000) as u32,
             turn: self.turn.fetch_add(1, Relaxed),
@@ -90,10 +85,10 @@ impl QueryContext {
     }
 }
 
-/// Sockets of one address, on which nobody answers yet.
+/// Bound sockets of addresses that are not served yet.
 pub(crate) struct BoundSockets(Vec<(SocketAddr, Vec<UdpSocket>, TcpListener)>);
 
-/// The server at one address.
+/// Server of one address.
 struct DnsServer {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -105,20 +100,20 @@ impl Drop for DnsServer {
         self.is_over.store(true, Relaxed);
         self.stream.abort();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic of the thread is reported by itself.
             let _ = thread.join();
         }
     }
 }
 
-/// All who answer.
+/// Servers of all addresses.
 pub(crate) struct DnsServers {
     answering: Arc<QueryContext>,
     running: BTreeMap<SocketAddr, DnsServer>,
-    /// Those that don't answer yet: queries wait in their sockets.
+    /// Sockets that are not served yet. Their queries wait.
     waiting: Vec<BoundSockets>,
     has_started: bool,
-    /// Places for connections, of all addresses; none while there was never an address.
+    /// Limit of connections on all addresses. Created with the first address.
     limit: OnceCell<ConnectionLimit>,
 }
 
@@ -133,10 +128,10 @@ impl DnsServers {
         }
     }
 
-    /// Opens sockets at addresses that nobody answers at yet. Nothing changes by that.
+    /// Opens sockets for addresses that are not served yet. Has no effect on existing sockets.
     ///
     /// # Errors
-    /// When an address can't be had.
+    /// If an address is not available.
     pub(crate) fn open(&self, wanted: &[SocketAddr]) -> Result<BoundSockets, NamesError> {
         let waits =
             |at: &SocketAddr| self.waiting.iter().any(|opened| opened.0.iter().any(|(o, ..)| o == at));
@@ -151,11 +146,10 @@ impl DnsServers {
         Ok(BoundSockets(opened.collect::<Result<_, NamesError>>()?))
     }
 
-    /// Answers at these addresses from now on, or from when it has [begun](DnsServers::begin), and
-    /// at no others.
+    /// Serves exactly these addresses, once it has [begun](DnsServers::begin).
     ///
     /// # Errors
-    /// When threads can't be had.
+    /// If threads can't be started.
     pub(crate) fn follow(&mut self, opened: BoundSockets, wanted: &[SocketAddr]) -> Result<(), NamesError> {
         self.running.retain(|address, _| wanted.contains(address));
         self.waiting.push(opened);
@@ -165,10 +159,10 @@ impl DnsServers {
         if self.has_started { self.start() } else { Ok(()) }
     }
 
-    /// It is known how servers are.
+    /// Starts to serve: the state of the servers is known.
     ///
     /// # Errors
-    /// When threads can't be had.
+    /// If threads can't be started.
     pub(crate) fn begin(&mut self) -> Result<(), NamesError> {
         self.has_started = true;
         self.start()
@@ -235,7 +229,8 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
-/// One of several sockets that share an address: the kernel spreads clients over them.
+/// Opens a socket on an address that several sockets share (SO_REUSEPORT). The kernel spreads
+/// clients over them.
 fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {

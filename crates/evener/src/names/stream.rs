@@ -1,9 +1,8 @@
-//! Queries by TCP (RFC 7766): each behind its length, as many as a client has, answered in their
-//! order.
+//! Queries by TCP (RFC 7766), each with a length prefix. A client's queries are answered in order.
 //!
-//! Connections are as many as the process has descriptors for, on all addresses together. One that
-//! comes when all slots are taken gets that of the network that has most of them, and there of the
-//! connection that has asked nothing for longest.
+//! The number of connections on all addresses is limited by the process's descriptors.
+//! If all slots are taken, a new connection evicts the longest idle connection of the network with
+//! the most connections.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,15 +20,15 @@ use super::QueryContext;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// How long a client may take to a whole query, and to read its answer.
+/// Time limit of a query, and of sending its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// An answer while it is made.
+    /// Buffer of an answer.
     static ANSWER: RefCell<Vec<u8>> = RefCell::new(vec![0; 65_535]);
 }
 
-/// Takes connections, forever. Dropping the future ends all of them.
+/// Accepts connections forever. Dropping the future ends all of them.
 pub(super) async fn serve(listener: TcpListener, answering: Arc<QueryContext>, limit: ConnectionLimit) {
     let next = || async {
         let (stream, client) = listener.accept().await?;
@@ -55,7 +54,7 @@ async fn talk(
     }
 }
 
-/// Reads a query and answers it; false when there are no more.
+/// Reads a query and answers it. False at the end of the connection.
 async fn exchange(
     stream: &mut TcpStream,
     client: SocketAddr,
@@ -77,7 +76,7 @@ async fn exchange(
         framed.extend_from_slice(bytes);
         Some(framed)
     });
-    // A client that sends no query has no answer to wait for.
+    // Without an answer the connection ends.
     let Some(answer) = answer else { return Ok(false) };
     timeout(PATIENCE, stream.write_all(&answer)).await.map_err(late)??;
     Ok(true)

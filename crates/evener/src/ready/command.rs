@@ -1,5 +1,5 @@
-//! `evener ready`: for scripts of keepalived and BGP speakers. No daemon is asked, since one that
-//! is dead may have left a data plane that works.
+//! `evener ready`, for scripts of keepalived and BGP speakers. It does not ask the daemon, since a
+//! dead daemon may have left a working data plane.
 
 use std::io;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::runtime::shown::is_shown;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use crate::runtime::terminal;
 
-/// Between two looks with `--watch`.
+/// Interval with `--watch`.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Says whether services are ready, once or at each change.
+/// Prints whether services are ready, once or at each change.
 pub fn run(args: &ReadyArgs) -> Exit {
     match act(args) {
         Ok(ready) if ready => Exit::Ok,
@@ -49,7 +49,7 @@ fn act(args: &ReadyArgs) -> Result<bool, String> {
     })
 }
 
-/// Runs a command at each change, the first state included, until it is told to end.
+/// Runs a command at each change, including the first state, until a signal ends it.
 async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
     let mut signals = ProcessSignals::new().map_err(|error| format!("signals can't be heard: {error}"))?;
     let mut ticks = interval(LOOK);
@@ -73,7 +73,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
             };
             match done {
                 Ok(status) if status.success() => due = None,
-                // The front would go on as if nothing had changed.
+                // Otherwise the front would keep the old state.
                 Ok(status) => eprintln!("evener: {command}: {status}; it is tried again"),
                 Err(error) => eprintln!("evener: {command} can't be run: {error}; it is tried again"),
             }
@@ -81,7 +81,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
     }
 }
 
-/// Waits until it is to end. Other signals are for daemons.
+/// Waits for a signal to end. Other signals are for daemons.
 async fn end(signals: &mut ProcessSignals) {
     while matches!(signals.next().await, SignalAction::Reload | SignalAction::Reopen) {}
 }
@@ -92,7 +92,7 @@ async fn carry_out(command: &str, view: &ReadinessView) -> io::Result<ExitStatus
     shell.kill_on_drop(true).status().await
 }
 
-/// A reason in one line: parts of it may be another host's words.
+/// Formats a reason as one line of printable characters, since it may contain another host's text.
 fn shown(reason: &str) -> String {
     reason.chars().filter(|char| is_shown(*char)).collect()
 }

@@ -1,7 +1,7 @@
-//! Whether this host, as a director, is ready for clients: what keepalived, a BGP speaker or a
-//! balancer in front goes by. The daemon notes what it knows in a record each second, which
-//! outlives it as the data plane does; whoever asks looks at the host besides, so that no answer is
-//! needed from a daemon.
+//! Readiness of this host as a director, for keepalived, a BGP speaker or a balancer in front. Each
+//! second the daemon writes its state to a record. The record survives the daemon, as the data
+//! plane does. The readiness follows from the record and the host's current state, without an
+//! answer from the daemon.
 
 pub mod command;
 mod seen;
@@ -21,39 +21,39 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::files;
 use crate::runtime::spelling::meant;
 
-/// The shape of records.
+/// Format of records.
 const FORMAT: u32 = 1;
-/// A daemon whose record is older, in milliseconds, has died or hangs.
+/// Age from which a record's daemon counts as dead or hanging, in milliseconds.
 const SILENCE_MS: u64 = 5_000;
-/// A larger file is no record.
+/// Maximum size of a record, in bytes.
 const RECORD_BYTES: u64 = 4 << 20;
 
-/// A daemon's knowledge of its readiness.
+/// Readiness as known by the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) format: u32,
-    /// When it was written, by the monotonic clock in milliseconds.
+    /// Time of the record, by the monotonic clock in milliseconds.
     pub(crate) at_ms: u64,
-    /// For how long it holds where the data plane forwards without its daemon, in milliseconds.
+    /// Time for which the record is valid if the data plane forwards without its daemon, in
+    /// milliseconds.
     pub(crate) orphan_ms: u64,
-    /// Whether packets are forwarded by the kernel, with the daemon or without it.
+    /// True if the kernel forwards packets, even without the daemon.
     pub(crate) is_in_kernel: bool,
-    /// Whether the operator has drained the director itself.
+    /// True if the operator has drained the director itself.
     pub(crate) is_drained: bool,
     pub(crate) interfaces: Vec<NeededInterface>,
     pub(crate) services: Vec<ServiceRecord>,
 }
 
-/// An interface that packets are taken from.
+/// An interface of the director.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NeededInterface {
     pub(crate) ifindex: u32,
     pub(crate) name: String,
-    /// Whether the file names it, so that no other one does instead.
+    /// True if the file names the interface, so that no other one can replace it.
     pub(crate) is_named: bool,
 }
 
-/// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ServiceRecord {
     name: String,
@@ -70,37 +70,34 @@ impl From<ServiceReadiness> for ServiceRecord {
     }
 }
 
-/// Whether services are ready.
+/// Readiness of services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadinessView {
-    /// Whether all that were asked for are.
+    /// True if all requested services are ready.
     pub ready: bool,
-    /// Why not, in one line; empty if they are.
+    /// Reason in one line. Empty if ready.
     pub reason: String,
-    /// The services that were asked for.
+    /// The requested services.
     pub services: Vec<ServiceReadinessView>,
 }
 
-/// Whether a service is ready.
+/// Readiness of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceReadinessView {
-    /// Its name.
     pub service: String,
-    /// Its addresses.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it is.
     pub ready: bool,
-    /// Why not; empty if it is.
+    /// Reason. Empty if ready.
     pub reason: String,
 }
 
-/// Where a daemon's record is.
+/// Returns the path of a daemon's record.
 pub(crate) fn path(directory: &Path) -> PathBuf {
     directory.join("ready.json")
 }
 
 impl Record {
-    /// An empty record of a daemon of now.
+    /// Creates an empty record with this time.
     pub(crate) fn at(at_ms: u64) -> Record {
         Record {
             format: FORMAT,
@@ -113,15 +110,15 @@ impl Record {
         }
     }
 
-    /// Notes it for whoever asks.
+    /// Writes the record.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// If the record can't be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         files::replace(path, &serde_json::to_vec(self)?)
     }
 
-    /// Reads one; a sentence where there is none.
+    /// Reads a record. The error is a sentence.
     fn read(path: &Path) -> Result<Record, String> {
         let bytes = files::bounded(path, RECORD_BYTES).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => "no daemon has run here yet, or it was stopped".to_owned(),
@@ -167,7 +164,7 @@ impl Record {
         ReadinessView { ready: reason.is_empty(), reason, services }
     }
 
-    /// Why no service of this host is ready, if that is so.
+    /// Returns why no service of this host is ready, if so.
     fn obstacle(&self, seen: &Seen) -> Option<String> {
         let age_ms = seen.now_ms.saturating_sub(self.at_ms);
         if self.at_ms > seen.now_ms {
@@ -185,7 +182,7 @@ impl Record {
         self.daemon_obstacle(seen).filter(|_| !self.is_in_kernel).or_else(|| self.link_obstacle(seen))
     }
 
-    /// That the daemon is dead, if it is.
+    /// Returns an obstacle if the daemon is dead.
     fn daemon_obstacle(&self, seen: &Seen) -> Option<String> {
         let age_ms = seen.now_ms.saturating_sub(self.at_ms);
         (age_ms > SILENCE_MS).then(|| {
@@ -196,8 +193,8 @@ impl Record {
         })
     }
 
-    /// Why no packets come in, if that is so. Of interfaces that the file names each is needed; of
-    /// those that were found, one.
+    /// Returns why no packets can arrive, if so. All interfaces that the file names are needed. Of
+    /// other interfaces, one suffices.
     fn link_obstacle(&self, seen: &Seen) -> Option<String> {
         let faults: Vec<(&NeededInterface, Option<String>)> =
             self.interfaces.iter().map(|one| (one, self.fault(one, seen))).collect();
@@ -220,7 +217,7 @@ impl Record {
 }
 
 impl ServiceRecord {
-    /// Whether it is meant by a name, or an address with or without a port.
+    /// True if the service has this name or address. The port is optional.
     fn is(&self, subject: Option<&str>) -> bool {
         let Some(subject) = subject else { return true };
         let bare: Option<IpAddr> = subject.trim_matches(['[', ']']).parse().ok();
@@ -233,12 +230,12 @@ impl ServiceRecord {
     }
 }
 
-/// A daemon's record, and what was seen of its host; or a sentence, where there is none.
+/// A daemon's record and the host's state, or the reason why they can't be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Looked(Result<(Record, Seen), String>);
 
 impl Looked {
-    /// Looks at the daemon of this folder.
+    /// Reads the record of this folder, and the host's state.
     pub(crate) async fn at(directory: &Path) -> Looked {
         let looked = async {
             let record = Record::read(&path(directory))?;
@@ -248,13 +245,13 @@ impl Looked {
         Looked(looked.await)
     }
 
-    /// Whether the farm is known, and has no service of this name or address.
+    /// True if the farm is known, and has no service of this name or address.
     pub(crate) fn lacks(&self, subject: &str) -> bool {
         let is_known = |record: &Record| record.services.iter().any(|one| one.is(Some(subject)));
         self.0.as_ref().is_ok_and(|(record, _)| !is_known(record))
     }
 
-    /// Whether services are ready; all of them unless one is named, or an address.
+    /// Returns the readiness of all services, or of the one with this name or address.
     pub(crate) fn judge(&self, subject: Option<&str>) -> ReadinessView {
         match &self.0 {
             Ok((record, seen)) => record.judge(seen, subject),

@@ -1,4 +1,4 @@
-//! A look at the host.
+//! Current state of the host, for its readiness.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use nix::unistd::geteuid;
 use super::Record;
 use crate::io::network::{self, Network};
 
-/// A host at one moment.
+/// State of a host at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// By the monotonic clock in milliseconds.
+    /// Monotonic time in milliseconds.
     pub(crate) now_ms: u64,
-    /// The interfaces, and whether each is up and has a carrier.
+    /// Interfaces, with whether each is up and has a carrier.
     pub(crate) carriers: BTreeMap<u32, bool>,
-    /// Those that Evener's program is attached to.
+    /// Interfaces with an attached Evener program.
     pub(crate) attached: BTreeSet<u32>,
 }
 
 impl Seen {
-    /// One with these interfaces, and programs attached to those.
+    /// Creates the state from a network and the interfaces with attached programs.
     pub(crate) fn of(network: &Network, attached: BTreeSet<u32>) -> Seen {
         let carriers = network.interfaces.iter().map(|(at, one)| (*at, one.up && one.carrier));
         Seen { now_ms: evener_dataplane::now_ns() / 1_000_000, carriers: carriers.collect(), attached }
     }
 
-    /// Looks at what a record speaks of; a sentence where it can't be seen.
+    /// Reads the state that a record refers to. The error is a sentence.
     pub(super) async fn now(record: &Record) -> Result<Seen, String> {
         let network = network::read().await.map_err(|error| format!("the network can't be read: {error}"))?;
         let attached = match record.is_in_kernel {

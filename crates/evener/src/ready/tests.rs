@@ -14,8 +14,8 @@ fn interface(ifindex: u32, is_named: bool) -> NeededInterface {
     NeededInterface { ifindex, name: format!("eth{ifindex}"), is_named }
 }
 
-/// A director of the kernel engine with two services, of which the second has no server, and a
-/// group.
+/// Record of a director with the kernel engine, two services, of which the second has no server,
+/// and a group.
 fn record() -> Record {
     let group = ServiceRecord { needs_daemon: true, ..service("pages", "192.0.2.1:8080", None) };
     Record {

@@ -1,4 +1,4 @@
-//! The access log: a thread that writes, and a queue before it that nobody waits for.
+//! The access log: a thread that writes, and a queue that blocks no caller.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,31 +14,31 @@ use super::AccessLogEntry;
 use crate::config::LogTarget;
 use crate::runtime::shown::json;
 
-/// Lines that may wait.
+/// Capacity of the queue, in lines.
 const QUEUE: usize = 8_192;
-/// Bytes that are gathered before they are written, while more lines wait.
+/// Maximum number of bytes per write, while more lines are queued.
 const GATHER: usize = 64 * 1024;
-/// Its readers: its group too, since it says who asked for what.
+/// File mode. Only owner and group can read the log, since it shows clients' requests.
 const MODE: u32 = 0o640;
-/// How long the last lines may take when the daemon ends.
+/// Maximum time to write the last lines when the daemon ends, and the pause between checks.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The outcomes of lines, since the daemon started.
+/// Number of written and lost lines, since the daemon started.
 #[derive(Debug, Default)]
 pub(super) struct LogCounts {
     pub(super) written: AtomicU64,
     pub(super) lost: AtomicU64,
 }
 
-/// A log that is open.
+/// An open log.
 pub(crate) struct AccessLogFile {
     target: LogTarget,
     sink: Box<dyn Write + Send>,
 }
 
 impl AccessLogFile {
-    /// Opens a log, behind what is in it.
+    /// Opens a log, to append to it.
     ///
     /// # Errors
     /// A sentence.
@@ -51,7 +51,7 @@ impl AccessLogFile {
     }
 }
 
-/// Opening waits for nobody, as it would for a pipe's reader.
+/// Opens without blocking. Otherwise the open of a pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(MODE).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);
@@ -71,7 +71,7 @@ fn unopened(path: &Path, error: &io::Error) -> String {
     format!("the access log {} can't be opened: {error}; {help}", path.display())
 }
 
-/// The way to the thread that writes.
+/// Queue to the thread that writes.
 pub(super) struct AccessLogQueue {
     pub(super) target: LogTarget,
     queue: SyncSender<AccessLogEntry>,
@@ -80,10 +80,10 @@ pub(super) struct AccessLogQueue {
 }
 
 impl AccessLogQueue {
-    /// Begins to write.
+    /// Starts the thread that writes.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// If no thread can be started.
     pub(super) fn start(log: AccessLogFile, counts: Arc<LogCounts>) -> io::Result<AccessLogQueue> {
         let AccessLogFile { target, sink } = log;
         let (queue, lines) = sync_channel(QUEUE);
@@ -93,14 +93,15 @@ impl AccessLogQueue {
         Ok(AccessLogQueue { target, queue, thread, counts })
     }
 
-    /// Puts a line into the queue; where there is no room, it is lost.
+    /// Queues a line. If the queue is full, the line is lost.
     pub(super) fn enqueue(&self, decision: AccessLogEntry) {
         if self.queue.try_send(decision).is_err() {
             self.counts.lost.fetch_add(1, Relaxed);
         }
     }
 
-    /// Ends with what is in the queue; a disk that takes forever is not waited for.
+    /// Ends the log after the queued lines are written, but waits for a slow disk only a limited
+    /// time.
     pub(super) fn finish(self) {
         drop(self.queue);
         let end = Instant::now() + LAST_WORDS;
@@ -110,11 +111,11 @@ impl AccessLogQueue {
     }
 }
 
-/// Writes what comes, many lines at once if many wait.
+/// Writes queued lines, many at once if many are queued.
 fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, counts: &LogCounts) {
     let (mut text, mut torn) = (String::new(), false);
     while let Ok(first) = lines.recv() {
-        // A line that a full disk has cut off stays alone on its line.
+        // A line that was cut off by a full disk is ended, so that the next line is complete.
         if torn {
             text.push('\n');
         }
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A folder that goes away with the test.
+    /// Removes the folder at the end of the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -203,7 +204,7 @@ mod tests {
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines, [decision("/a"), decision("/b\n\"x\": 1")]);
         assert_eq!((counts.written.load(Relaxed), counts.lost.load(Relaxed)), (2, 0));
-        // The user's umask may take more away.
+        // The user's umask may clear more bits.
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0);
     }
 
@@ -218,7 +219,7 @@ mod tests {
         assert!(refused(pipe).contains("can't be opened"));
     }
 
-    /// Fails as long as it is told to.
+    /// Fails while `full` receives true.
     struct Disk {
         full: Receiver<bool>,
         written: SyncSender<String>,
@@ -245,19 +246,18 @@ mod tests {
         let counts = Arc::new(LogCounts::default());
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
         let writing = AccessLogQueue::start(log, Arc::clone(&counts)).unwrap();
-        // One line is with the disk, which says nothing; no more than fit wait, and the rest is
-        // lost at once.
+        // The disk blocks on one line. The queue fills, and further lines are lost at once.
         (0..QUEUE * 2).for_each(|_| writing.enqueue(decision("/")));
         let lost = counts.lost.load(Relaxed);
         assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
-        // The disk is full, then it isn't: what it began is not continued.
+        // The disk is full, and then has room again: the torn line is not continued.
         sender.send(true).unwrap();
         sender.send(false).unwrap();
         assert!(written.recv().unwrap().starts_with("\n{"));
         drop(sender);
         writing.finish();
-        // All of it is there when the thread has ended, which a busy machine may not have waited
-        // for.
+        // All lines are written once the thread has ended. `finish` may not have waited for that on
+        // a busy machine.
         assert!(written.iter().all(|text| text.starts_with('{')));
         let all = counts.written.load(Relaxed) + counts.lost.load(Relaxed);
         assert_eq!(all, QUEUE as u64 * 2);

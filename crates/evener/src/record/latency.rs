@@ -1,15 +1,15 @@
-//! How long it takes to decide, for a histogram.
+//! Histogram of the duration of decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::DecisionLatency;
 
-/// Upper bounds in nanoseconds: from what the kernel takes to what a client may.
+/// Upper bounds in nanoseconds, from the kernel's time to a slow client's.
 const BOUNDS: [u64; 10] =
     [1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
 
-/// Times so far. Each is in one place only.
+/// Number of decisions per bucket, not cumulative.
 #[derive(Default)]
 pub(super) struct LatencyHistogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],

@@ -1,8 +1,8 @@
-//! Bytes of clients as text.
+//! Text of clients' bytes.
 
 use std::fmt::Write;
 
-/// Text of what a client sent: UTF-8 as it is, other bytes as `\xff`.
+/// Returns a client's bytes as text: UTF-8 unchanged, other bytes as `\xff`.
 pub(super) fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

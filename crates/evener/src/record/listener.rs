@@ -1,4 +1,4 @@
-//! Listens to what the data plane tells.
+//! Reads the events that the data plane reports.
 
 use std::io;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::Recorder;
 
-/// How long nothing may be told before it is asked whether to go on.
+/// Timeout of a read, after which the thread checks if it is to end.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The thread that listens. Dropping it ends it.
+/// Thread that reads events. Dropping this ends the thread.
 pub(crate) struct TraceReader {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TraceReader {
-    /// Begins to listen.
+    /// Starts to read events.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// If no thread can be started.
     pub(crate) fn start(events: Box<dyn EventSource>, recorder: Arc<Recorder>) -> io::Result<TraceReader> {
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
@@ -38,7 +38,7 @@ impl Drop for TraceReader {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
+            // A panic of the thread is reported by itself.
             let _ = thread.join();
         }
     }
@@ -67,7 +67,7 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
         }
         lost = now_lost;
     }
-    // The events until it was over.
+    // The events before the end.
     if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
         batch.iter().for_each(|event| record_event(recorder, event, epoch));
@@ -82,7 +82,7 @@ fn record_event(recorder: &Recorder, event: &TraceEvent, epoch: SystemTime) {
     }
 }
 
-/// When the monotonic clock was zero, by the clock on the wall of this moment.
+/// Returns the wall clock time at which the monotonic clock was zero.
 fn boot_time() -> SystemTime {
     let since = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     SystemTime::now().checked_sub(since).unwrap_or(SystemTime::UNIX_EPOCH)

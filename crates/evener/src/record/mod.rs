@@ -1,7 +1,7 @@
-//! Records of single connections and packets: the access log, and traces of a client.
+//! Records of single connections and packets: the access log, and traces of clients.
 //!
-//! The data plane tells what it decides on a thread of its own ([`listener`]); who reads for it
-//! tells the rest. Nobody waits here: what finds no room is lost, and counted.
+//! A thread reads the data plane's events ([`listener`]). User-space readers record the connections
+//! that they handle. No caller is blocked: an event that finds no room is lost and counted.
 
 mod access;
 mod latency;
@@ -38,24 +38,24 @@ pub(crate) use listener::TraceReader;
 pub(crate) use names::TableNames;
 pub(crate) use trace::TRACES_MAX;
 
-/// How a connection came to its server, or to none.
+/// Outcome of a connection, and how its server was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mechanism {
-    /// By the data plane.
+    /// Forwarded by the data plane.
     Kernel,
-    /// It was read in application space, and moved.
+    /// Read in user space, and moved to its server.
     Punted,
-    /// It was read, and its bytes are carried.
+    /// Read in user space, and spliced by the daemon.
     Spliced,
-    /// Told off, or reset.
+    /// Answered with an error, or reset.
     Refused,
-    /// Nobody serves it.
+    /// No server is available.
     NoServer,
-    /// It said nothing whole in time.
+    /// The client sent no complete request in time.
     ClientTimeout,
-    /// It went before it had said anything whole.
+    /// The client closed the connection before a complete request.
     ClientClosed,
-    /// Reset unread, since too many are read.
+    /// Reset unread, since too many connections are being read.
     Evicted,
 }
 
@@ -85,32 +85,32 @@ impl Mechanism {
     }
 }
 
-/// A connection about which all is decided.
+/// A connection whose decision is final.
 pub(crate) struct HandoffRecord<'b> {
     pub(crate) ends: FourTuple,
     pub(crate) mechanism: Mechanism,
-    /// The client's bytes, or the beginning of them.
+    /// Client's bytes, or their beginning.
     pub(crate) head: &'b [u8],
-    /// The route that takes it, counted from 1.
+    /// Number of the matched route, from 1.
     pub(crate) route: Option<u64>,
-    /// The slot of its server.
+    /// Slot of the server.
     pub(crate) server: Option<u16>,
-    /// The client's status, if no other answers it.
+    /// Status of the daemon's own response.
     pub(crate) status: Option<u16>,
     pub(crate) at: SystemTime,
     pub(crate) latency: Duration,
 }
 
-/// A request of a service of method `redirect`, about which all is decided.
+/// A request to a service with method `redirect`, whose decision is final.
 pub(crate) struct RedirectRecord<'b> {
     pub(crate) client: SocketAddr,
     pub(crate) service: &'b str,
-    /// The request's head.
+    /// Head of the request.
     pub(crate) head: &'b [u8],
-    /// The member's name, if one was chosen.
+    /// Name of the selected member.
     pub(crate) server: Option<&'b str>,
     pub(crate) status: u16,
-    /// Its mechanism, in a word.
+    /// Outcome as a word.
     pub(crate) mechanism: &'static str,
     pub(crate) at: SystemTime,
     pub(crate) latency: Duration,
@@ -139,7 +139,7 @@ impl RedirectRecord<'_> {
     }
 }
 
-/// To whom everything is told.
+/// Receives all records, for the access log and for traces.
 #[derive(Default)]
 pub(crate) struct Recorder {
     names: RwLock<Arc<TableNames>>,
@@ -147,12 +147,12 @@ pub(crate) struct Recorder {
     traces: Traces,
     latencies: [LatencyHistogram; Mechanism::ALL.len()],
     counts: Arc<LogCounts>,
-    /// Events that the data plane could not tell while there was a log.
+    /// Number of events that the data plane lost while there was a log.
     untold: AtomicU64,
 }
 
 impl Recorder {
-    /// Goes on with these names.
+    /// Replaces the names.
     pub(crate) fn name(&self, names: TableNames) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }
@@ -161,10 +161,10 @@ impl Recorder {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Goes on with another log, or with none. The last one gets what waits for it.
+    /// Replaces the log, or ends it. The previous log still gets its queued lines.
     ///
     /// # Errors
-    /// A sentence; then there is no log.
+    /// A sentence. There is no log then.
     pub(crate) fn log(&self, log: Option<AccessLogFile>) -> Result<(), String> {
         let started = log.map(|log| AccessLogQueue::start(log, Arc::clone(&self.counts))).transpose();
         let (writing, error) = match started {
@@ -175,7 +175,7 @@ impl Recorder {
         error.map_or(Ok(()), Err)
     }
 
-    /// Ends the log, with what waits for it.
+    /// Ends the log after its queued lines are written.
     pub(crate) fn finish(&self) {
         let writing = self.writing.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writing) = writing {
@@ -188,29 +188,29 @@ impl Recorder {
         writing.as_ref().map(|writing| writing.target.clone())
     }
 
-    /// Tells of a client, until the receiver is dropped; nothing if that is done for too many
+    /// Traces a client until the receiver is dropped. Returns `None` if there are too many traces
     /// already.
     pub(crate) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         self.traces.follow(client)
     }
 
-    /// The filter for the data plane.
+    /// Returns the filter for the data plane.
     pub(crate) fn wanted(&self) -> TraceFilter {
         let clients = self.traces.clients();
         TraceFilter { connections: self.target().is_some() || !clients.is_empty(), clients }
     }
 
-    /// The routes of a service that are in force.
+    /// Returns the routes in force of a service.
     pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<RouteIndex>> {
         self.names().routes(service)
     }
 
-    /// Whether anybody wants to know of connections.
+    /// True if connections are logged or traced.
     pub(crate) fn is_wanted(&self) -> bool {
         self.traces.len() > 0 || self.writing.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Notes a request whose client was told where to go.
+    /// Records a request to a `redirect` service.
     pub(crate) fn redirected(&self, redirected: &RedirectRecord<'_>) {
         let line = || redirected.line();
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
@@ -219,7 +219,7 @@ impl Recorder {
         self.traces.publish(&[redirected.client], || Traced::Decision(line()));
     }
 
-    /// Notes what became of a connection.
+    /// Records the outcome of a connection.
     pub(crate) fn decided(&self, decided: &HandoffRecord<'_>) {
         if let Some(histogram) = self.latencies.get(decided.mechanism as usize) {
             histogram.add(decided.latency);
@@ -255,7 +255,8 @@ impl Recorder {
         }
     }
 
-    /// Notes a connection that the data plane reports. The user-space reader records the others.
+    /// Notes a connection that the data plane reports. The user-space reader records its own
+    /// connections.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
         let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,
@@ -275,7 +276,7 @@ impl Recorder {
         });
     }
 
-    /// Notes a packet that the data plane tells of.
+    /// Records a packet that the data plane reports.
     fn packet(&self, event: &PacketEvent, at: SystemTime) {
         self.traces.publish(&[event.src, event.dst], || {
             let server = self.names().server(event.server).map(str::to_owned);
@@ -283,7 +284,7 @@ impl Recorder {
         });
     }
 
-    /// Notes that events are missing.
+    /// Records that events were lost.
     fn missed(&self, count: u64) {
         if self.target().is_some() {
             self.untold.fetch_add(count, Relaxed);
@@ -291,7 +292,7 @@ impl Recorder {
         self.traces.publish_lost(count);
     }
 
-    /// The outcomes of the access log's lines.
+    /// Returns the state of the access log.
     pub(crate) fn show_log(&self) -> AccessLog {
         AccessLog {
             path: self.target().map(|target| target.to_string()),
@@ -300,12 +301,12 @@ impl Recorder {
         }
     }
 
-    /// How many follow a client.
+    /// Returns the number of traces.
     pub(crate) fn traces(&self) -> u64 {
         self.traces.len() as u64
     }
 
-    /// How long it took to decide, by mechanism.
+    /// Returns the duration of decisions, by mechanism.
     pub(crate) fn latencies_shown(&self) -> impl Iterator<Item = (String, DecisionLatency)> {
         let shown = Mechanism::ALL.into_iter().zip(self.latencies.iter().map(LatencyHistogram::show));
         shown
@@ -314,7 +315,7 @@ impl Recorder {
     }
 }
 
-/// As RFC 3339 has it, in UTC.
+/// Formats a time as in RFC 3339, in UTC.
 fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
@@ -343,7 +344,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Traced
 
 const TCP: u8 = 6;
 
-/// IANA's protocol numbers, as far as services and their clients use them.
+/// Returns the name of an IANA protocol number, as far as services and their clients use it.
 fn protocol(number: u8) -> String {
     let name = match number {
         1 => "icmp",
@@ -355,7 +356,7 @@ fn protocol(number: u8) -> String {
     name.to_owned()
 }
 
-/// TCP's flags from the lowest bit on (RFC 9293, section 3.1).
+/// Returns the names of TCP flags, the lowest bit first (RFC 9293, section 3.1).
 fn flags(bits: u8) -> String {
     const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
     let set = NAMES.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);

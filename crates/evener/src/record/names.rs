@@ -1,4 +1,4 @@
-//! The meaning of the data plane's numbers for people.
+//! Names for the data plane's numbers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use evener_core::net::Protocol;
 use evener_core::path::content::RouteIndex;
 use evener_core::path::tables::{Tables, VipKey};
 
-/// The names of what is in force.
+/// Names of the services and servers in force.
 #[derive(Debug, Default)]
 pub(crate) struct TableNames {
     tables: Arc<Tables>,
@@ -18,24 +18,24 @@ pub(crate) struct TableNames {
 }
 
 impl TableNames {
-    /// Those of a plan, whose tables these are.
+    /// Returns the names of a plan with these tables.
     pub(crate) fn of(plan: &Plan, tables: Arc<Tables>) -> TableNames {
         let services = plan.services.iter().map(|(number, service)| (*number, service.name.clone()));
         let servers = plan.servers.iter().map(|(slot, name)| (*slot, name.server.clone()));
         TableNames { tables, services: services.collect(), servers: servers.collect() }
     }
 
-    /// The service with this address.
+    /// Returns the name of the service at an address.
     pub(super) fn service(&self, at: SocketAddr) -> Option<&str> {
         Some(self.services.get(&self.number(at)?)?)
     }
 
-    /// The server of this slot.
+    /// Returns the name of the server of a slot.
     pub(super) fn server(&self, slot: u16) -> Option<&str> {
         self.servers.get(&slot).map(String::as_str)
     }
 
-    /// The routes of a service.
+    /// Returns the routes of the service at an address.
     pub(super) fn routes(&self, at: SocketAddr) -> Option<Arc<RouteIndex>> {
         self.tables.routes.get(&self.number(at)?).cloned()
     }

@@ -1,21 +1,20 @@
-//! A client's request, as it was sent: for people, who want to read what came and not what was made
-//! of it. No decision depends on it.
+//! Summary of a client's request exactly as sent, for people. No decision depends on it.
 
-/// Bytes of a method, a target and a host that are told.
+/// Maximum number of bytes of a method, a target and a host in a summary.
 const METHOD_MAX: usize = 32;
 const TARGET_MAX: usize = 2_048;
 const HOST_MAX: usize = 255;
-/// The first byte of a TLS record that has a hello.
+/// First byte of a TLS record that contains a hello.
 const HANDSHAKE: u8 = 0x16;
-/// Bytes before a hello's session: a record's and a message's header, version and random (RFC 8446,
-/// section 4.1.2).
+/// Number of bytes before a hello's session: headers of record and message, version and random (RFC
+/// 8446, section 4.1.2).
 const BEFORE_SESSION: usize = 5 + 4 + 2 + 32;
 const SERVER_NAME: usize = 0;
 
-/// A client's protocol.
+/// Protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApplicationProtocol {
-    /// HTTP/1, or what begins like it.
+    /// HTTP/1, or text that begins like it.
     Http,
     /// A TLS hello.
     Tls,
@@ -30,21 +29,21 @@ impl ApplicationProtocol {
     }
 }
 
-/// The meaning of a connection's first bytes, as far as they are there.
+/// Summary of a connection's first bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestSummary<'b> {
     pub(super) kind: Option<ApplicationProtocol>,
     pub(super) method: Option<&'b [u8]>,
-    /// The request's target, query included.
+    /// Target of the request, with its query.
     pub(super) target: Option<&'b [u8]>,
-    /// As the `Host` header has it, or a hello's server name.
+    /// Value of the `Host` header, or server name of a hello.
     pub(super) host: Option<&'b [u8]>,
-    /// Whether something of it is missing, or has an end that isn't told.
+    /// True if a part is missing, or was cut off here.
     pub(super) cut: bool,
 }
 
 impl<'b> RequestSummary<'b> {
-    /// Looks at the first bytes that a client sent.
+    /// Summarises the first bytes of a client.
     pub(super) fn of(bytes: &'b [u8]) -> RequestSummary<'b> {
         let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         match (bytes.first(), bytes.get(blank)) {
@@ -57,7 +56,7 @@ impl<'b> RequestSummary<'b> {
     }
 }
 
-/// At most so many bytes, and whether there were more.
+/// Returns the first `max` bytes, and whether there were more.
 fn within(bytes: &[u8], max: usize) -> (&[u8], bool) {
     match bytes.get(..max) {
         Some(first) => (first, bytes.len() > max),
@@ -96,7 +95,7 @@ fn request(bytes: &[u8]) -> RequestSummary<'_> {
             return summary;
         }
     }
-    // The head goes on, and a host may be in what isn't here.
+    // The head is incomplete, and the missing part may contain the host.
     summary.cut = true;
     summary
 }
@@ -109,8 +108,8 @@ fn hello(bytes: &[u8]) -> RequestSummary<'_> {
     RequestSummary { kind: Some(ApplicationProtocol::Tls), host, cut, ..RequestSummary::default() }
 }
 
-/// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before
-/// that is clear.
+/// Returns the server name of a hello, if the hello has one (RFC 6066, section 3). The outer `None`
+/// means that the bytes end too early.
 fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = bytes.get(BEFORE_SESSION..)?;
     let session = usize::from(*rest.first()?);
@@ -120,7 +119,7 @@ fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
     let compression = usize::from(*rest.first()?);
     rest = rest.get(1 + compression..)?;
     if rest.is_empty() {
-        // Hellos can do without extensions; this one may have some that haven't come.
+        // A hello needs no extensions. This one may have some that are missing here.
         let len = usize::from(*bytes.get(6)?) << 16 | u16_at(bytes, 7)?;
         return (bytes.len() >= 9 + len).then_some(None);
     }
@@ -152,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// A hello with these extensions, as (kind, content).
+    /// Builds a hello with these extensions, as (kind, content).
     fn a_hello(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let two = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
         let each = |(kind, content): &(u16, Vec<u8>)| {

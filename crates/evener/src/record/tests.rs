@@ -9,7 +9,7 @@ use super::*;
 const CLIENT: &str = "198.51.100.7:40000";
 const SERVICE: &str = "192.0.2.100:80";
 
-/// A recorder that knows one server, and who follows the client.
+/// Returns a recorder that knows one server, and a trace of the client.
 fn recorder() -> (Recorder, Receiver<Traced>) {
     let mut plan = Plan::default();
     plan.servers.insert(3, ServerName { service: "web".into(), server: "web1".into() });
@@ -117,7 +117,7 @@ fn packets_both_ways() {
     let (recorder, mut trace) = recorder();
     recorder.packet(&packet(CLIENT, SERVICE), at());
     recorder.packet(&packet(SERVICE, "198.51.100.7:40001"), at());
-    // Another trace hears of what has no port, and of other ports.
+    // Another trace gets packets without a port, and of other ports.
     let mut all = recorder.follow("198.51.100.7".parse().unwrap()).unwrap();
     let icmp = PacketEvent { protocol: 1, server: 3, ..packet("198.51.100.7:0", "192.0.2.100:0") };
     recorder.packet(&icmp, at());

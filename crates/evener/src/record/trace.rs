@@ -1,4 +1,4 @@
-//! The followers of a client, and the lines that they have yet to read.
+//! Traces of clients, and their queued lines.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,16 @@ use tokio::sync::mpsc;
 use super::Traced;
 use crate::cli::ClientArg;
 
-/// Traces at a time.
+/// Maximum number of traces at a time.
 pub(crate) const TRACES_MAX: usize = 4;
-/// Lines that one who reads slowly is behind, before some are lost.
+/// Capacity of a trace's queue in lines. Further lines are lost.
 const BEHIND_MAX: usize = 4_096;
 
-/// One who follows a client.
+/// Reader of a trace.
 struct TraceSubscriber {
     client: ClientArg,
     lines: mpsc::Sender<Traced>,
-    /// Lines that had no room since the last one.
+    /// Number of lines lost since the last queued one.
     lost: u64,
 }
 
@@ -28,7 +28,7 @@ impl TraceSubscriber {
         ends.iter().any(|end| end.ip() == address && port.is_none_or(|port| port == end.port()))
     }
 
-    /// Says first how much is missing before a line.
+    /// Queues a line, preceded by the number of lost lines.
     fn send(&mut self, line: Traced) {
         if self.lost > 0 && self.lines.try_send(Traced::Lost { count: self.lost }).is_ok() {
             self.lost = 0;
@@ -39,7 +39,6 @@ impl TraceSubscriber {
     }
 }
 
-/// All who do.
 #[derive(Default)]
 pub(super) struct Traces(Mutex<Vec<TraceSubscriber>>);
 
@@ -50,7 +49,8 @@ impl Traces {
         traces
     }
 
-    /// Follows a client until the receiver is dropped; nothing if too many do already.
+    /// Traces a client until the receiver is dropped. Returns `None` if there are too many traces
+    /// already.
     pub(super) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         let mut traces = self.open();
         let (lines, receiver) = mpsc::channel(BEHIND_MAX);
@@ -58,17 +58,17 @@ impl Traces {
         Some(receiver)
     }
 
-    /// The clients that are followed.
+    /// Returns the traced clients.
     pub(super) fn clients(&self) -> BTreeSet<IpAddr> {
         self.open().iter().map(|trace| trace.client.address).collect()
     }
 
-    /// How many traces there are.
+    /// Returns the number of traces.
     pub(super) fn len(&self) -> usize {
         self.open().len()
     }
 
-    /// Tells a line to those whom it concerns by one of its ends.
+    /// Queues a line for each trace of an address in `ends`.
     pub(super) fn publish(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
         let mut traces = self.open();
         let mut concerned = traces.iter_mut().filter(|trace| trace.concerns(ends)).peekable();
@@ -78,7 +78,7 @@ impl Traces {
         }
     }
 
-    /// Tells all that so many events didn't come.
+    /// Adds to the number of lost lines of every trace.
     pub(super) fn publish_lost(&self, count: u64) {
         self.open().iter_mut().for_each(|trace| trace.lost += count);
     }

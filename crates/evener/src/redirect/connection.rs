@@ -1,8 +1,9 @@
-//! One connection of a group's client: it is told which member to ask, or an anonymous member's
-//! answer is fetched for it, or it is a member itself, and says something.
+//! A connection of a group's client.
+//! The client is redirected to a member, or an anonymous member's response is fetched for the
+//! client. A member may also send a message.
 //!
-//! A connection that waits for somebody else has one of few places from then on, and so has one
-//! with TLS ([`ConnectionLimit`]).
+//! A connection that waits for another host, or uses TLS, needs a slot of a smaller pool
+//! ([`ConnectionLimit`]).
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -32,48 +33,45 @@ use crate::http::server::{self, ConnectionBounds};
 use crate::http::to_hyper;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Connections at a time that wait for somebody else.
+/// Maximum number of connections that wait for another host.
 const WAITING: usize = 1_024;
-/// A head, also a TLS handshake, may take so long; and a connection may be idle so long.
+/// Time limits of a head or a TLS handshake, and of an idle connection.
 const BOUNDS: ConnectionBounds =
     ConnectionBounds { head: Duration::from_secs(10), idle: Some(Duration::from_secs(60)), half_close: true };
-/// A client that takes no byte of an answer for so long is closed.
+/// Time without an acknowledged byte after which a client is reset.
 const SEND: Duration = Duration::from_secs(20);
-/// The longest body that is read to its end, so that the connection can be kept, in bytes; and how
-/// long it may take.
+/// Maximum length of a body that is read and dropped to keep the connection, in bytes, and the time
+/// limit for that.
 const DRAINED_MAX: u64 = 64 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
-/// How long a message may take, and how long it may be, in bytes.
+/// Time limit and maximum length of a message, in bytes.
 const MESSAGE: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: usize = 64 * 1024;
-/// A connection's place is renewed as often as this.
+/// Minimum interval at which a connection's slot is renewed.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 type ResponseBody = Either<Full<Bytes>, FetchedBody>;
 
-/// A message of a member, for the control loop.
+/// A member's message, for the control loop.
 #[derive(Debug)]
 pub(crate) struct MemberMessage {
-    /// The group's name.
     pub(crate) group: String,
-    /// The sender.
     pub(crate) from: SocketAddr,
-    /// How: a method of the group protocol.
+    /// Method of the group protocol.
     pub(crate) verb: String,
-    /// The credential: the value of an `Authorization` line,
+    /// Value of the `Authorization` field.
     pub(crate) authorization: Option<String>,
-    /// and a certificate that was found to be good.
+    /// Verified certificate of the client.
     pub(crate) certificate: Option<CertificateDer<'static>>,
-    /// Its body.
     pub(crate) body: Vec<u8>,
-    /// Where the answer goes.
+    /// Channel for the answer.
     pub(crate) answer: oneshot::Sender<http::Response>,
 }
 
-/// All that connections of groups have in common.
+/// State shared by all connections of groups.
 pub(crate) struct Clients {
     places: ConnectionLimit,
-    /// Of connections with TLS, and of those that wait for somebody else.
+    /// Slots of connections that use TLS or wait for another host.
     waiting: ConnectionLimit,
     messages: mpsc::Sender<MemberMessage>,
     members: MemberClient,
@@ -81,7 +79,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// So many. Messages of members go to `messages`.
+    /// Creates the state with this number of slots. Messages of members are sent to `messages`.
     pub(crate) fn new(
         places: usize,
         messages: mpsc::Sender<MemberMessage>,
@@ -107,7 +105,7 @@ impl Clients {
 /// The place that a connection has.
 pub(super) struct ClientSlot {
     slot: ConnectionSlot,
-    /// Whether it is one of the few.
+    /// True if the slot belongs to the smaller pool.
     is_waiting: bool,
     renewed: Option<Instant>,
 }
@@ -122,23 +120,23 @@ impl ClientSlot {
     }
 }
 
-/// One connection.
+/// A client's connection.
 pub(super) struct Connection {
     client: SocketAddr,
-    /// A certificate that the client has shown, and that was found to be good.
+    /// Verified certificate of the client.
     certificate: Option<CertificateDer<'static>>,
     front: Arc<Frontend>,
     clients: Arc<Clients>,
     place: Mutex<ClientSlot>,
 }
 
-/// The decision about a request.
+/// Decision about a request.
 enum Decision {
-    /// The client is answered at once.
+    /// Send this response.
     Answer(http::Response, RequestOutcome),
-    /// The answer is fetched from a member.
+    /// Fetch the response from a member.
     Fetch(MemberCandidate),
-    /// It is a message of a member.
+    /// The request is a member's message.
     Message,
 }
 
@@ -152,14 +150,14 @@ impl Connection {
         Connection { client, certificate: None, front, clients, place: Mutex::new(place) }
     }
 
-    /// Serves it until its end, or until somebody else needs its place more.
+    /// Serves the connection until its end, or until it is evicted.
     pub(super) async fn serve(self, stream: TcpStream) {
-        // Answers are whole when they are sent: to wait for more would only make them late.
+        // Responses are sent whole, so waiting for more data would only delay them.
         let _ = stream.set_nodelay(true);
         let stream = ClientStream::new(stream, SEND);
         match self.front.tls() {
             None => self.converse(stream).await,
-            // Most connections need no room for it.
+            // Boxed, since most connections need no memory for TLS.
             Some(tls) => Box::pin(self.serve_tls(stream, tls)).await,
         }
     }
@@ -181,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Serves its requests.
+    /// Serves the requests of a connection.
     pub(super) async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let refused = |refusal: HttpRefusal, head: &[u8]| {
             self.log(None, Instant::now(), head, refusal.status(), RequestOutcome::Refused(refusal));
@@ -201,7 +199,7 @@ impl Connection {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one of the few places, and leaves the one that it has.
+    /// Exchanges the slot for a slot of the smaller pool.
     async fn wait(&self) {
         if self.place().is_waiting {
             return;
@@ -221,7 +219,7 @@ impl Connection {
     async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
         self.place().renew(began);
-        // A head that nobody reads isn't written again.
+        // The head is only needed for the log.
         let is_logged = self.clients.request_log.is_wanted();
         let head = if is_logged { head_of(&request) } else { Vec::new() };
         let (decision, member) = self.decide(&request);
@@ -251,7 +249,7 @@ impl Connection {
         response
     }
 
-    /// Decides about a request, and says which member it is for.
+    /// Decides about a request. Also returns the selected member.
     fn decide<B>(&self, request: &Request<B>) -> (Decision, Option<usize>) {
         let (rules, uri) = (self.front.rules(), request.uri());
         let method = request.method().as_str();
@@ -275,7 +273,7 @@ impl Connection {
         (decision, Some(member.id))
     }
 
-    /// A member's message goes to the control loop, whose answer is the member's.
+    /// Passes a member's message to the control loop, and returns its answer.
     async fn message(&self, request: Request<Incoming>) -> http::Response {
         let refuse = http::Response::sentence;
         let (head, body) = request.into_parts();
@@ -311,7 +309,7 @@ impl Connection {
         }
     }
 
-    /// Fetches an anonymous member's answer.
+    /// Fetches an anonymous member's response.
     async fn fetch(&self, member: &MemberCandidate, request: Request<Incoming>) -> Response<ResponseBody> {
         let own = Arc::clone(&self.front.rules().own);
         let by =
@@ -326,9 +324,10 @@ impl Connection {
     }
 }
 
-/// Reads a body away, so that the connection can be kept; false where it can't. A client that waits
-/// for a word before sending the body may send it or not (RFC 9110, section 10.1.1), so that nobody
-/// would know where the next request begins.
+/// Reads a body and drops it, so that the connection can be kept. Returns false if that is
+/// impossible.
+/// A client that expects 100-continue may send the body or not (RFC 9110, section 10.1.1). The
+/// start of its next request is then unknown.
 async fn drain(request: Request<Incoming>) -> bool {
     let waits = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();
@@ -346,13 +345,13 @@ async fn drain(request: Request<Incoming>) -> bool {
     tokio::time::timeout(DRAINED, drained).await.unwrap_or(false)
 }
 
-/// The response while no member works.
+/// Response if no member works.
 fn no_member(rules: &Rules) -> http::Response {
     let response = http::Response::sentence(503, "No server of this group works now.");
     response.with("Retry-After", rules.retry_after_s.to_string())
 }
 
-/// The beginning of a request's head, as the access log reads it.
+/// Returns the beginning of a request's head, for the access log.
 fn head_of(request: &Request<Incoming>) -> Vec<u8> {
     let mut head = format!("{} {} HTTP/1.1\r\nHost: ", request.method(), request.uri()).into_bytes();
     head.extend_from_slice(request.headers().get(HOST).map_or(&[][..], |host| host.as_bytes()));

@@ -1,5 +1,4 @@
-//! Requests for members that clients never learn of are fetched for them, and passed on as they
-//! come.
+//! Fetches responses of anonymous members, and streams them to the client.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -24,20 +23,19 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use crate::http::client::{Pool, pooled};
 use crate::io::locating::locate;
 
-/// How long a member may take to open a connection, and to begin its answer.
+/// Time limits of a member's connection, and of the beginning of its response.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
-/// For so long an answer waits for its first data, so that a bad one can still be refused. Streams
-/// of events may begin with silence.
+/// Time to wait for a response's first data, so that a damaged one can still be refused. Event
+/// streams may begin with silence.
 const FIRST_DATA: Duration = Duration::from_millis(100);
-/// Connections that are kept for later, of each member, and for how long.
+/// Maximum number of idle connections per member, and their lifetime.
 const KEPT: usize = 32;
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Fields that concern one connection and no more (RFC 9110, section 7.6.1); others are named by
-/// `Connection`.
+/// Hop-by-hop fields (RFC 9110, section 7.6.1). `Connection` names further ones.
 const OF_ONE_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -49,36 +47,36 @@ const OF_ONE_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// A body that is passed on as it comes.
+/// Body that is streamed.
 pub(super) type FetchedBody = BoxBody<Bytes, hyper::Error>;
 
-/// The client that fetches.
+/// HTTP client for anonymous members.
 #[derive(Clone)]
 pub(super) struct MemberClient {
     client: Pool<FetchedBody>,
-    /// By which groups of this director have pseudonyms that those of others haven't.
+    /// Hash key for this director's pseudonyms of groups, which differ from other directors'.
     pseudonyms: RandomState,
 }
 
-/// On whose behalf.
+/// Group and client of a request.
 pub(super) struct FetchContext<'a> {
     pub(super) group: &'a str,
     pub(super) client: SocketAddr,
     pub(super) by_tls: bool,
 }
 
-/// The member, and where connections to it may go.
+/// A member, and the limits on its address.
 pub(super) struct Destination<'a> {
     pub(super) url: &'a Url,
     pub(super) reach: Option<&'a Reach>,
-    /// Where this daemon listens.
+    /// Addresses on which this daemon listens.
     pub(super) own: &'a [SocketAddr],
 }
 
-/// The result.
+/// Result of a fetch.
 pub(super) enum Fetch {
     Answer(Response<FetchedBody>),
-    /// Nothing: a status and a sentence for the client, in which the member has no name.
+    /// Status and text for the client. The text does not name the member.
     Failed(u16, &'static str),
 }
 
@@ -87,7 +85,7 @@ impl MemberClient {
         MemberClient { client: pooled(CONNECT, KEPT, KEPT_FOR), pseudonyms: RandomState::new() }
     }
 
-    /// Asks a member what its client asked, where it may be.
+    /// Sends the client's request to a member, if the member's address is allowed.
     pub(super) async fn fetch(
         &self,
         member: &Destination<'_>,
@@ -141,7 +139,7 @@ impl MemberClient {
     }
 }
 
-/// Whether a request was passed on under this name before (RFC 9110, section 7.6.3).
+/// True if a request was forwarded under this pseudonym before (RFC 9110, section 7.6.3).
 fn has_passed(headers: &HeaderMap, pseudonym: &str) -> bool {
     let passed = |value: &HeaderValue| {
         value
@@ -160,8 +158,8 @@ fn wants_websocket(headers: &HeaderMap) -> bool {
     headers.get_all(UPGRADE).iter().any(is)
 }
 
-/// Makes of a request's head that which its member gets: below the member's URL, with the host that
-/// the client named, so that the member's own links lead to the group.
+/// Rewrites a request's head for the member: below the member's URL, with the client's Host field,
+/// so that the member's own links lead to the group.
 fn forward(
     url: &Url,
     at: SocketAddr,
@@ -191,7 +189,7 @@ fn forward(
     add(&mut head.headers, &VIA, &format!("1.1 {pseudonym}"))
 }
 
-/// Appends to a list, which is in one line then.
+/// Appends to a list field, and joins it into one line.
 fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
     let mut list = Vec::new();
     for before in headers.get_all(name) {
@@ -203,8 +201,8 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
     Some(())
 }
 
-/// The answer as the client gets it, without the member's URL. A body that is damaged at its very
-/// beginning makes it none.
+/// Returns the response for the client, without the member's URL. Fails if the body is damaged at
+/// its beginning.
 async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     let (mut head, mut body) = response.into_parts();
     let first = match tokio::time::timeout(FIRST_DATA, body.frame()).await {
@@ -221,7 +219,7 @@ async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     Fetch::Answer(Response::from_parts(head, BodyWithFirst { first, rest: body }.boxed()))
 }
 
-/// A body of which the first frame was read before.
+/// A body that has its first frame already read.
 struct BodyWithFirst {
     first: Option<Frame<Bytes>>,
     rest: Incoming,
@@ -257,7 +255,7 @@ impl Body for BodyWithFirst {
     }
 }
 
-/// Takes the member's URL out of all fields that name one.
+/// Removes the member's URL from all fields that contain one.
 fn hide(url: &Url, headers: &mut HeaderMap) {
     for (name, value) in headers.iter_mut() {
         let Ok(text) = value.to_str() else { continue };
@@ -276,8 +274,9 @@ fn hide(url: &Url, headers: &mut HeaderMap) {
     }
 }
 
-/// The path for the client of a location on the member, which begins with one slash: the path below
-/// the member's URL, or else its own path, since nothing of the member's may be named.
+/// Returns the client's path for a location on the member: the path below the member's URL, or the
+/// location's own path, since the member's name must not appear. The path begins with a single
+/// slash.
 fn below(url: &Url, location: &str) -> Option<String> {
     let location = location.trim();
     let path = match location.split_once("//") {
@@ -302,7 +301,7 @@ fn is_http(scheme: &str) -> bool {
     ["http:", "https:"].iter().any(|http| scheme.eq_ignore_ascii_case(http))
 }
 
-/// Links (RFC 8288, section 3), of which those below the member's URL lead to the group.
+/// Rewrites links (RFC 8288, section 3). Links below the member's URL lead to the group.
 fn links_below(url: &Url, links: &str) -> Option<String> {
     let mut parts = links.split('<');
     let mut hidden = parts.next()?.to_owned();
@@ -314,8 +313,8 @@ fn links_below(url: &Url, links: &str) -> Option<String> {
     Some(hidden)
 }
 
-/// A cookie that is sent back to the host that set it, which is the group's for its client, and not
-/// to the member's domain (RFC 6265, section 5.3).
+/// Removes the member's domain from a cookie. The client then sends it to the host that set it,
+/// which is the group (RFC 6265, section 5.3).
 fn without_domain(url: &Url, cookie: &str) -> Option<String> {
     let names_member = |attribute: &&str| {
         let domain = attribute.split_once('=').filter(|(name, _)| name.trim().eq_ignore_ascii_case("domain"));
@@ -337,7 +336,7 @@ fn remove_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    // Where a request goes, and how long it is, is no concern of one connection, whatever it says.
+    // Destination and length of a request are never hop-by-hop, even if named.
     for name in named.into_iter().filter(|name| *name != HOST && *name != CONTENT_LENGTH) {
         headers.remove(name);
     }

@@ -1,5 +1,5 @@
-//! A group as those see it who answer for it: rules that the control loop publishes, and counts
-//! that it reads.
+//! A group for the threads that serve its clients: the rules that the control loop publishes, and
+//! the counters that it reads.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -11,10 +11,10 @@ use evener_core::farm::group;
 use evener_core::net::http::HttpRefusal;
 use rustls::ServerConfig;
 
-/// The methods of members' messages: section 3.3 of the paper.
+/// Methods of members' messages (section 3.3 of the paper).
 const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
 
-/// Statuses by which messages are refused, and what they are counted as.
+/// Statuses of refused messages, with their counters.
 const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (400, "message_400"),
     (401, "message_401"),
@@ -25,15 +25,15 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (413, "message_413"),
     (422, "message_422"),
     (429, "message_429"),
-    // Any other error; most likely one of this host.
+    // Any other error, most likely of this host.
     (503, "message_503"),
 ];
 
-/// The rules of answers. Others take their place as a whole.
+/// Rules for answers. They are replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
     by: group::GroupRules,
-    /// Where this daemon listens: nobody is fetched from there.
+    /// Addresses on which this daemon listens. No response is fetched from there.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 
@@ -50,43 +50,42 @@ impl Rules {
         Rules { by, own: Arc::clone(own) }
     }
 
-    /// Whether a method is one by which members speak.
+    /// True if a method belongs to the group protocol.
     pub(crate) fn is_protocol(&self, method: &str) -> bool {
         method.contains('-') && PROTOCOL.contains(&method)
     }
 }
 
-/// The outcome of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
-    /// Its client was sent to a member.
+    /// The client was redirected to a member.
     Redirected,
-    /// It was fetched for its client.
+    /// The response was fetched for the client.
     Fetched,
-    /// No member lives.
+    /// No member works.
     NoMember,
-    /// It was a message of a member, answered by this status.
+    /// A member's message, answered with this status.
     Message(u16),
-    /// It was refused.
     Refused(HttpRefusal),
 }
 
-/// A group, for as long as anybody answers for it.
+/// A group that is being served.
 #[derive(Debug)]
 pub(crate) struct Frontend {
     pub(crate) name: String,
     rules: ArcSwap<Rules>,
-    /// By which its clients come, if they come by TLS.
+    /// TLS settings. `None` for plain HTTP.
     tls: ArcSwapOption<ServerConfig>,
     is_over: AtomicBool,
     redirected: AtomicU64,
     fetched: AtomicU64,
     no_member: AtomicU64,
-    /// All, and those that were refused.
+    /// Number of all messages, and of refused ones by status.
     messages: AtomicU64,
     refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
     refused: [AtomicU64; HttpRefusal::ALL.len()],
-    /// Connections that were let go for others.
+    /// Number of evicted connections.
     evicted: AtomicU64,
 }
 
@@ -107,48 +106,47 @@ impl Frontend {
         }
     }
 
-    /// The rules in force, for as long as it takes to answer by them.
+    /// Returns the rules in force. Hold the guard only while answering.
     pub(crate) fn rules(&self) -> arc_swap::Guard<Arc<Rules>> {
         self.rules.load()
     }
 
-    /// From now on answers go by these.
+    /// Replaces the rules.
     pub(crate) fn publish(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }
 
-    /// The daemon listens elsewhere from now on.
+    /// Replaces the addresses on which this daemon listens.
     pub(crate) fn listen_at(&self, own: &Arc<[SocketAddr]>) {
         let by = self.rules.load().by.clone();
         self.publish(Rules { by, own: Arc::clone(own) });
     }
 
-    /// From now on new clients come by this, or by nothing.
+    /// Replaces the TLS settings for new connections.
     pub(crate) fn secure(&self, tls: Option<Arc<ServerConfig>>) {
         self.tls.store(tls);
     }
 
-    /// The TLS settings of clients.
     pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.load_full()
     }
 
-    /// Whether they come by TLS.
+    /// True if clients must use TLS.
     pub(crate) fn is_secure(&self) -> bool {
         self.tls.load().is_some()
     }
 
-    /// The group is no more: connections end with their next answer.
+    /// Ends the group: each connection ends after its next response.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Relaxed);
     }
 
-    /// Whether it is no more.
+    /// True if the group has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Relaxed)
     }
 
-    /// Counts what became of a request.
+    /// Counts the outcome of a request.
     pub(crate) fn count(&self, outcome: RequestOutcome) {
         let counter = match outcome {
             RequestOutcome::Redirected => Some(&self.redirected),
@@ -167,12 +165,12 @@ impl Frontend {
         }
     }
 
-    /// Counts a connection that was let go for another.
+    /// Counts an evicted connection.
     pub(crate) fn count_evicted(&self) {
         self.evicted.fetch_add(1, Relaxed);
     }
 
-    /// All counts, by names that stay.
+    /// Returns all counters, by stable names.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let named = [
             ("redirected", &self.redirected),

@@ -1,5 +1,4 @@
-//! Groups for whoever looks at them: core's snapshot of each, and the counts of those who answer
-//! for it.
+//! Groups for views: core's snapshot of each, and the counters of its frontend.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -25,27 +24,27 @@ impl Deref for ShownGroup {
     }
 }
 
-/// Those who answer for groups, by the groups' names.
+/// Frontends of all groups, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Frontends(ArcSwap<BTreeMap<String, Arc<Frontend>>>);
 
 impl Frontends {
-    /// All of them.
+    /// Returns all frontends.
     pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Frontend>>> {
         self.0.load_full()
     }
 
-    /// The one of a group.
+    /// Returns the frontend of a group.
     pub(crate) fn of(&self, group: &str) -> Option<Arc<Frontend>> {
         self.0.load().get(group).cloned()
     }
 
-    /// From now on these do.
+    /// Replaces the frontends.
     pub(crate) fn publish(&self, fronts: BTreeMap<String, Arc<Frontend>>) {
         self.0.store(Arc::new(fronts));
     }
 
-    /// The groups of a snapshot.
+    /// Returns the groups of a snapshot.
     pub(crate) fn show(&self, snapshot: &Snapshot) -> Vec<ShownGroup> {
         let fronts = self.0.load();
         let shown = snapshot.groups.iter().filter_map(|seen| {

@@ -1,5 +1,5 @@
-//! Questions to a member: for its load by LOAD-QUERY, which it answers by a message of its own, and
-//! by the group's `report` for its own view.
+//! Load queries of members: by LOAD-QUERY, which the member answers with a separate message, and by
+//! the group's `report`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,31 +23,31 @@ use crate::io::locating::locate_port;
 use crate::io::report;
 use crate::runtime::tls;
 
-/// How long all of it may take.
+/// Timeout of a query.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Members that are asked at a time; others are asked the next time.
+/// Maximum number of concurrent queries. Further members are queried the next time.
 const AT_ONCE: usize = 128;
-/// The most that is read of an answer, in bytes, so that the connection ends well.
+/// Maximum number of bytes read of a response, so that the connection ends in order.
 const READ: usize = 4 * 1024;
 
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
-/// A member that is asked for its load.
+/// A member to query.
 pub(crate) struct MemberQuery {
     pub(crate) url: Url,
-    /// Whether the member named this URL for it.
+    /// True if the member has named this URL itself.
     pub(crate) is_named: bool,
-    /// Where it may be.
+    /// Allowed addresses of the member.
     pub(crate) reach: Option<Reach>,
-    /// Where this daemon listens.
+    /// Addresses on which this daemon listens.
     pub(crate) own: Arc<[SocketAddr]>,
-    /// The group's own addresses: members know the director by them.
+    /// Addresses of the group, by which members know the director.
     pub(crate) from: Vec<IpAddr>,
-    /// Authorities that have signed members' certificates; `None`: those that this system trusts.
+    /// Authorities that sign members' certificates. `None`: the authorities of this system.
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// Asks a member for its load. Nobody waits for the load here.
+/// Sends a LOAD-QUERY to a member. The load arrives later, as a message.
 pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
     let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
@@ -84,10 +84,10 @@ fn message(url: &Url) -> io::Result<Request<Full<Bytes>>> {
     Ok(request)
 }
 
-/// Asks a member for what it knows of its load, on its host.
+/// Queries a member's host for the load.
 ///
 /// # Errors
-/// Why what came isn't believed.
+/// The reason why the response is no valid report.
 pub(crate) async fn fetch_report(
     url: Url,
     reach: Option<Reach>,

@@ -1,7 +1,7 @@
-//! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
+//! Services with method `redirect`: clients are redirected to a member of a group by HTTP.
 //!
-//! Threads with sockets of their own serve them ([`Connection`]), by rules that the control loop
-//! publishes ([`Frontend`]).
+//! Threads with sockets of their own serve the clients ([`Connection`]), by rules that the control
+//! loop publishes ([`Frontend`]).
 
 mod connection;
 mod fetch;
@@ -39,41 +39,33 @@ pub(crate) use member_query::{MemberQuery, fetch_report, query_load};
 pub(crate) use protocol::{GroupContext, JSON, MessageSender};
 pub(crate) use request_log::RequestLog;
 
-/// Connections that wait to be taken, of each socket.
+/// Length of each socket's queue of connections to accept.
 const BACKLOG: i32 = 4_096;
 
-/// Why a group can't be answered for.
+/// Error of starting to serve a group.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
-    /// The address can't be had.
     #[error("service {service} can't listen on {address}: {source}{help}")]
     Address {
-        /// The service's name.
         service: String,
-        /// Its address.
         address: SocketAddr,
-        /// The system's answer.
         source: io::Error,
-        /// The remedy, behind a semicolon.
+        /// Remedy, after a semicolon.
         help: &'static str,
     },
-    /// A certificate or key can't be had.
     #[error("service {service}: {source}")]
     Tls {
-        /// The service's name.
+        /// Name of the service.
         service: String,
-        /// Why.
         source: Box<TlsError>,
     },
-    /// The tokens of its members can't be had.
     #[error("service {service}: {source}")]
     Tokens {
-        /// The service's name.
+        /// Name of the service.
         service: String,
-        /// Why.
         source: GroupTokenError,
     },
-    /// The threads can't be had.
+    /// The threads can't be started.
     #[error("the threads that answer clients can't be started: {0}")]
     Threads(io::Error),
 }
@@ -94,15 +86,15 @@ impl ListenError {
     }
 }
 
-/// An order to a thread.
+/// Order to a thread.
 enum ResponderOrder {
-    /// Serve a group's clients here.
+    /// Serve a group's clients on this socket.
     Listen { listener: TcpListener, address: SocketAddr, front: Arc<Frontend> },
-    /// No more.
+    /// Close the socket of this address.
     Silence { address: SocketAddr },
 }
 
-/// One thread, which ends with the way to it.
+/// A thread, which ends when its order channel is closed.
 struct Thread {
     orders: UnboundedSender<ResponderOrder>,
     handle: JoinHandle<()>,
@@ -117,23 +109,23 @@ impl Thread {
     }
 
     fn order(&self, order: ResponderOrder) {
-        // A thread ends early by a panic alone, which is printed.
+        // A thread ends early only by a panic, which is printed.
         let _ = self.orders.send(order);
     }
 }
 
-/// All that answers clients of groups.
+/// Threads that serve all groups.
 pub(crate) struct Responders {
     threads: Vec<Thread>,
-    /// The frontends by address.
+    /// Frontends by address.
     fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
-/// The needs of a file's groups, before any request is answered by it.
+/// Sockets and TLS settings of a file's groups, before requests are served by them.
 pub(crate) struct GroupSockets {
-    /// Sockets for addresses that nobody answered on before, and whom they are for.
+    /// Sockets for new addresses, with the names of their services.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
-    /// The TLS settings of clients, of services that have TLS.
+    /// TLS settings of services that use TLS.
     pub(crate) tls: BTreeMap<String, Arc<ServerConfig>>,
 }
 
@@ -141,7 +133,7 @@ pub(crate) struct GroupSockets {
 /// one.
 ///
 /// # Errors
-/// When they can't be had.
+/// If a file can't be used.
 pub(crate) fn read_tls(
     service: &str,
     certificate: &Path,
@@ -153,10 +145,10 @@ pub(crate) fn read_tls(
 }
 
 impl Responders {
-    /// Starts so many threads.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub(crate) fn start(threads: usize, clients: Clients) -> Result<Responders, ListenError> {
         let clients = Arc::new(clients);
         let threads = (0..threads.max(1)).map(|number| Thread::start(number, Arc::clone(&clients)));
@@ -164,11 +156,11 @@ impl Responders {
         Ok(Responders { threads, fronts: BTreeMap::new() })
     }
 
-    /// Opens sockets for what is to be answered for and isn't yet: addresses, each with its
-    /// service's name. Nothing changes by that.
+    /// Opens sockets for addresses that aren't served yet, each with its service's name. Has no
+    /// effect on existing sockets.
     ///
     /// # Errors
-    /// When an address can't be had.
+    /// If an address is not available.
     pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<GroupSockets, ListenError> {
         let is_new = |address: &SocketAddr, service: &str| {
             self.fronts.get(address).is_none_or(|front| front.name != service)
@@ -182,8 +174,8 @@ impl Responders {
         Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
-    /// Answers by these fronts from now on, each by its name, on the sockets that were opened and
-    /// on those of before; open connections go on. An address without a frontend falls silent.
+    /// Serves these frontends, by their names, on the new and on the existing sockets. Open
+    /// connections continue. Sockets of addresses without a frontend are closed.
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,
@@ -213,17 +205,17 @@ impl Drop for Responders {
     fn drop(&mut self) {
         let threads = self.threads.drain(..).map(|Thread { handle, .. }| handle);
         for handle in threads.collect::<Vec<_>>() {
-            // A thread that panicked has said so.
+            // A panic of the thread is reported by itself.
             let _ = handle.join();
         }
     }
 }
 
-/// A timer that is always near: the runtime writes to an eventfd for each one that is due before
-/// all others, as that of the only connection is.
+/// Interval of a timer that is always armed. The runtime writes to an eventfd for each timer that
+/// becomes the earliest, which otherwise happens for a single connection.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Follows orders until there are no more.
+/// Executes orders until the channel is closed.
 fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients: &Arc<Clients>) {
     runtime.block_on(async {
         tokio::spawn(async {
@@ -245,11 +237,11 @@ fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients:
             }
         }
     });
-    // Names that are being resolved aren't waited for.
+    // Does not wait for names that are being resolved.
     runtime.shutdown_background();
 }
 
-/// Serves whoever comes to an address. Connections outlive that.
+/// Accepts connections at an address. They outlive the listener.
 async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Clients>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -266,8 +258,8 @@ async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Client
     .await;
 }
 
-/// One of several sockets that share an address: the kernel spreads connections over them by their
-/// ports.
+/// Opens a socket on an address that several sockets share (SO_REUSEPORT). The kernel spreads
+/// connections over them.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {

@@ -1,6 +1,6 @@
-//! Members' messages, judged by their credentials, and answered: the HTTP side of the group
-//! protocol (`docs/how-it-works/server-groups.md`). The control loop asks here, so that each
-//! message sees all before it.
+//! Checks members' messages by their credentials, and answers them: the HTTP side of the group
+//! protocol (`docs/how-it-works/server-groups.md`). The control loop calls this, so messages are
+//! serialised.
 
 use std::net::IpAddr;
 
@@ -14,19 +14,18 @@ use serde::Serialize;
 
 use crate::runtime::group_tokens::{Grant, GrantedMembers, GroupTokens, TokenScope};
 
-/// The kind of a listing.
+/// Media type of a listing.
 pub(crate) const JSON: &str = "application/json";
 
-/// Whether somebody is asked for a credential, and what it shows.
+/// Sender of a message, with the credentials to check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MessageSender<'a> {
-    /// Somebody on the network.
+    /// A host on the network.
     Stranger {
-        /// The sender's address.
         from: IpAddr,
-        /// The value of an `Authorization` line.
+        /// Value of the `Authorization` field.
         authorization: Option<&'a str>,
-        /// A certificate that the group's authority has signed.
+        /// Certificate signed by the group's authority.
         certificate: Option<&'a CertificateDer<'static>>,
     },
     /// An operator, who may change the farm anyway.
@@ -42,19 +41,19 @@ impl MessageSender<'_> {
     }
 }
 
-/// A group's side of a conversation.
+/// State that a message is answered with.
 pub(crate) struct GroupContext<'g> {
     pub(crate) now: ClockReading,
     pub(crate) group: &'g Group,
     pub(crate) members: &'g mut Members,
-    /// None where the file names none.
+    /// `None` if the file has no tokens.
     pub(crate) tokens: Option<&'g GroupTokens>,
     pub(crate) throttle: &'g mut TokenThrottle,
-    /// Whether members may show certificates.
+    /// True if members may use certificates.
     pub(crate) certifies: bool,
 }
 
-/// Why nothing was done: a status and a sentence.
+/// Reason of a refusal.
 #[derive(Debug, thiserror::Error)]
 enum DenialReason {
     #[error("show a token of this group: Authorization: Bearer TOKEN")]
@@ -103,7 +102,7 @@ impl DenialReason {
     }
 }
 
-/// A group as those see it who may know its members.
+/// A group as listed for clients that may know its members.
 #[derive(Debug, Serialize)]
 struct Listing<'g> {
     group: &'g str,
@@ -151,17 +150,17 @@ impl MemberEntry {
     }
 }
 
-/// Loads and ages are far below where this loses anything that matters.
+/// Loads and ages are far too small to lose precision.
 #[expect(clippy::cast_precision_loss)]
 fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
 impl GroupContext<'_> {
-    /// Answers a message as it came over HTTP.
+    /// Answers a message received over HTTP.
     ///
     /// # Errors
-    /// The answer to one that is refused.
+    /// The response to a refused message.
     pub(crate) fn answer(
         &mut self,
         sender: MessageSender<'_>,
@@ -169,17 +168,17 @@ impl GroupContext<'_> {
         body: &[u8],
     ) -> Result<Response, Response> {
         let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
-            // Bodies of strangers are not even read.
+            // Bodies of unauthenticated senders are not parsed.
             let speaks = self.judge(sender, verb)?;
             self.apply_message(sender.address(), &speaks, GroupMessage::read(verb, body)?)
         });
         judged.map_err(|denied| denial(&denied))
     }
 
-    /// Answers a message that was read elsewhere.
+    /// Answers a message that is already parsed.
     ///
     /// # Errors
-    /// The answer to one that is refused.
+    /// The response to a refused message.
     pub(crate) fn answer_read(
         &mut self,
         sender: MessageSender<'_>,
@@ -196,12 +195,12 @@ impl GroupContext<'_> {
         taken.map_err(|denied| denial(&denied))
     }
 
-    /// For whom somebody may speak.
+    /// Returns the members that the sender's credential is valid for.
     fn judge(&mut self, sender: MessageSender<'_>, verb: Verb) -> Result<TokenScope, DenialReason> {
         let MessageSender::Stranger { from, authorization, certificate } = sender else {
             return Ok(TokenScope::Operator);
         };
-        // A certificate was held against the authority when the connection began.
+        // The certificate was verified during the TLS handshake.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
             return Ok(self.group_grant(GrantedMembers::Named(certificate.clone())));
         }
@@ -211,8 +210,8 @@ impl GroupContext<'_> {
             }
             return match self.group.joining.insecure {
                 true => Ok(self.group_grant(GrantedMembers::All)),
-                // There is no credential to show; who is anonymous stays so. A token that is shown
-                // all the same may be a guess at another one.
+                // A group without tokens and certificates has no credentials, and its anonymous
+                // members stay hidden. A token may be a guess for another group, so it is refused.
                 false if verb == Verb::Query => match authorization {
                     None => Ok(TokenScope::Grants(Vec::new())),
                     Some(_) => Err(DenialReason::Unknown),
@@ -232,7 +231,7 @@ impl GroupContext<'_> {
         speaks.ok_or(DenialReason::Unknown)
     }
 
-    /// The grant of the group's file, for members without a token.
+    /// Returns the grant of the group's file, for members without a token.
     fn group_grant(&self, members: GrantedMembers) -> TokenScope {
         TokenScope::Grants(vec![Grant { members, claims: self.group.claims.clone() }])
     }
@@ -287,8 +286,9 @@ impl GroupContext<'_> {
     }
 }
 
-/// Members join where their token says, and are asked for their load at their own host, or where it
-/// says so too: a director asks nobody else for anything.
+/// Checks that a token allows a member's URL and claims.
+/// Load queries go to the member's own host, or to another host that the token allows. So a
+/// director can't be made to query arbitrary hosts.
 fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
         return Err(DenialReason::NotFor(joiner.url.clone()));

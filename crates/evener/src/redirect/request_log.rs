@@ -1,4 +1,4 @@
-//! Records of single requests: a line of the access log, and for those who follow a client.
+//! Records of single requests, for the access log and traces.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use std::time::{Instant, SystemTime};
 use super::frontend::{Frontend, RequestOutcome};
 use crate::record::{Recorder, RedirectRecord};
 
-/// The way to the recorder.
+/// Connection to the recorder.
 #[derive(Clone)]
 pub(crate) struct RequestLog {
     recorder: Arc<Recorder>,
 }
 
-/// A request that was answered.
+/// An answered request.
 pub(super) struct AnsweredRequest<'a> {
     pub(super) client: SocketAddr,
-    /// The head, as it came.
+    /// Head of the request, as received.
     pub(super) head: &'a [u8],
-    /// The member's number, if one was chosen.
+    /// Number of the selected member.
     pub(super) member: Option<usize>,
     pub(super) status: u16,
     pub(super) outcome: RequestOutcome,
-    /// When it was seen.
+    /// Time of arrival.
     pub(super) began: Instant,
 }
 
@@ -31,12 +31,12 @@ impl RequestLog {
         RequestLog { recorder }
     }
 
-    /// Whether anybody wants to know of requests.
+    /// True if requests are logged or traced.
     pub(super) fn is_wanted(&self) -> bool {
         self.recorder.is_wanted()
     }
 
-    /// Tells of a request, if anybody wants to know.
+    /// Records a request, if requests are logged or traced.
     pub(super) fn record(&self, front: &Frontend, answered: &AnsweredRequest<'_>) {
         if !self.is_wanted() {
             return;

@@ -1,4 +1,4 @@
-//! Connections, and a responder on a loopback socket.
+//! Tests of connections, and of a responder on a loopback socket.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -38,13 +38,13 @@ pub(super) fn rules_of(choice: Choice, members: &[&str]) -> Rules {
     Rules::new(by, &Arc::from([]))
 }
 
-/// Clients of groups, with so many places.
+/// Returns clients of groups, with this number of slots.
 pub(super) fn clients(places: usize) -> Clients {
     Clients::new(places, mpsc::channel(1).0, RequestLog::new(Arc::new(Recorder::default())))
 }
 
-/// The answers to bytes that come in these pieces; `ends`: whether the client ends its side then,
-/// as it must where the connection is kept.
+/// Returns the responses to bytes sent in these pieces. With `ends` the client closes its sending
+/// side afterwards, as it must if the connection is kept.
 async fn answers(front: &Arc<Frontend>, pieces: &[&[u8]], ends: bool) -> String {
     let address = ([127, 0, 0, 1], 1).into();
     let clients = Arc::new(clients(1));
@@ -157,7 +157,7 @@ async fn no_live_member_gives_503_with_retry_after() {
     assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
 }
 
-/// A responder with so many places, and where it answers.
+/// Returns a responder with this number of slots, and its address.
 fn responders(places: usize) -> (Responders, Arc<Frontend>, SocketAddr) {
     let front = front(&["http://m1"]);
     let mut responders = Responders::start(1, clients(places)).unwrap();
@@ -210,7 +210,7 @@ fn a_responder_answers_and_falls_silent() {
 fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
-    // One after the other, so that the order in which they come is known.
+    // Sequential, so that their order is known.
     let mut idle: Vec<TcpStream> = (0..7).map(|_| connect(address)).collect();
     read_answer(&mut busy);
     let mut late = connect(address);

@@ -1,15 +1,15 @@
-//! Takes connections and has them served.
+//! Accepts connections and serves each of them in its own task.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// When none can be taken, for want of descriptors or such, it is tried again after this time.
+/// Pause after a failed accept, for example when no descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves whoever comes, forever, and at once: `next` sees to it that there are not too many.
-/// Dropping the future drops who is still served.
+/// Accepts and serves clients forever. `next` must limit the number of clients itself. Dropping the
+/// future aborts the tasks of all clients.
 pub(crate) async fn accept<T, N, S>(next: impl FnMut() -> N, serve: impl Fn(T) -> S)
 where
     N: Future<Output = io::Result<T>>,
@@ -23,7 +23,8 @@ where
     .await;
 }
 
-/// The same, where `begin` begins to serve, and dropping the future ends nobody.
+/// Like [`accept`], but `begin` only starts to serve a client. Dropping the future ends no client's
+/// connection.
 pub(crate) async fn accept_each<T, N>(mut next: impl FnMut() -> N, mut begin: impl FnMut(T))
 where
     N: Future<Output = io::Result<T>>,

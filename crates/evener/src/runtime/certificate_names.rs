@@ -1,5 +1,4 @@
-//! The names of clients' certificates, and the roles that they give: a file of lines `CN ROLE
-//! NAME`.
+//! Names of clients' certificates and their roles, read from a file of lines `CN ROLE NAME`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,42 +9,36 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::files::{self, FilePermissionError};
 use super::token::Holder;
 
-/// More is no such file, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Permissions by which others than the owner write the file.
+/// Permission bits that let users other than the owner write the file.
 const WRITERS: u32 = 0o022;
 
-/// Why there are none.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateNamesError {
-    /// The file can't be read.
     #[error("the names of certificates can't be read from {path}: {source}", path = .path.display())]
     Io {
-        /// As [admin.tls] certificates_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others may change it.
     #[error("{path} has mode {mode:03o}, so others can make their certificates admin: chmod 644 it", path = .path.display())]
     Writable {
-        /// As [admin.tls] certificates_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// A line isn't one.
     #[error("line {line} of {path} is no `CN ROLE NAME`", path = .path.display())]
     Line {
-        /// As [admin.tls] certificates_file names it.
+        /// Path as configured.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
     },
 }
 
-/// Names of certificates, each with its holder.
+/// Certificate names with their holders.
 #[derive(Debug)]
 pub(crate) struct CertificateNames(Vec<(String, Holder)>);
 
@@ -62,14 +55,15 @@ impl CertificateNames {
             .map_err(|line| CertificateNamesError::Line { path: path.to_owned(), line })
     }
 
-    /// The number of the first line that isn't one, if there is such.
+    /// Parses the text of a file. The error is the number of the first invalid line, counted from
+    /// 1.
     fn parse(text: &str) -> Result<CertificateNames, usize> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let names = lines.map(|(number, line)| {
             let mut words = line.split_ascii_whitespace();
             let name = words.next().unwrap_or_default().to_owned();
-            // A certificate has a name already, which does for who has none else.
+            // Without a NAME, the certificate's own name is the holder's name.
             let rest: Vec<&str> = words.collect();
             let whole = match rest[..] {
                 [role] => vec![role, &name],
@@ -81,15 +75,15 @@ impl CertificateNames {
         names.collect::<Result<_, _>>().map(CertificateNames)
     }
 
-    /// The holder of a certificate that has one of these names.
+    /// Returns the holder of a certificate with any of these names.
     pub(crate) fn holder(&self, names: &[String]) -> Option<&Holder> {
         self.0.iter().find(|(name, _)| names.contains(name)).map(|(_, holder)| holder)
     }
 }
 
-/// The names of a certificate: those of its subject (CN), and the DNS names beside it (RFC 5280,
-/// section 4.2.1.6). Mail addresses and URIs are no names of hosts: an authority that vouches for a
-/// mail address doesn't vouch for a host of that spelling.
+/// Returns the names of a certificate: the common names of its subject, and its DNS names (RFC
+/// 5280, section 4.2.1.6). Mail addresses and URIs are skipped: an authority that verifies a mail
+/// address does not verify the host name of that spelling.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let subject = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());

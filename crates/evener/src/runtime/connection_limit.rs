@@ -1,4 +1,4 @@
-//! Places for clients: so many, and when all are taken, who has most of them gives one up.
+//! Limits the number of clients. If all slots are taken, the source with the most slots loses one.
 //!
 //! The slots of each source are counted by [`slots_by_source`](crate::runtime::slots_by_source).
 
@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 
 use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
-/// So many places. Clones are the same ones.
+/// Limit on the number of clients. Clones share the same slots.
 #[derive(Clone)]
 pub(crate) struct ConnectionLimit(Arc<LimitState>);
 
@@ -22,31 +22,31 @@ struct LimitState {
     table: Mutex<SlotTable>,
 }
 
-/// The connections that may be asked to go.
+/// Connections that may be evicted.
 #[derive(Default)]
 struct SlotTable {
     slots: SlotsBySource<oneshot::Sender<()>>,
-    /// Those who wait for a place.
+    /// Number of clients that wait for a slot.
     waiting: usize,
-    /// For how many of them nobody has been asked to go yet.
+    /// Number of waiting clients for which no connection has been evicted yet.
     owed: usize,
 }
 
-/// A place, until it is dropped.
+/// Slot of a client. Dropping it frees the slot.
 pub(crate) struct ConnectionSlot {
     shared: Arc<LimitState>,
     source: ClientSource,
     ticket: u64,
-    /// Says that somebody else needs it more; nothing while it is kept.
+    /// Resolves when the connection is evicted. `None` while the slot is kept
+    /// ([`ConnectionSlot::keep`]).
     needed: Option<oneshot::Receiver<()>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// Somebody who waits.
+/// Registers a waiting client until dropped.
 struct WaitGuard<'s>(&'s LimitState);
 
 impl ConnectionLimit {
-    /// So many.
     pub(crate) fn new(count: usize) -> ConnectionLimit {
         ConnectionLimit(Arc::new(LimitState {
             places: Arc::new(Semaphore::new(count)),
@@ -54,14 +54,14 @@ impl ConnectionLimit {
         }))
     }
 
-    /// A place for a client: a free one, or somebody else's, who is told to go. There are never
-    /// more than there is room for, so this waits until he is gone.
+    /// Returns a slot for a client. If no slot is free, another connection is evicted, and the
+    /// client waits until that connection has ended.
     pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
-        // Without a budget: a task that has used its own up would find no place where there are
-        // some, and evict a client for nothing.
+        // Without tokio's task budget: a task with an exhausted budget would see no free slot
+        // although there are some, and evict a client for nothing.
         let mut place = pin!(unconstrained(Arc::clone(&self.0.places).acquire_owned()));
-        // The semaphore has this client in its queue before another connection is evicted: else the
-        // place that becomes free could go to a third client, for whom nobody was evicted.
+        // The client enters the semaphore's queue before another connection is evicted. Otherwise a
+        // third client could occupy the freed slot without a separate eviction.
         let mut waiting = None;
         let place = poll_fn(|context| {
             let place = place.as_mut().poll(context);
@@ -83,7 +83,7 @@ impl ConnectionLimit {
 
 impl LimitState {
     fn table(&self) -> MutexGuard<'_, SlotTable> {
-        // Nothing is half done in there that another could not go on with.
+        // A panic leaves the table consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,13 +103,13 @@ impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         table.waiting -= 1;
-        // Places become free without anybody being asked, too.
+        // Slots also become free without an eviction.
         table.owed = table.owed.min(table.waiting);
     }
 }
 
 impl ConnectionSlot {
-    /// Does something; `None` as soon as somebody else needs the place more.
+    /// Runs `work`. Returns `None` as soon as the connection is evicted.
     pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {
@@ -119,7 +119,7 @@ impl ConnectionSlot {
         .await
     }
 
-    /// Waits until somebody else needs the place more.
+    /// Ready once the connection is evicted.
     pub(crate) fn poll_needed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(needed) = &mut self.needed else { return Poll::Pending };
         let wait = Pin::new(needed).poll(context).map(drop);
@@ -129,8 +129,8 @@ impl ConnectionSlot {
         wait
     }
 
-    /// Has the place for oneself, for a while that is bounded. If it was to be given up just now,
-    /// somebody else gives up his.
+    /// Protects the slot from eviction, for a bounded time. If the connection was just evicted,
+    /// another connection is evicted instead.
     pub(crate) fn keep(&mut self) {
         let mut table = self.shared.table();
         if table.slots.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
@@ -141,17 +141,18 @@ impl ConnectionSlot {
         self.needed = None;
     }
 
-    /// Was of use just now: of a source's places those that were not go first.
+    /// Marks the connection as just used. Of one source's connections, the least recently used one
+    /// is evicted first.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table();
-        // The connection that is to go already goes.
+        // An evicted connection stays evicted.
         if let Some(gone) = table.slots.give_back(self.source, self.ticket) {
             self.ticket = table.slots.ticket();
             table.slots.insert(self.source, self.ticket, gone);
         }
     }
 
-    /// Has it again as at first.
+    /// Allows eviction of the connection again.
     pub(crate) fn offer(&mut self) {
         let (gone, needed) = oneshot::channel();
         self.needed = Some(needed);
@@ -168,11 +169,11 @@ impl Drop for ConnectionSlot {
 }
 
 impl SlotTable {
-    /// Asks as many to go as are owed, or as there are.
+    /// Evicts as many connections as are owed, or all that may be evicted.
     fn evict_owed(&mut self) {
         while self.owed > 0 {
             let Some((_, gone)) = self.slots.take_away() else { return };
-            // A connection that doesn't listen is going already.
+            // A connection without a receiver is ending already.
             let _ = gone.send(());
             self.owed -= 1;
         }
@@ -193,8 +194,8 @@ mod tests {
         address.parse().unwrap()
     }
 
-    /// A connection on another thread that leaves as soon as it is evicted, and a client there that
-    /// takes any place that is free.
+    /// Connection on another thread that ends as soon as it is evicted, and a client there that
+    /// acquires any free slot.
     struct OtherThread {
         limit: ConnectionLimit,
         evicted: Mutex<Option<OwnedSemaphorePermit>>,
@@ -223,12 +224,12 @@ mod tests {
         assert!(waiting.poll(&mut context).is_ready());
     }
 
-    /// Whether somebody was asked to go, without waiting.
+    /// True if the connection is evicted, without waiting.
     fn is_needed(slot: &mut ConnectionSlot) -> bool {
         slot.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
     }
 
-    /// Sits until the place is needed.
+    /// Holds the slot until the connection is evicted.
     fn sit(mut slot: ConnectionSlot) -> JoinHandle<()> {
         tokio::spawn(async move { slot.unless_needed(pending::<()>()).await.unwrap_or_default() })
     }
@@ -254,12 +255,12 @@ mod tests {
         }
         let first = sit(limit.acquire(client("203.0.113.8")).await);
         let second = sit(limit.acquire(client("203.0.113.9")).await);
-        // any client that comes: another one, or the same again
+        // a client acquires the slot: another client, or the evicted one again
         let mut late = vec![limit.acquire(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
         late.push(limit.acquire(client("203.0.113.10")).await);
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, true, false]);
-        // .8 holds two by now, and its older one goes
+        // 203.0.113.8 holds two slots by now, and its older connection is evicted
         late.push(limit.acquire(client("203.0.113.7")).await);
         assert!(first.is_finished() && !second.is_finished() && !greedy[2].is_finished());
         assert!(!late.iter_mut().any(is_needed));
@@ -323,7 +324,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(offered.unless_needed(pending::<()>()).await.is_none());
-        // he is slow to go, and all others are busy
+        // the evicted client is slow to leave, and all other clients are busy
         let later = tokio::spawn({
             let limit = limit.clone();
             async move { limit.acquire(client("203.0.113.9")).await }

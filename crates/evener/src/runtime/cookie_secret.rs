@@ -1,5 +1,5 @@
-//! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018,
-//! section 5): a file, a secret a line, as BIND, Knot and NSD have them.
+//! Secrets of DNS cookies that several servers share, or that survive a restart (RFC 9018, section
+//! 5). The file has one secret per line, in the format of BIND, Knot and NSD.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,48 +9,42 @@ use super::files::{self, FilePermissionError};
 /// A secret, in octets.
 pub(crate) type CookieSecret = [u8; 16];
 
-/// Old ones that are believed beside the first, at most: each costs a hash for each query with a
-/// cookie.
+/// Maximum number of secrets: the current one and older ones that are still accepted. Each costs
+/// one hash per query with a cookie.
 const SECRETS_MAX: usize = 4;
 
-/// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CookieSecretError {
-    /// The file can't be read.
     #[error("the secret of cookies can't be read from {path}: {source}", path = .path.display())]
     Io {
-        /// As [dns] cookie_secret_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others may read or change it.
     #[error(
         "{path} has mode {mode:03o}, so others can read or change the secret of cookies: chmod 600 it, or 640 for a \
          group that may read it", path = .path.display()
     )]
     Open {
-        /// As [dns] cookie_secret_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// There is none in it, or something else.
     #[error(
         "{path} has no secrets of cookies: write one of 32 hex digits on a line, as `openssl rand -hex 16` makes them, \
          and behind it up to {} that were in use before", SECRETS_MAX - 1, path = .path.display()
     )]
     Text {
-        /// As [dns] cookie_secret_file names it.
+        /// Path as configured.
         path: PathBuf,
     },
 }
 
-/// Reads a file: by the first secret cookies are made, and by all of them they are believed. Lines
-/// that begin with `#` are comments.
+/// Reads a file of secrets. The first secret makes cookies, and all secrets verify them. Lines that
+/// begin with `#` are comments.
 ///
 /// # Errors
-/// When there is no secret, or others than its owner could have read or written it.
+/// If the file has no secret, or if other users than its owner can read or write it.
 pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
     let refused = |why| match why {
         FilePermissionError::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },

@@ -1,8 +1,8 @@
-//! The time of day, where this host is.
+//! Local time of day.
 
 use jiff::Zoned;
 
-/// Seconds since midnight, by this host's clock and time zone.
+/// Returns the seconds since midnight in this host's time zone.
 pub(crate) fn second_of_day() -> u32 {
     let now = Zoned::now().time();
     let [hour, minute, second] =

@@ -1,38 +1,38 @@
-//! How many descriptors this process may have, and whose they are. Clients get no more than three
-//! quarters of them: probes, neighbours, the admin socket and the engine have theirs, whatever
-//! strangers do.
+//! Limit on this process's descriptors, and their division. Clients get at most three quarters. The
+//! rest is for probes, peers, the admin socket and the engine, however many clients connect.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// As many as the units ask for (`LimitNOFILE`).
+/// Wanted limit, as in the systemd units (`LimitNOFILE`).
 const WANTED: u64 = 16_384;
-/// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with
-/// two.
+/// Maximum number of clients whose request is read, with one descriptor each, and of spliced
+/// connections, with two each.
 const READ_MAX: u64 = 4_096;
 const CARRIED_MAX: u64 = 2_048;
-/// Those that are told where to go, and those that ask for names by TCP.
+/// Maximum number of clients of `redirect` services, and of clients that query DNS names over TCP.
 const REDIRECTED_MAX: u64 = 16_384;
 const NAMES_MAX: u64 = 4_096;
-/// Servers of names that are asked at a time: of the quarter that is for everything else.
+/// Maximum number of DNS name servers that are queried at a time. Their descriptors belong to the
+/// last quarter.
 const QUERIES_MAX: u64 = 2_048;
 
-/// Room for clients.
+/// Maximum number of clients of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientLimits {
-    /// Those that are read.
+    /// Clients whose request is read.
     pub(crate) read: usize,
-    /// Those whose bytes are carried.
+    /// Clients whose connection is spliced.
     pub(crate) carried: usize,
-    /// Those of services with method `redirect`.
+    /// Clients of services with method `redirect`.
     pub(crate) redirected: usize,
-    /// Those that ask for names by TCP.
+    /// Clients that query DNS names over TCP.
     pub(crate) names: usize,
-    /// Servers of names, which are probed and asked for their load.
+    /// Servers of balanced names, which are probed and queried for their load.
     pub(crate) queries: usize,
 }
 
 impl ClientLimits {
-    /// Room by this process's limit, which is raised first as far as that goes.
+    /// Raises this process's limit as far as possible, and divides it.
     pub(crate) fn make() -> ClientLimits {
         let limit = raise();
         let limits = ClientLimits::within(limit);
@@ -49,8 +49,8 @@ impl ClientLimits {
         limits
     }
 
-    /// Half of the limit for those whose connections are handed over, by halves; a quarter for
-    /// those that are told where to go, of which those that ask for names have a quarter.
+    /// Divides a limit: a quarter for clients whose request is read, a quarter for spliced
+    /// connections, 3/16 for `redirect` and 1/16 for DNS over TCP.
     fn within(limit: u64) -> ClientLimits {
         let clients = limit / 2;
         let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);
@@ -64,7 +64,7 @@ impl ClientLimits {
     }
 }
 
-/// The limit as it is from now on.
+/// Raises the soft limit and returns it.
 fn raise() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
     let wanted = soft.max(WANTED.min(hard));

@@ -1,20 +1,19 @@
-//! The exit status.
+//! Exit status of the program.
 
 use std::process::{ExitCode, Termination};
 
-/// How the program ends; scripts rely on the numbers.
+/// Exit status. Scripts rely on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
     Ok = 0,
     /// The request failed, or the file has errors.
     Failed = 1,
-    /// An import lost statements that change who is served. A wrong command line ends so too.
+    /// An import dropped statements that change which server gets a request. A wrong command line
+    /// ends with this number too.
     Lossy = 2,
-    /// Privileges are missing.
     Privileges = 3,
-    /// The network or the kernel is not as the file needs it.
+    /// The network or the kernel does not meet the file's needs.
     Environment = 4,
     /// Another daemon already runs for these services.
     Running = 5,

@@ -1,22 +1,18 @@
-//! Files that are read whole: with bounds, and secrets only where others can't have touched them;
-//! and files that are written whole.
+//! Reads and writes whole files. Reads are bounded. Secrets are read only if no other user can have
+//! read or written them.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file of secrets with more is none.
+/// Maximum size of a file of secrets, in bytes.
 const SECRET_BYTES: u64 = 64 * 1024;
-/// The permissions that others than the owner and the group's readers may have on a file of
-/// secrets: none.
+/// Permission bits that a file of secrets must not have. The group may read it.
 const FORBIDDEN: u32 = 0o027;
 
-/// Opens a file that ends: neither a pipe, which may have no writer, nor a device. Opening doesn't
-/// wait either.
-///
-/// # Errors
-/// When there is no such file, or it can't be read.
+/// Opens a regular file for reading. A pipe may have no writer, and a device may not end, so both
+/// are refused. Opening does not block.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -25,10 +21,10 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a file that ends, of `most` bytes at the most.
+/// Reads a regular file.
 ///
 /// # Errors
-/// When it can't be read, doesn't end or is larger.
+/// If the file can't be read, is not regular or is larger than `most` bytes.
 pub(crate) fn bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
@@ -39,11 +35,10 @@ pub(crate) fn bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why secrets are not read.
+/// Error of reading a file of secrets.
 pub(crate) enum FilePermissionError {
-    /// The system's answer.
     Io(io::Error),
-    /// Others may read or change them; the file's permissions.
+    /// Other users may read or change the file. The number is its permissions.
     Open(u32),
 }
 
@@ -56,15 +51,15 @@ impl From<io::Error> for FilePermissionError {
 /// Reads a file of secrets.
 ///
 /// # Errors
-/// When it can't be read, or others than its owner could have read or written it.
+/// If the file can't be read, or other users can have read or written it.
 pub(crate) fn secret(path: &Path) -> Result<String, FilePermissionError> {
     unshared(path, FORBIDDEN, SECRET_BYTES)
 }
 
-/// Reads at most `most` bytes of a file of which nobody has one of the permissions `forbidden`.
+/// Reads at most `most` bytes of a file that has none of the permissions `forbidden`.
 ///
 /// # Errors
-/// When it can't be read, or somebody has such a permission.
+/// If the file can't be read, or has a forbidden permission.
 pub(crate) fn unshared(path: &Path, forbidden: u32, most: u64) -> Result<String, FilePermissionError> {
     let file = open_regular(path)?;
     let mode = file.metadata()?.permissions().mode() & 0o777;
@@ -76,28 +71,29 @@ pub(crate) fn unshared(path: &Path, forbidden: u32, most: u64) -> Result<String,
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes a file anew: whoever reads it finds all that was there before, or all of this.
+/// Replaces a file atomically: readers see the old contents or the new ones.
 ///
 /// # Errors
-/// When it can't be written; the file is as it was then.
+/// If the file can't be written. The old contents stay.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = draft_of(path);
     fs::write(&new, bytes)?;
     fs::rename(&new, path)
 }
 
-/// The same of a file that its owner alone may read, and that outlives a crash of the host.
+/// Like [`replace`], for a file that only its owner may read. The new contents survive a crash of
+/// the host.
 ///
 /// # Errors
-/// When it can't be written; the file is as it was then.
+/// If the file can't be written. The old contents stay.
 pub(crate) fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = draft_of(path);
-    // One that a crash has left may be anybody's to read.
+    // A draft that a crash has left may be readable by other users.
     let _ = fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // A part of it would only fill the disk.
+        // A partial file would only fill the disk.
         let _ = fs::remove_file(&new);
     }
     written
@@ -109,7 +105,7 @@ fn draft_of(path: &Path) -> PathBuf {
     new.into()
 }
 
-/// The lines of a text that say something: those that begin with `#` are comments.
+/// Returns the lines of a text that are not empty and no comments. Comments begin with `#`.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }

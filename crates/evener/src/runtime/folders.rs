@@ -1,5 +1,5 @@
-//! Where a daemon keeps what its command line and its successor must find: one folder per network
-//! namespace, so that instances in different ones never meet.
+//! Paths of the files that a daemon shares with its command line and its successor. Each network
+//! namespace has a separate folder, so daemons in different namespaces never interfere.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,15 +13,16 @@ use nix::unistd::{AccessFlags, Uid, access};
 use super::lock::Lock;
 use super::program::HostError;
 
-/// Removes what daemons of network namespaces that are gone have left: a session file is memory.
+/// Removes the folders of network namespaces that no longer exist. Their session files occupy
+/// memory.
 pub(crate) fn clear_vanished(own: &Path) {
     let Some(root) = own.parent() else { return };
     let living = living_namespaces();
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("net-")).and_then(|n| n.parse().ok());
-        // A namespace that only processes out of our sight are in may seem gone; its daemon's lock
-        // is held.
+        // A namespace may seem gone if only processes invisible to this one are in it. Its daemon
+        // then still holds the lock.
         if number.is_some_and(|number: u64| !living.contains(&number))
             && let Ok(_lock) = Lock::try_take(&entry.path().join("lock"))
             && let Err(error) = fs::remove_dir_all(entry.path())
@@ -31,7 +32,8 @@ pub(crate) fn clear_vanished(own: &Path) {
     }
 }
 
-/// The numbers of all network namespaces that a process is in or a mount holds.
+/// Returns the inode numbers of all network namespaces that a process is in or a mount in
+/// /run/netns holds.
 fn living_namespaces() -> BTreeSet<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let of_processes =
@@ -41,21 +43,21 @@ fn living_namespaces() -> BTreeSet<u64> {
     of_processes.chain(of_names).collect()
 }
 
-/// Where daemons of the whole host have their folders.
+/// Parent of the folders of all network namespaces.
 const RUN: &str = "/run/evener";
 
-/// The folder of this network namespace.
+/// Returns the folder of this network namespace.
 ///
 /// # Errors
-/// When /proc is not there.
+/// If /proc is not mounted.
 pub fn directory() -> io::Result<PathBuf> {
     Ok(root().join(format!("net-{}", network_namespace()?)))
 }
 
-/// The same, made if it isn't there.
+/// Like [`directory`], but creates the folder.
 ///
 /// # Errors
-/// When it can't be made, with the cause and the remedy.
+/// If the folder can't be created, with the cause and the remedy.
 pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
     let directory = directory().map_err(HostError::of("the network namespace can't be told"))?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
@@ -66,8 +68,8 @@ pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
     Ok(directory)
 }
 
-/// EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace. Users
-/// who can't write there either have a folder of their own mostly.
+/// Returns the parent of the namespaces' folders. EVENER_RUN_DIR is for programs that can't write
+/// to /run, as in a user namespace. Other users without that right usually have XDG_RUNTIME_DIR.
 fn root() -> PathBuf {
     if let Some(named) = std::env::var_os("EVENER_RUN_DIR") {
         return PathBuf::from(named);
@@ -79,16 +81,16 @@ fn root() -> PathBuf {
     }
 }
 
-/// Where run-time changes of all network namespaces last, for root.
+/// Parent of the folders of run-time changes, for root.
 const STATE: &str = "/var/lib/evener";
 
-/// The folder in which run-time changes of this network namespace last.
+/// Returns the folder that stores run-time changes of this network namespace.
 ///
-/// `EVENER_STATE_DIR` names the one for all namespaces. Where `EVENER_RUN_DIR` is set and this
-/// isn't, they are kept there: daemons with folders of their own never share changes.
+/// `EVENER_STATE_DIR` sets the parent folder of all namespaces. If only `EVENER_RUN_DIR` is set,
+/// changes are stored below it: daemons with folders of their own never share changes.
 ///
 /// # Errors
-/// When /proc is not there.
+/// If /proc is not mounted.
 pub(crate) fn state_directory() -> io::Result<PathBuf> {
     let named = std::env::var_os("EVENER_STATE_DIR").map(PathBuf::from);
     let run = || Some(PathBuf::from(std::env::var_os("EVENER_RUN_DIR")?).join("state"));
@@ -101,8 +103,8 @@ pub(crate) fn state_directory() -> io::Result<PathBuf> {
     Ok(root.join(namespace_name()?))
 }
 
-/// A name of this network namespace that outlives a restart of the machine, where it has one:
-/// `host` for the first one, and that which `ip netns` gives.
+/// Returns a name of this network namespace, which survives a reboot if possible: `host` for the
+/// initial namespace, else the name that `ip netns` uses.
 fn namespace_name() -> io::Result<String> {
     let number = network_namespace()?;
     let is_this = |path: &Path| fs::metadata(path).is_ok_and(|known| known.ino() == number);
@@ -117,10 +119,10 @@ fn namespace_name() -> io::Result<String> {
     })
 }
 
-/// The socket that the command line talks to.
+/// Returns the path of the admin socket.
 ///
 /// # Errors
-/// When /proc is not there.
+/// If /proc is not mounted.
 pub fn admin_socket() -> io::Result<PathBuf> {
     Ok(directory()?.join("admin.sock"))
 }

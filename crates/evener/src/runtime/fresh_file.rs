@@ -1,5 +1,5 @@
-//! A file of secrets that is read for each use, so that secrets are changed without a reload. A
-//! thread of its own reads it, since a file system may never answer.
+//! File of secrets that is read for each use, so that secrets change without a reload. A separate
+//! thread reads the file, since a file system may hang.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,9 @@ use tokio::time::timeout;
 
 use super::reader;
 
-/// Wait for a file, and for another read of it before. A client waits so long.
+/// Timeout of a read, and of the wait for an earlier read to end. A client waits at most for both.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the file at a path.
 type ReadFile<T, E> = fn(&Path) -> Result<T, E>;
 
 /// A file that is read for each use.
@@ -21,33 +20,33 @@ type ReadFile<T, E> = fn(&Path) -> Result<T, E>;
 pub(crate) struct FreshFile<T, E> {
     path: PathBuf,
     read: ReadFile<T, E>,
-    /// Held by the thread that reads: at most one hangs.
+    /// Held by the thread that reads the file: at most one thread hangs.
     place: Arc<Semaphore>,
-    /// The contents when the file was last read.
+    /// Contents at the last successful read.
     last: Mutex<Option<Arc<T>>>,
 }
 
 impl<T: Send + Sync + 'static, E: Send + 'static> FreshFile<T, E> {
-    /// For the file at `path`, which isn't read yet.
+    /// Creates a reader of the file at `path`. The file isn't read yet.
     pub(crate) fn new(path: PathBuf, read: ReadFile<T, E>) -> FreshFile<T, E> {
         FreshFile { path, read, place: Arc::new(Semaphore::new(1)), last: Mutex::default() }
     }
 
-    /// The same with the file read, on this thread.
+    /// Like [`FreshFile::new`], but also reads the file on this thread.
     ///
     /// # Errors
-    /// As the file's reader.
+    /// Errors of the file's reader.
     pub(crate) fn open(path: PathBuf, read: ReadFile<T, E>) -> Result<FreshFile<T, E>, E> {
         let file = FreshFile::new(path, read);
         file.keep(Arc::new(read(&file.path)?));
         Ok(file)
     }
 
-    /// The contents now, or when the file was last read if it doesn't answer in time. `None` if it
-    /// was never read.
+    /// Returns the file's contents. If the read times out, returns the contents of the last read,
+    /// or `None` if there was none.
     ///
     /// # Errors
-    /// As the file's reader.
+    /// Errors of the file's reader.
     pub(crate) async fn get(&self) -> Result<Option<Arc<T>>, E> {
         let Ok(Ok(permit)) = timeout(TIMEOUT, Arc::clone(&self.place).acquire_owned()).await else {
             return Ok(self.last());
@@ -89,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for a writer, as a dead file system would for its server.
+    /// Waits for a writer, as a dead file system waits for its server.
     fn text(path: &Path) -> Result<String, String> {
         fs::read_to_string(path).map_err(|error| error.to_string())
     }

@@ -1,5 +1,5 @@
-//! Members' credentials: a token of the group speaks for the members below its URLs, a certificate
-//! for those on the hosts that it names.
+//! Credentials of group members. A token is valid for the members below its URLs, a certificate for
+//! members on the hosts that the certificate names.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,100 +15,88 @@ use subtle::ConstantTimeEq;
 
 use super::files;
 
-/// A file with more is none of tokens.
+/// Maximum size of the file, in bytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// Shorter ones can be guessed, in characters.
+/// Minimum length of a token in characters. Shorter ones can be guessed.
 const LEAST: usize = 16;
-/// Nobody but the owner may write the file, and who may read it can join.
+/// Permission bits of other users than the owner. A writer bit is an error. The reader bit only
+/// causes a warning: each reader can join the group.
 const WRITERS: u32 = 0o022;
 const READERS: u32 = 0o004;
 
-/// Why there are no tokens.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GroupTokenError {
-    /// The file can't be read.
     #[error("the group's tokens can't be read from {path}: {source}", path = .path.display())]
     Io {
-        /// As [service.group] token_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others may change it.
     #[error("{path} has mode {mode:03o}, so others can write tokens into it: chmod 600 it", path = .path.display())]
     Open {
-        /// As [service.group] token_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// A line that is none.
     #[error("{path}, line {line}: {why}", path = .path.display())]
     Line {
-        /// As [service.group] token_file names it.
+        /// Path as configured.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// The error in it.
         why: LineError,
     },
-    /// There is none in it.
     #[error("{path} has no tokens: write lines such as `TOKEN http://192.0.2.31:8080`, or `TOKEN *` for all members", path = .path.display())]
     Empty {
-        /// As [service.group] token_file names it.
+        /// Path as configured.
         path: PathBuf,
     },
 }
 
-/// The error in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LineError {
-    /// The token.
+    /// The token has other characters, or is too short.
     #[error("a token has letters, digits and -._~+/= only, as `openssl rand -hex 32` makes them")]
     Token,
-    /// Nothing behind it.
     #[error("behind the token stand the URLs that it is for, or * for all members")]
     NoMember,
-    /// One of the URLs.
     #[error("{0}")]
     Url(UrlError),
-    /// A claim that can't be.
+    /// Claims that contradict each other.
     #[error("{0}")]
     Claim(#[from] JoinerError),
-    /// A key that no line has, or a second weight.
+    /// An unknown key, or a second weight.
     #[error("behind the URLs may stand paths=GLOB,... and hosts=NAME,..., and once weight=N")]
     Key,
 }
 
-/// The members that a credential speaks for, and their claims.
+/// Members that a credential is valid for, with the claims that they may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenScope {
-    /// All, whatever they claim: who may change the farm anyway.
+    /// All members and any claim: an operator may change the farm anyway.
     Operator,
-    /// All that one of these grants allows.
+    /// Members and claims that are allowed by at least one grant.
     Grants(Vec<Grant>),
 }
 
-/// The members of one line of a token file, or of one certificate, and what they may claim.
+/// Members of one line of a token file, or of one certificate, and the claims that they may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) members: GrantedMembers,
     pub(crate) claims: Claims,
 }
 
-/// The members of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GrantedMembers {
-    /// All.
     All,
-    /// Those at these URLs, and below them.
+    /// Members at these URLs and below them.
     Below(Vec<Url>),
-    /// Those on hosts that this certificate names (RFC 6125; addresses as well).
+    /// Members on hosts or addresses that this certificate names (RFC 6125).
     Named(CertificateDer<'static>),
 }
 
 impl TokenScope {
-    /// Whether it speaks for the member at a URL.
+    /// True if the credential is valid for the member at a URL.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         match self {
             TokenScope::Operator => true,
@@ -116,7 +104,7 @@ impl TokenScope {
         }
     }
 
-    /// Whether it speaks for every member.
+    /// True if the credential is valid for all members.
     pub(crate) fn is_for_all(&self) -> bool {
         match self {
             TokenScope::Operator => true,
@@ -134,7 +122,8 @@ impl TokenScope {
         beyond
     }
 
-    /// Those of these hosts that it names, each by itself: a credential for all members names none.
+    /// Returns the hosts that the credential names one by one, sorted. A credential for all members
+    /// names no host.
     pub(crate) fn named<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Vec<String> {
         let is_named = |host: &&str| match self {
             TokenScope::Operator => true,
@@ -171,7 +160,6 @@ fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
         .is_ok_and(|name| verify_server_name(&parsed, &name).is_ok())
 }
 
-/// All tokens of a group.
 #[derive(Clone)]
 pub(crate) struct GroupTokens(Vec<(String, Grant)>);
 
@@ -183,11 +171,11 @@ impl fmt::Debug for GroupTokens {
 }
 
 impl GroupTokens {
-    /// Reads a file of lines `TOKEN URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`.
-    /// Lines that begin with `#` are comments.
+    /// Reads a file of lines `TOKEN URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`. Lines
+    /// that begin with `#` are comments.
     ///
     /// # Errors
-    /// When it can't be read, others can write it, or a line is none.
+    /// If the file can't be read, other users can write it, or a line is invalid.
     pub(crate) fn read(path: &Path) -> Result<GroupTokens, GroupTokenError> {
         let failed = |source| GroupTokenError::Io { path: path.to_owned(), source };
         let file = files::open_regular(path).map_err(failed)?;
@@ -225,21 +213,21 @@ impl GroupTokens {
         Ok((!tokens.is_empty()).then_some(GroupTokens(tokens)))
     }
 
-    /// The grants of a token, of each line where it stands. How long that takes tells at most how
-    /// long tokens are, since all of them are compared, whichever it is.
+    /// Returns the grants of a token, one per line with this token. All tokens are compared, so the
+    /// duration reveals at most their lengths.
     pub(crate) fn of(&self, token: &[u8]) -> Option<TokenScope> {
         let same = self.0.iter().filter(|(known, _)| bool::from(known.as_bytes().ct_eq(token)));
         let grants: Vec<Grant> = same.map(|(_, grant)| grant.clone()).collect();
         (!grants.is_empty()).then_some(TokenScope::Grants(grants))
     }
 
-    /// The claims of each line that is for the member at a URL.
+    /// Returns the claims of each line that is valid for the member at a URL.
     pub(crate) fn claims(&self, url: &Url) -> Vec<&Claims> {
         self.0.iter().filter(|(_, grant)| grant.is_for(url)).map(|(_, grant)| &grant.claims).collect()
     }
 }
 
-/// Reads the words behind a token: `URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`, with `*`
+/// Parses the words after a token: `URL... [paths=GLOB,...] [hosts=NAME,...] [weight=N]`, with `*`
 /// for all URLs.
 fn grant<'w>(words: impl Iterator<Item = &'w str>) -> Result<Grant, LineError> {
     let (mut urls, mut claims) = (Vec::new(), Claims::default());

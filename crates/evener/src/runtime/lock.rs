@@ -1,4 +1,4 @@
-//! One daemon, and one agent, per network namespace, and for each folder.
+//! Lock that allows one daemon and one agent per network namespace and per folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,52 +12,47 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::Exit;
 
-/// How often the lock is asked for again, and how long between: as long as a killed daemon may take
-/// to end.
+/// Number of attempts to get the lock, and the pause between them. A killed daemon may need that
+/// time to end.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Held for as long as its owner lives; the kernel releases it when the process ends, however it
-/// ends.
+/// Lock of a daemon or an agent. The kernel releases it when the process ends, for any reason.
 #[derive(Debug)]
 pub(crate) struct Lock {
     #[allow(dead_code, reason = "it holds by being there")]
     file: Flock<File>,
     path: PathBuf,
-    /// The folder is this process's by the file; what is pinned and attached is the namespace's.
+    /// The file locks the folder. The claim locks the namespace's pinned and attached programs.
     claim: Option<Claim>,
 }
 
-/// Why there is no lock.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// Another one has it.
     #[error(
         "another evener (pid {pid}) already runs in this network namespace; stop it, or use `evener reload` to \
          give it another configuration"
     )]
     Held {
-        /// Its process.
+        /// PID from the lock file.
         pid: String,
     },
-    /// Another one's data plane is in this network namespace.
+    /// The data plane of another process is in this network namespace.
     #[error(
         "another evener{} has the data plane of this network namespace, with another EVENER_RUN_DIR or a folder that was \
          removed; stop it, or run this one in a namespace of its own", by_pid(*pid)
     )]
     Claimed {
-        /// Its process, where it is in sight.
+        /// PID of the claimant, if /proc shows it.
         pid: Option<u32>,
     },
-    /// The kernel refuses to say whose the data plane is.
+    /// The kernel refuses the claim without CAP_NET_RAW.
     #[error("nobody can tell whose the data plane of this network namespace is (needs CAP_NET_RAW): {0}")]
     Unclaimed(io::Error),
-    /// The file can't be used.
     #[error("the lock {path} can't be taken: {source}")]
     Io {
-        /// Where it is.
+        /// Path of the lock file.
         path: String,
-        /// The system's answer.
         source: io::Error,
     },
 }
@@ -76,7 +71,8 @@ impl LockError {
     }
 }
 
-/// Tries until nobody else has it: a daemon that was just killed still does, for a moment.
+/// Retries while another process holds the lock. A daemon that was just killed still holds it for a
+/// moment.
 fn patiently<T>(take: impl Fn() -> Result<T, LockError>) -> Result<T, LockError> {
     for _ in 0..TRIES {
         match take() {
@@ -88,13 +84,13 @@ fn patiently<T>(take: impl Fn() -> Result<T, LockError>) -> Result<T, LockError>
 }
 
 impl Lock {
-    /// Takes the lock `path`, or says who holds it.
+    /// Locks `path`. Waits up to two seconds for another process to release it.
     ///
     /// # Errors
-    /// [`LockError::Held`] when a daemon runs.
+    /// [`LockError::Held`] if a daemon runs.
     pub(crate) fn acquire(path: &Path) -> Result<Lock, LockError> {
         patiently(|| match Lock::try_take(path) {
-            // A daemon that ends at this moment takes the folder with it.
+            // A daemon that ends at this moment removes the folder.
             Err(LockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 let folder = path.parent().unwrap_or(path);
                 let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -105,10 +101,10 @@ impl Lock {
         })
     }
 
-    /// The same without waiting.
+    /// Like [`Lock::acquire`], but without waiting, and without creating the folder.
     ///
     /// # Errors
-    /// [`LockError::Held`] when somebody has it.
+    /// [`LockError::Held`] if another process holds the lock.
     pub(crate) fn try_take(path: &Path) -> Result<Lock, LockError> {
         let failed = |source| LockError::Io { path: path.display().to_string(), source };
         loop {
@@ -119,8 +115,8 @@ impl Lock {
                     writeln!(file, "{}", std::process::id()).map_err(failed)?;
                     return Ok(Lock { file, path: path.to_owned(), claim: None });
                 }
-                // The process that had it has just removed it: this is not the file that others
-                // will lock.
+                // The previous holder has just removed this file. Other processes will lock a new
+                // one.
                 Ok(_) => {}
                 Err((mut file, Errno::EWOULDBLOCK)) => {
                     let mut pid = String::new();
@@ -132,10 +128,10 @@ impl Lock {
         }
     }
 
-    /// Takes the network namespace's data plane too, or says who has it.
+    /// Claims the network namespace's data plane, too.
     ///
     /// # Errors
-    /// [`LockError::Claimed`] when another one has it, [`LockError::Unclaimed`] without
+    /// [`LockError::Claimed`] if another process has claimed it, [`LockError::Unclaimed`] without
     /// CAP_NET_RAW.
     pub(crate) fn claim(&mut self, role: Role) -> Result<(), LockError> {
         self.claim = Some(patiently(|| match Claim::acquire(role) {
@@ -146,14 +142,14 @@ impl Lock {
         Ok(())
     }
 
-    /// Whether somebody has it.
+    /// True if a process holds the lock.
     pub(crate) fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
         matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
     }
 }
 
-/// Another process that has a claim's socket open, as far as /proc shows.
+/// Returns the PID of another process with a claim's socket open, as far as /proc shows.
 fn claimant(role: Role) -> Option<u32> {
     let sockets = fs::read_to_string("/proc/net/packet").ok()?;
     let of_claims = sockets.lines().filter_map(|line| {
@@ -184,7 +180,7 @@ fn is_there(file: &File, path: &Path) -> bool {
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // Director and agent share the folder; it goes if nothing else is in it.
+        // Director and agent share the folder. It is removed once it is empty.
         if let Some(directory) = self.path.parent() {
             let _ = fs::remove_dir(directory);
         }

@@ -1,4 +1,5 @@
-//! The log of the daemon and the agent: lines for people, or for the journal with their priorities.
+//! Log of the daemon and the agent: plain lines for people, or lines with priorities for the
+//! journal.
 
 use std::env;
 use std::fmt::Display;
@@ -11,38 +12,38 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::terminal::has_colour;
 
-/// Names the levels that are told, as in `debug` or `evener=debug`; evener(1) documents it.
+/// Environment variable with the log filter, as in `debug` or `evener=debug`. See evener(1).
 const FILTER: &str = "EVENER_LOG";
-/// syslog(3), as sd-daemon(3) has it at the beginning of a line.
+/// Priorities of syslog(3). sd-daemon(3) expects them at the beginning of a line.
 const ERROR: u8 = 3;
 const WARNING: u8 = 4;
 const INFO: u8 = 6;
 const DEBUG: u8 = 7;
 
-/// Begins to tell, on standard error.
+/// Starts to log to standard error.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| "info".into());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match is_journal() {
-        // It notes the time itself, and the level as the line's priority.
+        // The journal records the time, and the level as the line's priority.
         true => builder.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
         false => builder.with_ansi(has_colour(&io::stderr())).with_writer(io::stderr).init(),
     }
 }
 
-/// Says why the program ends.
+/// Logs the error that ends the program.
 pub(crate) fn error(why: impl Display) {
     let text = format!("evener: {why}\n");
     let written = match is_journal() {
         true => PriorityWriter { priority: ERROR }.write_all(text.as_bytes()),
         false => io::stderr().write_all(text.as_bytes()),
     };
-    // A log that can't be written can't report that either.
+    // A failed write to the log can't be logged.
     drop(written);
 }
 
-/// Whether standard error goes to the journal: JOURNAL_STREAM has the device and inode of the
-/// stream that does (systemd.exec(5)).
+/// True if standard error goes to the journal. JOURNAL_STREAM contains the device and inode of the
+/// journal's stream (systemd.exec(5)).
 fn is_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     let Some((device, inode)) = stream.split_once(':') else { return false };
@@ -50,7 +51,7 @@ fn is_journal() -> bool {
     fstat(io::stderr()).is_ok_and(|stat| named == Some((stat.st_dev, stat.st_ino)))
 }
 
-/// Writes for the journal.
+/// Log writer for the journal.
 struct Journal;
 
 impl<'a> MakeWriter<'a> for Journal {
@@ -71,7 +72,7 @@ impl<'a> MakeWriter<'a> for Journal {
     }
 }
 
-/// Lines of one priority, each of which says so.
+/// Writes lines with this priority in front.
 struct PriorityWriter {
     priority: u8,
 }

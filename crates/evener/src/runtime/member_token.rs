@@ -1,5 +1,6 @@
-//! The token by which a host joins a group: in a file that nobody else reads, alone in a line, or
-//! with the URLs behind it that it is for, as in the group's own file.
+//! Token by which a host joins a group, from a file that only its owner can read.
+//! A line has a token, optionally followed by the URLs that the token is valid for, as in the
+//! group's own file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,52 +9,46 @@ use evener_core::net::http::Url;
 
 use super::files::{FilePermissionError, lines, secret};
 
-/// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MemberTokenError {
-    /// The file can't be read.
     #[error("the token can't be read from {path}: {source}", path = .path.display())]
     Io {
-        /// As the file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others may read it.
     #[error("{path} has mode {mode:03o}, so others can read the token or change it: chmod 600 it", path = .path.display())]
     Open {
-        /// As the file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// There is none in it.
     #[error("{path} has no token", path = .path.display())]
     Empty {
-        /// As the file names it.
+        /// Path as configured.
         path: PathBuf,
     },
-    /// Not for this member.
     #[error("{path} has no token for {url}", path = .path.display())]
     NotFor {
-        /// As the file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The member's URL.
         url: Url,
     },
 }
 
-/// The tokens of a file, with what stands behind each.
+/// Tokens of a file, each with its URLs.
 #[derive(Clone)]
 pub(crate) struct MemberTokens {
+    /// Path as configured.
     path: PathBuf,
     text: String,
 }
 
-/// Reads a file.
+/// Reads a file of tokens.
 ///
 /// # Errors
-/// When it can't be read, has no token, or others than its owner could have read or written it.
+/// If the file can't be read or has no token, or if other users than its owner can read or write
+/// it.
 pub(crate) fn read(path: &Path) -> Result<MemberTokens, MemberTokenError> {
     let path = path.to_owned();
     let text = match secret(&path) {
@@ -68,10 +63,10 @@ pub(crate) fn read(path: &Path) -> Result<MemberTokens, MemberTokenError> {
 }
 
 impl MemberTokens {
-    /// The first that speaks for the member at a URL.
+    /// Returns the first token that is valid for the member at a URL.
     ///
     /// # Errors
-    /// When none does.
+    /// If no token is valid for the URL.
     pub(crate) fn speaking_for(&self, url: &Url) -> Result<&str, MemberTokenError> {
         let is_for = |word: &str| word == "*" || Url::parse(word).is_ok_and(|prefix| url.is_below(&prefix));
         let token = |line: &'_ str| {

@@ -1,5 +1,5 @@
-//! The needs of every program of Evener on its host: where its files are, their lock, its secret,
-//! its log and its end.
+//! Environment of every Evener program on its host: file paths, locks, secrets, log, signals and
+//! exit status.
 
 pub(crate) mod accept;
 pub(crate) mod certificate_names;

@@ -1,5 +1,4 @@
-//! The frame that daemon and agent share: their start, their end, and their reports to the service
-//! manager.
+//! Start and end of the daemon and the agent, and their notifications to the service manager.
 
 use std::fmt::Display;
 use std::io;
@@ -9,7 +8,7 @@ use tokio::runtime::Builder;
 
 use super::{Exit, log};
 
-/// Runs a program to its end; `threads` names its runtime in an error.
+/// Runs a program to its end. `threads` names the runtime in an error.
 pub(crate) fn run<E: Display>(
     threads: &str,
     mut runtime: Builder,
@@ -32,24 +31,23 @@ pub(crate) fn run<E: Display>(
     }
 }
 
-/// Reports a state to the service manager, where there is one (sd_notify(3)).
+/// Notifies the service manager, if there is one (sd_notify(3)).
 pub(crate) fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "the service manager was not told");
     }
 }
 
-/// A part of this host that can't be used.
+/// A failed step on this host, with the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub(crate) struct HostError {
-    /// The step that was tried.
     what: String,
     source: io::Error,
 }
 
 impl HostError {
-    /// Makes an error of the system's answer to the step `what`.
+    /// Returns a function that turns an I/O error of the step `what` into this error.
     pub(crate) fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> HostError {
         let what = what.into();
         move |source| HostError { what, source }

@@ -1,26 +1,27 @@
-//! Files that may never be read to their end (a FIFO to which nobody writes, a dead file system)
-//! are read on a thread of their own.
+//! Reads files on threads of their own, since a read may never end: a FIFO may have no writer, and
+//! a file system may hang.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// A file that isn't read after so long is refused.
+/// Timeout of a read. A file that is not read in time is refused.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `read` on a thread, for which nobody waits any longer after `timeout`; it ends when `read`
-/// does. The runtime's own threads are none for this: it would wait for them when it ends.
+/// Runs `read` on a separate thread, and waits at most `timeout` for it. A late thread continues
+/// until `read` returns. The runtime's own threads are not used, because the runtime waits for them
+/// when it ends.
 ///
 /// # Errors
-/// In words that name `what`.
+/// Texts that name `what`.
 pub(crate) async fn within<T: Send + 'static>(
     timeout: Duration,
     what: &str,
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (sender, receiver) = oneshot::channel();
-    // the task that waited may have gone
+    // The waiting task may be gone.
     let read_and_send = move || drop(sender.send(read()));
     let spawned = std::thread::Builder::new().name("reader".to_owned()).spawn(read_and_send);
     spawned.map_err(|error| format!("there is no thread that reads {what}: {error}"))?;
@@ -31,10 +32,10 @@ pub(crate) async fn within<T: Send + 'static>(
     }
 }
 
-/// The same as [`within`] for a thread that may wait.
+/// Like [`within`], but blocks the calling thread.
 ///
 /// # Errors
-/// In words that name `what`.
+/// Texts that name `what`.
 pub(crate) fn blocking_within<T: Send + 'static>(
     timeout: Duration,
     what: &str,

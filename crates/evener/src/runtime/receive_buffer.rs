@@ -1,4 +1,4 @@
-//! Room in which queries wait while a thread answers those before them.
+//! Receive buffers for queries that wait while a thread answers earlier ones.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-/// In bytes, for each socket: some thousands of queries may come at once then. The kernel's own 208
-/// KiB hold about a hundred, since each is counted with what it lies in.
+/// Wanted receive buffer of each socket, in bytes. It holds some thousands of queries. The kernel's
+/// default of 208 KiB holds about a hundred, since the kernel counts each with its overhead.
 pub(crate) const WANTED: usize = 2 << 20;
 
-/// Widens a socket's room as far as this process may: with CAP_NET_ADMIN whatever
-/// `net.core.rmem_max` says, else up to that.
+/// Enlarges a socket's receive buffer. With CAP_NET_ADMIN the limit `net.core.rmem_max` does not
+/// apply.
 ///
 /// # Errors
-/// When the system refuses both.
+/// If the system refuses.
 pub(crate) fn widen(socket: &Socket) -> io::Result<()> {
     match setsockopt(&socket.as_fd(), sockopt::RcvBufForce, &WANTED) {
         Ok(()) => Ok(()),
@@ -22,14 +22,14 @@ pub(crate) fn widen(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// The room that a socket of this process gets, in bytes.
+/// Returns the size of the receive buffer that a socket of this process gets, in bytes.
 ///
 /// # Errors
-/// When it gets no socket.
+/// If no socket can be opened.
 pub(crate) fn receive_buffer() -> io::Result<usize> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     widen(&socket)?;
-    // The kernel doubles what it is given, for what it keeps beside the data (socket(7)).
+    // The kernel doubles the requested size, for its overhead (socket(7)).
     Ok(socket.recv_buffer_size()? / 2)
 }
 

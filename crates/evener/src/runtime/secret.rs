@@ -1,4 +1,4 @@
-//! The farm's secret, which every host has in a file.
+//! Secret of the farm, which every host has in a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,37 +10,29 @@ use evener_core::node::secret::{KEY_LEN, Secret, SecretError};
 use evener_core::path::cookie::Schedule;
 use evener_core::path::seed::Seed;
 
-/// A file with more is no key file.
+/// Maximum size of a key file, in bytes.
 const FILE_BYTES: u64 = 64 * 1024;
 
-/// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
-    /// It can't be read.
     #[error(
         "the farm's secret can't be read from {path}: {source}; `evener keygen` writes one, which every host needs",
         path = .path.display()
     )]
     Io {
-        /// As [farm] secret_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// It is something else.
     #[error("{path} is no secret of a farm: {source}", path = .path.display())]
     Text {
-        /// As [farm] secret_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The error.
         source: SecretError,
     },
 }
 
-/// Reads the secret, and warns if others can, too.
-///
-/// # Errors
-/// When there is none.
+/// Reads the secret, and warns if other users can read it, too.
 pub fn read(path: &Path) -> Result<Secret, SecretFileError> {
     let failed = |source| SecretFileError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -54,38 +46,38 @@ pub fn read(path: &Path) -> Result<Secret, SecretFileError> {
         .map_err(|source| SecretFileError::Text { path: path.to_owned(), source })
 }
 
-/// The label by which the key of cookies is derived.
+/// Label from which the key of cookies is derived.
 const COOKIE_LABEL: &str = "evener cookie";
 
-/// The label by which the key of marks is derived.
+/// Label from which the key of marks is derived.
 const MARK_LABEL: &str = "evener mark";
 
-/// The key of marks: all hosts that have the secret come to the same one.
+/// Derives the key of marks. All hosts with this secret derive the same key.
 pub(crate) fn mark_key(secret: &Secret) -> Seed {
     Seed::from_bytes(secret.derive_short(MARK_LABEL))
 }
 
-/// The label by which the key of hash tables is derived.
+/// Label from which the key of hash tables is derived.
 const RING_LABEL: &str = "evener ring";
 
-/// The key of hash tables, likewise.
+/// Derives the key of hash tables. All hosts with this secret derive the same key.
 pub(crate) fn ring_key(secret: &Secret) -> Seed {
     Seed::from_bytes(secret.derive_short(RING_LABEL))
 }
 
-/// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree,
-/// come to the same ones.
+/// Derives the keys of cookies from tick `now` on. All hosts with this secret and synchronised
+/// clocks derive the same keys.
 pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let unix_ms = u64::try_from(unix.as_millis()).unwrap_or_default();
     Schedule::new(Seed::from_bytes(secret.derive_short(COOKIE_LABEL)), epoch_ms, unix_ms, now)
 }
 
-/// Writes a new secret, for its owner alone. A file that is there is never written over: its farm
-/// would fall apart.
+/// Writes a new secret that only its owner can read.
 ///
 /// # Errors
-/// When there is such a file, or it can't be written.
+/// If the file exists, or can't be written. An existing secret is never overwritten: its farm's
+/// hosts would reject each other.
 pub fn write_new(path: &Path) -> io::Result<()> {
     let mut bytes = [0; KEY_LEN];
     random(&mut bytes)?;
@@ -96,13 +88,13 @@ pub fn write_new(path: &Path) -> io::Result<()> {
     );
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     if written.is_err() {
-        // Half a secret is none.
+        // A partial secret is useless.
         let _ = fs::remove_file(path);
     }
     written
 }
 
-/// Fills `bytes` with random numbers that nobody can guess.
+/// Fills `bytes` with cryptographic random numbers.
 ///
 /// # Errors
 /// Without /dev/urandom.
@@ -110,7 +102,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes))
 }
 
-/// A number that nobody can guess, as each start of a node has one of its own.
+/// Returns a cryptographic random number, as each start of a node needs.
 ///
 /// # Errors
 /// Without /dev/urandom.

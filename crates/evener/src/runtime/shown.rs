@@ -1,12 +1,12 @@
-//! Characters that leave a terminal, a line and their neighbours as they are, and lines of JSON of
-//! such characters alone.
+//! Printable characters, which can't disturb a terminal or other characters of a line; and JSON
+//! lines of printable characters.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// Whether a character stands for itself and leaves others in their places: no control character,
-/// line end, mark of direction or mark without width (Unicode, chapter 23).
+/// True if a character is printable and does not affect other characters: no control character,
+/// line separator, direction mark or zero-width mark (Unicode, chapter 23).
 pub(crate) fn is_shown(c: char) -> bool {
     let steers = matches!(
         c,
@@ -15,10 +15,10 @@ pub(crate) fn is_shown(c: char) -> bool {
     !c.is_control() && !steers
 }
 
-/// A line, its end included. Nothing that a client sends ends it early, or steers the terminal of
-/// who reads it: what isn't shown by itself is written as JSON's `\u`.
+/// Returns a JSON line, with its line end. Client data can't end the line early or control the
+/// reader's terminal: characters that aren't [`is_shown`] become JSON's `\u` escapes.
 pub(crate) fn json(event: &impl Serialize) -> String {
-    // Views have no maps with keys that aren't text, which is all that could fail.
+    // Serialisation fails only for maps with keys that are no text, and views have none.
     let plain = serde_json::to_string(event).unwrap_or_default();
     let mut line = String::with_capacity(plain.len() + 1);
     for c in plain.chars() {

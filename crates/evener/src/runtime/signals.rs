@@ -1,10 +1,10 @@
-//! How a running program is told what to do by those who have no socket to it.
+//! Signals that control a running daemon or agent.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that daemon and agent answer to.
+/// Signal handlers of daemon and agent.
 pub(crate) struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -13,24 +13,20 @@ pub(crate) struct ProcessSignals {
     user: Signal,
 }
 
-/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalAction {
-    /// End, as the command line says.
+    /// Ends the program. The command line decides if the setup is removed.
     Stop,
-    /// End, and take back all that was set up, whatever the command line says.
+    /// Ends the program and removes the whole setup, independent of the command line.
     Dismantle,
-    /// Read the file again.
+    /// Reads the file again.
     Reload,
-    /// Open logs again, which may have been moved aside.
+    /// Opens log files again, after a log rotation.
     Reopen,
 }
 
 impl ProcessSignals {
-    /// From now on they are heard.
-    ///
-    /// # Errors
-    /// The system's refusal.
+    /// Installs the handlers.
     pub(crate) fn new() -> io::Result<ProcessSignals> {
         Ok(ProcessSignals {
             terminate: signal(SignalKind::terminate())?,
@@ -41,7 +37,7 @@ impl ProcessSignals {
         })
     }
 
-    /// The next one. Nothing is lost if this is not waited for to the end.
+    /// Returns the next signal's action. Cancel safe: no signal is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
             _ = self.terminate.recv() => SignalAction::Stop,

@@ -1,27 +1,28 @@
-//! The connection that gives up a slot when all are taken: the oldest of the source that has most
-//! of them.
+//! Selects the connection that is evicted if all slots are taken: the oldest of the source with the
+//! most connections.
 //!
-//! A stranger can open any number of connections and say next to nothing on them. So places are
-//! counted by source, and who takes all there are takes them from himself. Among sources that hold
-//! as many, the one whose oldest came first is the slowest.
+//! A stranger can open any number of connections and send almost nothing on them. Slots are
+//! therefore counted by source: a source that occupies all slots evicts its own connections. Among
+//! sources with equally many, the source with the oldest connection is evicted first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The prefix that a network gives to one customer at least (RFC 6177, section 2), in bits.
+/// Length in bits of the shortest prefix that a network assigns to a customer (RFC 6177, section
+/// 2).
 const PREFIX6_LEN: u32 = 64;
 
-/// The source of a connection: an IPv4 address, or an IPv6 /64.
+/// Source of a connection: an IPv4 address, or an IPv6 /64.
 pub(crate) type ClientSource = IpAddr;
 
-/// In which order sources give up places: the last one first.
+/// Order in which sources are evicted: the last one first.
 type Rank = (usize, Reverse<u64>, ClientSource);
 
-/// Places by source, each with what its holder is known by.
+/// Slots by source. `T` identifies a slot's holder.
 pub(crate) struct SlotsBySource<T> {
     tickets: u64,
-    /// By source and ticket, and so the oldest first.
+    /// Holders by source and ticket, and so the oldest first.
     held: BTreeMap<ClientSource, BTreeMap<u64, T>>,
     order: BTreeSet<Rank>,
 }
@@ -33,30 +34,29 @@ impl<T> Default for SlotsBySource<T> {
 }
 
 impl<T> SlotsBySource<T> {
-    /// A number that nobody else has; later ones are greater.
+    /// Returns a new, unique ticket, greater than all earlier ones.
     pub(crate) fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 
-    /// Notes a place of a source, as old as its ticket.
+    /// Inserts a slot of a source. Its ticket is its age.
     pub(crate) fn insert(&mut self, source: ClientSource, ticket: u64, holder: T) {
         self.change(source, |held| held.insert(ticket, holder));
     }
 
-    /// Takes note that it is given back.
+    /// Removes a slot, and returns its holder if it was there.
     pub(crate) fn give_back(&mut self, source: ClientSource, ticket: u64) -> Option<T> {
         self.change(source, |held| held.remove(&ticket))
     }
 
-    /// Takes a place from the source that has most.
+    /// Removes the oldest slot of the source with the most slots.
     pub(crate) fn take_away(&mut self) -> Option<(ClientSource, T)> {
         let &(.., source) = self.order.last()?;
         let (_, holder) = self.change(source, BTreeMap::pop_first)?;
         Some((source, holder))
     }
 
-    /// Whether nobody holds any.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.order.is_empty()
@@ -82,7 +82,7 @@ impl<T> SlotsBySource<T> {
     }
 }
 
-/// The source of a client.
+/// Returns the source of a client.
 pub(crate) fn source(client: IpAddr) -> ClientSource {
     match client.to_canonical() {
         IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),

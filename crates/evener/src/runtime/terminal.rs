@@ -1,4 +1,4 @@
-//! Output for people: its width and colours, and views that are shown again and again.
+//! Output for people: width, colours, and views that are printed repeatedly.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use textwrap::{Options, WordSplitter};
 
-/// Where nobody knows better: the width of a terminal as it comes, and of a page.
+/// Width of output if the terminal's width is unknown, in characters.
 pub(crate) const WIDTH: usize = 80;
-/// Narrower than this, nothing could be read.
+/// Minimum width of output, in characters.
 const LEAST: usize = 40;
 
-/// Clears a terminal, and begins at its top (ECMA-48).
+/// Escape sequence that clears the terminal and moves the cursor to its top (ECMA-48).
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// To stdout. A reader that wants no more, such as `head`, is no failure.
+/// Prints to standard output. A reader that closes the pipe, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -24,12 +24,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a view; with an interval again and again, until interrupted or until the reader has
-/// enough. JSON is a line each time. Text takes the place of the one before on a terminal, and is
-/// behind a blank line elsewhere.
+/// Prints a view, and with an interval repeats it until interrupted or until the reader closes the
+/// pipe. JSON is one line each time. On a terminal, text replaces the previous view. Elsewhere a
+/// blank line separates views.
 ///
 /// # Errors
-/// Those of `view`, and by `output` that standard output can't be written.
+/// Errors of `view`, and errors of standard output, converted by `output`.
 pub(crate) fn show<E>(
     interval: Option<Duration>,
     is_json: bool,
@@ -55,34 +55,33 @@ pub(crate) fn show<E>(
     }
 }
 
-/// The colours of states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// All is well.
+    /// No problem.
     Green,
-    /// To know about.
+    /// Noteworthy.
     Yellow,
     /// A fault.
     Red,
 }
 
-/// The page that a view is printed on.
+/// Page that a view is printed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     /// In characters.
     pub(crate) width: usize,
-    /// Whether states have colours.
+    /// True if states are coloured.
     pub(crate) has_colour: bool,
 }
 
 impl Page {
-    /// The page that standard output is.
+    /// Returns the page of standard output.
     pub(crate) fn of_stdout() -> Page {
         Page { width: width(), has_colour: has_colour(&io::stdout()) }
     }
 
-    /// Text in a colour, where the page has colours (ECMA-48, 8.3.117). Such text is padded and
-    /// wrapped before: escape sequences have no width.
+    /// Colours a text, if the page has colours (ECMA-48, 8.3.117). Pad and wrap the text before:
+    /// escape sequences have no width.
     pub(crate) fn paint(self, colour: Colour, text: &str) -> String {
         let code = match colour {
             Colour::Green => 32,
@@ -93,26 +92,26 @@ impl Page {
     }
 }
 
-/// Whether an output is read by somebody who sees colours.
+/// True if an output is a terminal that shows colours.
 pub fn has_colour(output: &impl IsTerminal) -> bool {
     output.is_terminal() && wants_colour(|name| std::env::var_os(name))
 }
 
-/// Whether an environment leaves colours to programs: no NO_COLOR (<https://no-color.org>), and a
-/// terminal that knows escape sequences.
+/// True if the environment allows colours: no NO_COLOR (<https://no-color.org>), and a terminal
+/// that knows escape sequences.
 fn wants_colour(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     variable("NO_COLOR").is_none_or(|value| value.is_empty())
         && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// The width of the terminal that standard output is; else that of a page.
+/// Returns the width of the terminal at standard output, or [`WIDTH`] if there is none.
 pub(crate) fn width() -> usize {
     let terminal = terminal_size::terminal_size_of(std::io::stdout());
     terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)).max(LEAST)
 }
 
-/// Text in lines of at most so many characters, all but the first behind `indent` spaces. Its own
-/// line breaks stay; a word that is longer than a line stays whole.
+/// Wraps a text to lines of at most `width` characters. All lines but the first are indented. Its
+/// own line breaks stay. A word longer than a line is not split.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let indent = " ".repeat(indent);
     let options = |first| {

@@ -1,4 +1,4 @@
-//! The needs of TLS: a certificate and its key, from files.
+//! TLS configurations from files of certificates and keys.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,44 +13,38 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
-/// The protocol that is spoken by it: no other version of HTTP is read here.
+/// ALPN name of HTTP/1.1, the only version that is supported over TLS.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// Why there can be no TLS.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// A file can't be read, or isn't what it should be.
     #[error("{path} has no {what} that can be read: {source}; write it there in PEM", path = .path.display())]
     File {
-        /// Which.
+        /// Path as configured.
         path: PathBuf,
-        /// The part that it should have.
+        /// Missing part, for the error's text.
         what: &'static str,
-        /// Why.
         source: pem::Error,
     },
-    /// The two don't go together, or are of a kind that isn't known.
+    /// Certificate and key don't match, or are of an unsupported kind.
     #[error("{certificate} and {key} can't be used: {source}", certificate = .certificate.display(), key = .key.display())]
     Pair {
-        /// The certificate's file.
+        /// Path of the certificate's file.
         certificate: PathBuf,
-        /// The key's.
         key: PathBuf,
-        /// Why.
         source: rustls::Error,
     },
-    /// There is no authority in the file that could sign certificates of others.
+    /// The file has no authority that can sign other certificates.
     #[error("{path} has no authority that certificates can be held against: {source}", path = .path.display())]
     Authority {
-        /// Its file.
+        /// Path as configured.
         path: PathBuf,
-        /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl TlsError {
-    /// The remedy.
+    /// Returns the remedy.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             TlsError::Authority { .. } => {
@@ -63,12 +57,12 @@ impl TlsError {
     }
 }
 
-/// A server's part of TLS, by a file with its certificate, and others up to one that clients know,
-/// and a file with its key. Clients may show certificates that an authority of `client_ca` has
-/// signed, and others are let in as well.
+/// Returns the TLS configuration of a server. The file `certificate` contains the server's
+/// certificate and its chain. Clients may present a certificate signed by an authority of
+/// `client_ca`. Clients without a certificate are accepted, too.
 ///
 /// # Errors
-/// When they can't be had, or don't go together.
+/// If a file can't be used, or certificate and key don't match.
 pub(crate) fn server(
     certificate: &Path,
     key: &Path,
@@ -92,12 +86,12 @@ pub(crate) fn server(
     Ok(Arc::new(config))
 }
 
-/// A client's part of TLS. Servers show certificates that an authority of the file `ca` has signed;
-/// without it, one that this system trusts. The client may show a certificate of its own, with its
-/// key, from two files.
+/// Returns the TLS configuration of a client. Servers must have a certificate signed by an
+/// authority of the file `ca`, or, without it, by one that this system trusts. `own` names the
+/// files of the client's own certificate and key.
 ///
 /// # Errors
-/// When they can't be had, or don't go together.
+/// If a file can't be used, or certificate and key don't match.
 pub(crate) fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = match ca {
         Some(path) => roots_of(path)?,
@@ -127,11 +121,11 @@ pub(crate) fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<A
     Ok(Arc::new(config))
 }
 
-/// A prober's part of TLS, by the same authorities. Each handshake is a whole one. Without `verify`
-/// any certificate will do.
+/// Returns the TLS configuration of a prober, with the authorities of [`client`]. Sessions are
+/// never resumed. Without `verify`, any certificate is accepted.
 ///
 /// # Errors
-/// When the authorities can't be had.
+/// If the authorities can't be used.
 pub(crate) fn prober(ca: Option<&Path>, verify: bool) -> Result<Arc<ClientConfig>, TlsError> {
     let mut config = ClientConfig::clone(&*client(ca, None)?);
     config.resumption = Resumption::disabled();
@@ -142,7 +136,7 @@ pub(crate) fn prober(ca: Option<&Path>, verify: bool) -> Result<Arc<ClientConfig
     Ok(Arc::new(config))
 }
 
-/// Believes every certificate, for probes that only ask whether a server answers.
+/// Accepts every certificate, for probes that only test if a server answers.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -193,7 +187,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     read.map_err(|source| TlsError::File { path: path.to_owned(), what: "certificate", source })
 }
 
-/// The authorities of a file.
+/// Reads the authorities of a file.
 fn roots_of(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -204,7 +198,7 @@ fn roots_of(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// The verifier of clients' certificates by the authorities of a file.
+/// Returns a verifier of client certificates with the authorities of a file.
 fn authority(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let failed = |source| TlsError::Authority { path: path.to_owned(), source };
     let roots = roots_of(path)?;

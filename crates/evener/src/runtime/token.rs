@@ -1,4 +1,4 @@
-//! The tokens that let others than this host's own users look at the farm: a file, a token a line.
+//! Tokens for remote access to the admin interface. The file has one token per line.
 
 use std::fmt;
 use std::io;
@@ -8,57 +8,52 @@ use subtle::ConstantTimeEq;
 
 use super::files::{self, FilePermissionError};
 
-/// Shorter ones can be guessed, in characters.
+/// Minimum length of a token in characters. Shorter ones can be guessed.
 const LEAST: usize = 16;
 
-/// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file can't be read.
     #[error("the admin tokens can't be read from {path}: {source}", path = .path.display())]
     Io {
-        /// As [admin] token_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// Others may read or change it.
     #[error(
         "{path} has mode {mode:03o}, so others can read or change the admin tokens: chmod 600 it, or 640 for a group \
          that may read it", path = .path.display()
     )]
     Open {
-        /// As [admin] token_file names it.
+        /// Path as configured.
         path: PathBuf,
-        /// Its permissions.
         mode: u32,
     },
-    /// There is none in it, or something else.
+    /// The file has no token, or an invalid line.
     #[error(
         "{path} has no admin tokens: write one a line, at least {LEAST} letters, digits or -._~+/=, as \
          `openssl rand -hex 32` makes them; behind it a role (read, operate or admin) and a name, if you like", path = .path.display()
     )]
     Text {
-        /// As [admin] token_file names it.
+        /// Path as configured.
         path: PathBuf,
     },
 }
 
-/// The rights of whoever has a token.
+/// Rights of a token's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// To look.
+    /// May read the state of the farm.
     Read,
-    /// The same, and to follow clients, to weigh servers and to say which get sessions.
+    /// Like `Read`, and may trace clients, change weights and select which servers get sessions.
     Operate,
-    /// Everything.
+    /// All rights.
     Admin,
 }
 
 impl Role {
     const ALL: [Role; 3] = [Role::Read, Role::Operate, Role::Admin];
 
-    /// Its name in files and messages.
+    /// Name in files and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Read => "read",
@@ -72,7 +67,7 @@ impl Role {
     }
 }
 
-/// The role that a token gives, and the name of who has it.
+/// Role of a token, and the name of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) role: Role,
@@ -80,7 +75,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Of the words behind a token: a role and a name, or less.
+    /// Parses the words after a token: a role and a name. Both are optional.
     pub(crate) fn of<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Holder> {
         let role = words.next().map_or(Some(Role::Read), Role::of)?;
         let name = words.next().unwrap_or("somebody with a token").to_owned();
@@ -88,11 +83,11 @@ impl Holder {
     }
 }
 
-/// Tokens, each with who has it: several, so that they can be changed one after the other.
+/// Tokens with their holders. Several tokens allow replacing them one by one.
 #[derive(Clone)]
 pub(crate) struct Tokens(Vec<(String, Holder)>);
 
-/// Secrets stay out of logs.
+/// Hides the tokens in logs.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tokens({} lines)", self.0.len())
@@ -103,7 +98,7 @@ impl Tokens {
     /// Reads a file of lines `TOKEN [ROLE [NAME]]`. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// When there is no token, or others than its owner could have read or written it.
+    /// If the file has no token, or if other users than its owner could have read or written it.
     pub(crate) fn read(path: &Path) -> Result<Tokens, TokenError> {
         let text = files::secret(path).map_err(|why| match why {
             FilePermissionError::Io(source) => TokenError::Io { path: path.to_owned(), source },
@@ -122,8 +117,8 @@ impl Tokens {
         tokens.filter(|tokens| !tokens.is_empty()).map(Tokens)
     }
 
-    /// The holder of this token. All are looked at, so how long that takes tells at most how
-    /// long they are.
+    /// Returns the holder of this token. All tokens are compared, so the duration reveals at most
+    /// their lengths.
     pub(crate) fn holder(&self, token: &[u8]) -> Option<&Holder> {
         let mut found = None;
         for (known, holder) in &self.0 {
@@ -141,10 +136,10 @@ fn is_token(text: &str) -> bool {
     text.len() >= LEAST && text.bytes().all(allowed)
 }
 
-/// Whether tokens can be had from a file, for who only checks.
+/// Checks a file of tokens.
 ///
 /// # Errors
-/// As the daemon would say it.
+/// As when the daemon reads the file.
 pub fn check(path: &Path) -> Result<(), TokenError> {
     Tokens::read(path).map(drop)
 }

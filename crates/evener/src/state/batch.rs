@@ -1,4 +1,4 @@
-//! Orders that are put in force together: each is whole by itself, and refused by itself.
+//! Orders that are put in force together. Each order succeeds or fails by itself.
 
 use toml::Table;
 
@@ -9,47 +9,42 @@ use super::{EditTarget, FarmDocument, FarmState, tag};
 use crate::config::{self, Config, Sources};
 use crate::runtime::token::Role;
 
-/// An order with the conditions that it is given under.
+/// An order with its author and conditions.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The order.
     pub order: StateOrder,
-    /// Its author.
     pub author: Author,
-    /// The author's role: some orders can only be judged by what they mean.
+    /// Role of the author. Some orders can be checked only once their edits are known.
     pub role: Role,
-    /// The farm that it is for, by its tag.
+    /// Tag of the farm that the order applies to.
     pub if_match: Option<String>,
-    /// Only say what would differ.
+    /// True if the order is only checked, to see its differences.
     pub is_dry_run: bool,
 }
 
-/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// A sentence.
     pub message: String,
-    /// The generation of the farm that it leads to; of a dry run, of the farm that it is for.
+    /// Generation of the resulting farm. For a dry run, generation of the farm in force.
     pub generation: u64,
-    /// The tag of that farm.
     pub tag: String,
-    /// Each place with the value before and the value now.
+    /// Changed places, with old and new values.
     pub differences: Vec<Difference>,
 }
 
-/// One place that differs.
+/// A changed place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The place.
     pub place: EditTarget,
     /// The value before.
     pub from: Option<toml::Value>,
-    /// The value now.
+    /// New value.
     pub to: Option<toml::Value>,
 }
 
 impl Difference {
-    /// Whether no rule of the file can be broken by it: weights have only a range.
+    /// True if the difference can't break a rule of the file. Weights only have a range.
     fn keeps_rules(&self) -> bool {
         match (&self.place, &self.to) {
             (place, _) if place.is_operators() => true,
@@ -61,25 +56,22 @@ impl Difference {
     }
 }
 
-/// Requests that were looked at together.
+/// Result of a batch of requests.
 pub(crate) struct Batch {
-    /// The farm that they lead to; `None` if none of them changes anything.
+    /// The resulting farm. `None` if no request changes anything.
     pub next: Option<NextState>,
-    /// Of each request, in their order.
+    /// Results of the requests, in their order.
     pub outcomes: Vec<Result<Outcome, OrderError>>,
 }
 
-/// A farm that is to be put in force.
 pub(crate) struct NextState {
-    /// The file and the changes over it.
     pub state: FarmState,
-    /// The changes, for the audit log.
     pub(crate) audit: Vec<AuditEntry>,
-    /// Its meaning, where the farm itself differs and not only what operators say of servers.
+    /// Configuration of the farm. `None` if only operator states differ.
     pub config: Option<Config>,
 }
 
-/// A farm while requests are looked at.
+/// A farm while its requests are processed.
 #[derive(Clone)]
 struct Draft<'a> {
     file: &'a FarmDocument,
@@ -92,10 +84,11 @@ struct Draft<'a> {
     audit: Vec<AuditEntry>,
 }
 
-/// Looks at requests, each on the farm that the ones before lead to; `in_force` is the meaning of
-/// `state`.
+/// Processes requests. Each request applies to the result of the previous ones. `in_force` is the
+/// configuration of `state`.
 ///
-/// `look` refuses a farm whose files can't be had; it sees each farm that is read.
+/// `look` refuses a farm whose files can't be read. It is called for each configuration that is
+/// parsed.
 pub(crate) fn batch(
     state: &FarmState,
     in_force: &Config,
@@ -113,9 +106,9 @@ pub(crate) fn batch(
         config: None,
         audit: Vec::new(),
     };
-    // Reading a large farm takes milliseconds: not at all if only weights differ, once for all
-    // orders that keep its rules whatever they meet, and for each of the others, since undoing goes
-    // back over each.
+    // Parsing a large farm needs milliseconds. If only weights differ, nothing is parsed. Requests
+    // that can't break a rule are parsed once together. Other requests are parsed one by one,
+    // because an undo must restore each of them.
     let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
         if draft.config.is_none() && draft.farm != state.farm {
             draft.config = Some(match reweighted(in_force, &state.farm, &draft.farm) {
@@ -129,7 +122,7 @@ pub(crate) fn batch(
         Ok(done) => done,
         Err(_) => match all(draft(), requests, unix_ms, true) {
             Ok(done) => done,
-            // One by one they are refused by themselves.
+            // Each request is refused on its own.
             Err(error) => return Batch { next: None, outcomes: vec![Err(error); requests.len()] },
         },
     };
@@ -140,9 +133,10 @@ pub(crate) fn batch(
     Batch { next, outcomes }
 }
 
-/// The meaning of a farm that differs in weights alone; `None` if it differs in more.
+/// Returns the configuration of a farm that differs only in weights. `None` if the farm differs in
+/// more.
 fn reweighted(in_force: &Config, before: &FarmDocument, after: &FarmDocument) -> Option<Config> {
-    // The order of servers counts in hash tables.
+    // The order of servers affects hash tables.
     if !before.lists_as(after) {
         return None;
     }
@@ -173,7 +167,7 @@ fn all<'a>(
     for request in requests {
         let mut next = draft.clone();
         let outcome = next.follow(request, unix_ms).and_then(|mut outcome| {
-            // No farm is ever like that of a dry run: the next change has the same generation.
+            // A dry run's farm never exists: the next change has the same generation.
             if request.is_dry_run {
                 (outcome.generation, outcome.tag) = (draft.record.generation, draft.tag());
             }
@@ -193,10 +187,10 @@ fn all<'a>(
 }
 
 impl Draft<'_> {
-    /// Makes the edits that a request means.
+    /// Applies a request's edits.
     fn follow(&mut self, request: &Request, unix_ms: u64) -> Result<Outcome, OrderError> {
         let before = (self.farm.clone(), self.states.clone());
-        // That of the farm before.
+        // The configuration belongs to the previous farm.
         self.config = None;
         if let Some(wanted) = &request.if_match {
             let now = self.tag();
@@ -230,7 +224,7 @@ impl Draft<'_> {
         Ok(Outcome { message, generation: self.record.generation, tag: self.tag(), differences })
     }
 
-    /// The edits of an order that differ from what is.
+    /// Returns the edits of an order that differ from the farm.
     fn edits(&mut self, order: &StateOrder) -> Result<NewValues, OrderError> {
         let edits = match order::meaning(order, &self.farm, &self.states)? {
             Meaning::Edits(edits) => edits,
@@ -269,8 +263,8 @@ impl Draft<'_> {
         let states = self.record.operator_states();
         let mut edits = self.farm.differences(&farm);
         edits.extend(order::state_edits(&self.states, &states));
-        // The sentence on the state that results, since "undone: s1 is in state ready" reads as if
-        // the server were ready.
+        // Describes the resulting state, since "undone: s1 is in state ready" reads as if the
+        // server were ready.
         let now = sentence(&edits, &self.farm, self.file);
         (self.farm, self.states) = (farm, states);
         let message = format!("{now} (undone: {} by {})", undone.message, undone.author.by);
@@ -282,7 +276,7 @@ impl Draft<'_> {
     }
 }
 
-/// Whether a role is enough for edits.
+/// Checks that a role may make these edits.
 fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
     match edits.iter().find(|(place, _)| place.needs() > role) {
         None => Ok(()),
@@ -294,7 +288,7 @@ fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
     }
 }
 
-/// Reads farms by all rules of the file, and has their files looked at.
+/// Parses farms by all rules of the file, and calls `look` for their files.
 #[derive(Clone, Copy)]
 struct FarmReader<'a> {
     sources: &'a Sources,

@@ -1,4 +1,4 @@
-//! The farm of a file as tables: what an edit has its place in.
+//! The farm of a file as tables. An edit changes a place in them.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use toml::{Table, Value};
 use super::edit::EditTarget;
 use crate::config::Config;
 
-/// The key under which a file has its services, and a service its servers.
+/// Keys of services in a file, and of servers in a service.
 const SERVICES: &str = "service";
 const SERVERS: &str = "server";
 const NAME: &str = "name";
-/// The sections that hosts of a farm may have each for itself, and keys of others.
+/// Sections and keys that may differ between the hosts of a farm.
 const OWN_SECTIONS: [&str; 4] = ["engine", "admin", "log", "agent"];
 const OWN_KEYS: [(&str, &str); 3] = [("farm", "secret_file"), ("farm", "orphan"), ("dns", "listen")];
 
-/// A file's farm. Each service and each server has its name written, as the file's reader gave it.
-/// Documents share the parts in which they don't differ.
+/// The farm of a file. Each service and each server has a name: the written one, or the one that
+/// the file's parser assigned. Documents share equal parts.
 #[derive(Clone, Debug, Default)]
 pub struct FarmDocument {
-    /// All but the services, as text: tables of many names take ten times the memory.
+    /// All but the services, as text. Tables of many names need ten times the memory.
     rest: Arc<str>,
     services: Vec<Arc<ServiceTable>>,
 }
@@ -32,7 +32,7 @@ struct ServiceTable {
     servers: Vec<Arc<ServerTable>>,
 }
 
-/// A service that documents share is compared with itself in no time.
+/// A service that both documents share is equal without a comparison of its contents.
 impl PartialEq for FarmDocument {
     fn eq(&self, other: &FarmDocument) -> bool {
         let is_long_as = self.services.len() == other.services.len();
@@ -50,8 +50,9 @@ struct ServerTable {
 }
 
 impl FarmDocument {
-    /// The document of a file that was read as `config`: its names are given to the tables that
-    /// have none. `None` if the file's services aren't those of `config`.
+    /// Creates the document of a file that was parsed as `config`. Tables without a name get the
+    /// name in `config`. Returns `None` if the file's services differ from the services of
+    /// `config`.
     pub fn new(mut file: Table, config: &Config) -> Option<FarmDocument> {
         let (mut services, mut groups) = (config.services.iter(), config.groups.iter());
         let mut named = Vec::new();
@@ -79,21 +80,21 @@ impl FarmDocument {
         is_whole.then_some(FarmDocument { rest: toml::to_string(&file).ok()?.into(), services: named })
     }
 
-    /// The farm as a file.
+    /// Returns the farm as a file's text.
     ///
     /// # Errors
-    /// If it can't be written as TOML.
+    /// If the farm can't be written as TOML.
     pub fn text(&self) -> Result<String, toml::ser::Error> {
         let mut services = Table::new();
         if !self.services.is_empty() {
             services.insert(SERVICES.to_owned(), Value::Array(self.services()));
         }
-        // Headers of tables are whole, so they can stand behind any other text.
+        // Table headers have full paths, so they can follow any other text.
         Ok(format!("{}\n{}", self.rest, toml::to_string(&services)?))
     }
 
-    /// The text that is alike on all directors of a farm: all but the sections that are each host's
-    /// own, and where its secrets and sockets are.
+    /// Returns the text that all directors of a farm share: without the sections of a single host,
+    /// and without the paths of secrets and sockets.
     pub fn common_text(&self) -> String {
         let mut file: Table = self.rest.parse().unwrap_or_default();
         OWN_SECTIONS.into_iter().for_each(|section| drop(file.remove(section)));
@@ -106,12 +107,13 @@ impl FarmDocument {
         toml::to_string(&file).unwrap_or_default()
     }
 
-    /// All services, each with its servers.
+    /// Returns all services, each with its servers.
     pub fn services(&self) -> Vec<Value> {
         self.services.iter().map(|service| Value::Table(service.table())).collect()
     }
 
-    /// The same file with these services, of which some may have no names: not a document yet.
+    /// Returns the file with these services. Some may have no names yet, so the result is not a
+    /// document.
     pub fn with_services(&self, services: Vec<Value>) -> Table {
         let mut file: Table = self.rest.parse().unwrap_or_default();
         if !services.is_empty() {
@@ -120,30 +122,29 @@ impl FarmDocument {
         file
     }
 
-    /// The names of all services.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.services.iter().map(|service| service.name.as_str())
     }
 
-    /// The names of a service's servers; `None` if there is no such service.
+    /// Returns the names of a service's servers. `None` if the service does not exist.
     pub fn server_names(&self, service: &str) -> Option<impl Iterator<Item = &str> + Clone> {
         Some(self.service(service)?.names())
     }
 
-    /// Whether both list the same services and servers, in the same order.
+    /// True if both documents list the same services and servers in the same order.
     pub fn lists_as(&self, other: &FarmDocument) -> bool {
         let mut pairs = self.services.iter().zip(&other.services);
         self.names().eq(other.names())
             && pairs.all(|(one, other)| Arc::ptr_eq(one, other) || one.names().eq(other.names()))
     }
 
-    /// Whether every host decides for a service.
+    /// True if the service's placement is `every-host`.
     pub fn is_on_every_host(&self, service: &str) -> bool {
         let placement = self.service(service).and_then(|service| service.keys.get("placement"));
         placement.and_then(Value::as_str) == Some("every-host")
     }
 
-    /// The method of a service, as written.
+    /// Returns the method of a service, as written.
     pub fn method(&self, service: &str) -> Option<&str> {
         self.service(service)?.keys.get("method")?.as_str()
     }
@@ -300,7 +301,7 @@ fn is_group(keys: &Table) -> bool {
     keys.get("method").and_then(Value::as_str) == Some(evener_core::farm::REDIRECT)
 }
 
-/// Takes an array of tables out of a table; `None` if it is something else.
+/// Removes an array of tables from a table. Returns `None` if the value has another type.
 fn take_tables(table: &mut Table, key: &str) -> Option<Vec<Table>> {
     match table.remove(key) {
         None => Some(Vec::new()),

@@ -1,4 +1,4 @@
-//! One edit of the farm, and the place that it is made at.
+//! An edit of the farm, and its place.
 
 use std::fmt;
 
@@ -8,46 +8,41 @@ use toml::Value;
 
 use crate::runtime::token::Role;
 
-/// A place in the farm.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "at", rename_all = "kebab-case")]
 pub enum EditTarget {
     /// A whole service.
     Service {
-        /// Its name.
+        /// Name of the service.
         service: String,
     },
     /// A key of a service.
     ServiceKey {
-        /// The service's name.
+        /// Name of the service.
         service: String,
-        /// The key.
         key: String,
     },
     /// A whole server.
     Server {
-        /// The service's name.
+        /// Name of the service.
         service: String,
-        /// The server's.
         server: String,
     },
     /// A key of a server.
     ServerKey {
-        /// The service's name.
+        /// Name of the service.
         service: String,
-        /// The server's.
         server: String,
-        /// The key.
         key: String,
     },
-    /// The operator's word on a server of a service or a name, listed or not, which no file has.
+    /// Operator state of a server of a service or a name, listed or not. A file has no operator
+    /// states.
     Operator {
-        /// The service's name, or the DNS name.
+        /// Name of the service, or the DNS name.
         service: String,
-        /// The server's.
         server: String,
     },
-    /// The operator's word on the director itself.
+    /// Operator state of the director itself.
     Director,
 }
 
@@ -57,7 +52,7 @@ impl EditTarget {
         matches!(self, EditTarget::Operator { .. } | EditTarget::Director)
     }
 
-    /// The service that it is in; empty for the director itself.
+    /// Returns the service of the place. Empty for the director itself.
     pub fn service(&self) -> &str {
         match self {
             EditTarget::Director => "",
@@ -69,7 +64,7 @@ impl EditTarget {
         }
     }
 
-    /// The role that an edit there takes. Weights and states are daily work.
+    /// Returns the role that may edit the place. Weights and operator states are daily work.
     pub fn needs(&self) -> Role {
         match self {
             EditTarget::Operator { .. } | EditTarget::Director => Role::Operate,
@@ -78,7 +73,7 @@ impl EditTarget {
         }
     }
 
-    /// Whether it is a whole service or server.
+    /// True if the place is a whole service or server.
     pub fn is_whole(&self) -> bool {
         matches!(self, EditTarget::Service { .. } | EditTarget::Server { .. })
     }
@@ -113,38 +108,36 @@ impl fmt::Display for EditTarget {
     }
 }
 
-/// An edit of the farm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Edit {
-    /// Where.
     #[serde(flatten)]
     pub place: EditTarget,
     /// The value that it puts there; none: it removes what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// The value that the file had there when the edit was made.
+    /// Value in the file when the edit was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<Value>,
 }
 
-/// The places of edits, in words.
+/// Lists the places of edits in words.
 pub(crate) fn places(edits: &[Edit]) -> String {
     let mut places: Vec<String> = edits.iter().map(|edit| edit.place.to_string()).collect();
     places.dedup();
     places.join(", ")
 }
 
-/// The operator's word on a director.
+/// Returns the operator state of a director.
 pub(super) fn director_state(is_drained: bool) -> OperatorState {
     if is_drained { OperatorState::Drain } else { OperatorState::Ready }
 }
 
-/// The operator's word as an edit's value: a server that is ready has none.
+/// Returns an operator state as an edit's value. A ready server has none.
 pub fn operator_value(state: OperatorState) -> Option<Value> {
     (state != OperatorState::Ready).then(|| Value::String(state.name().to_owned()))
 }
 
-/// The operator's word that an edit's value means.
+/// Parses the operator state from an edit's value.
 pub fn operator_state(value: Option<&Value>) -> OperatorState {
     value.and_then(Value::as_str).and_then(OperatorState::of).unwrap_or_default()
 }

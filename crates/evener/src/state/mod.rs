@@ -1,9 +1,9 @@
-//! Changes of the farm at run time: edits of the file's services that last beside the file.
+//! Changes of the farm at run time: edits of the file's services, stored beside the file.
 //!
-//! The [`FarmDocument`] is the file's farm as tables. A [`Record`] has the changes that operators
-//! made since, each of them [`Edit`]s of places in the document; the farm in force is the document
-//! with all of them made. So every rule of the file holds for changes too, and a change is undone
-//! by leaving it out. Nothing here does IO but [`store`].
+//! The [`FarmDocument`] is the file's farm as tables. A [`Record`] contains the operators' changes
+//! since. Each change is a list of [`Edit`]s of places in the document. The farm in force is the
+//! document with all changes applied. So every rule of the file holds for changes too, and an undo
+//! leaves out a change. Only [`store`] does I/O.
 
 mod batch;
 mod document;
@@ -26,29 +26,26 @@ pub use store::time;
 
 use crate::config::{self, Config, LoadedConfig, Problems, Sources};
 
-/// A file, the changes over it, and the farm that both make.
+/// A file, the run-time changes over it, and the resulting farm.
 #[derive(Clone, Debug, Default)]
 pub struct FarmState {
-    /// The file's farm.
     pub file: Arc<FarmDocument>,
-    /// The files that it was read from.
     pub sources: Arc<Sources>,
-    /// By which the farms of files are told apart.
+    /// Hash of the file's farm. It distinguishes the farms of different files.
     file_sum: u64,
-    /// The changes over it.
     pub record: Record,
-    /// The farm that both make.
+    /// The resulting farm.
     pub farm: FarmDocument,
-    /// The operator's word on servers: those that are not ready.
+    /// Operator states of servers that are not ready.
     pub states: OperatorStates,
-    /// Where the farm isn't the file's.
+    /// Values in force that differ from the file's.
     pub overrides: Overrides,
-    /// Another one for each farm (RFC 9110, section 8.8.3), without its quotes.
+    /// Unique tag of this farm, as an ETag without quotes (RFC 9110, section 8.8.3).
     pub tag: String,
 }
 
 impl FarmState {
-    /// A file with changes over it.
+    /// Applies changes to a file.
     pub fn new(file: Arc<FarmDocument>, sources: Arc<Sources>, record: Record) -> FarmState {
         let (farm, states) = (record.farm(&file), record.operator_states());
         let (file_sum, tag) = (sum(&file), String::new());
@@ -56,7 +53,7 @@ impl FarmState {
         empty.changed(record, farm, states)
     }
 
-    /// The same file with other changes over it.
+    /// Returns the same file with other changes.
     fn changed(&self, record: Record, farm: FarmDocument, states: OperatorStates) -> FarmState {
         let (tag, overrides) = (tag(record.generation, self.file_sum), record.overrides(&self.file));
         let (file, sources) = (Arc::clone(&self.file), Arc::clone(&self.sources));
@@ -64,20 +61,19 @@ impl FarmState {
     }
 }
 
-/// A file with the changes over it.
+/// A file with the stored changes applied.
 pub struct RebasedFile {
-    /// Both.
     pub state: FarmState,
-    /// Their meaning.
+    /// Configuration of the resulting farm.
     pub config: Config,
     /// Edits of places that the file itself has changed.
     pub dropped: Vec<Edit>,
 }
 
-/// Lays changes over a file that was read.
+/// Applies stored changes to a file that was read.
 ///
 /// # Errors
-/// When the farm breaks rules of the file with them.
+/// If the resulting farm breaks rules of the file.
 pub fn rebase(file: LoadedConfig, mut record: Record) -> Result<RebasedFile, Problems> {
     let LoadedConfig { config, tables, sources } = file;
     let file = Arc::new(FarmDocument::new(tables, &config).unwrap_or_default());
@@ -90,13 +86,13 @@ pub fn rebase(file: LoadedConfig, mut record: Record) -> Result<RebasedFile, Pro
     Ok(RebasedFile { state, config, dropped })
 }
 
-/// The tag of a farm: the record's generation tells people which one is newer, and the sum of the
-/// file's text tells apart those of one generation.
+/// Returns the tag of a farm. The generation shows people which farm is newer. The hash of the
+/// file's text distinguishes farms of the same generation.
 fn tag(generation: u64, file_sum: u64) -> String {
     format!("{generation}-{:08x}", file_sum as u32)
 }
 
-/// The sum of a file's farm, by FNV-1a.
+/// Returns the FNV-1a hash of a file's farm.
 fn sum(file: &FarmDocument) -> u64 {
     let text = file.text().unwrap_or_default();
     let add = |sum: u64, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

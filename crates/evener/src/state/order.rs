@@ -1,4 +1,4 @@
-//! Orders of operators, and the edits that they mean.
+//! Operators' orders, and the edits that they mean.
 
 use std::collections::BTreeMap;
 
@@ -11,72 +11,69 @@ use super::edit::{EditTarget, director_state, operator_state, operator_value};
 use super::record::OperatorStates;
 use crate::runtime::spelling::meant;
 
-/// An order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StateOrder {
-    /// The farm has these services and no others.
+    /// Replaces all services of the farm.
     Replace {
-        /// As in a file.
+        /// Tables as in a file.
         services: Vec<Value>,
-        /// All servers that aren't ready, where that is said.
+        /// All servers that aren't ready. `None` leaves the states as they are.
         states: Option<BTreeMap<ServerName, OperatorState>>,
     },
-    /// A server gets new values.
+    /// Changes a server.
     ChangeServer {
-        /// Which.
+        /// Server to change.
         server: ServerName,
-        /// The values.
         fields: ServerFields,
     },
-    /// A service gets new values.
+    /// Changes keys of a service.
     ChangeService {
-        /// Which.
+        /// Name of the service.
         service: String,
-        /// As in a file; a key without a value is removed.
+        /// Values as in a file. A key without a value is removed.
         keys: Vec<(String, Option<Value>)>,
     },
-    /// A service gets another server.
+    /// Adds a server to a service.
     AddServer {
-        /// Which.
+        /// Name of the service.
         service: String,
-        /// The server, as in a file.
         keys: Table,
     },
-    /// A service loses a server.
+    /// Removes a server.
     RemoveServer(ServerName),
-    /// The farm gets another service, as in a file.
+    /// Adds a service, as in a file.
     AddService(Table),
-    /// The farm loses a service.
+    /// Removes a service.
     RemoveService(String),
-    /// This director is to be given no new clients, or is again.
+    /// Drains this director, or makes it ready again.
     DrainDirector(bool),
-    /// The last change is taken back.
+    /// Undoes the last change.
     Undo,
 }
 
 /// New values of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerFields {
-    /// As a file has them; a key without a value is removed.
+    /// Values as in a file. A key without a value is removed.
     pub keys: Vec<(String, Option<Value>)>,
-    /// The operator's word on it.
+    /// Change of the operator state.
     pub state: Option<StateChange>,
 }
 
-/// A change of the operator's word on a server. By the API it is two values, of which a request may
-/// have one.
+/// Change of a server's operator state. The API has two values for it, `drain` and `maintenance`. A
+/// request may omit either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
-    /// To this state, whatever it is in.
+    /// Sets this state, independent of the old one.
     Set(OperatorState),
-    /// To a drain; maintenance is one already.
+    /// Drains the server. A server in maintenance is drained already, and stays so.
     Drain,
-    /// Out of maintenance; a drain that is none stays.
+    /// Ends maintenance. A mere drain stays.
     EndMaintenance,
 }
 
 impl StateChange {
-    /// The change that values of `drain` and `maintenance` mean; none without either.
+    /// Returns the change for values of `drain` and `maintenance`. `None` without either.
     pub fn of(drain: Option<bool>, maintenance: Option<bool>) -> Option<StateChange> {
         match (drain, maintenance) {
             (None, None) => None,
@@ -88,7 +85,7 @@ impl StateChange {
         }
     }
 
-    /// The state that it makes of another.
+    /// Returns the new state of a server.
     fn applied_to(self, before: OperatorState) -> OperatorState {
         match (self, before) {
             (StateChange::Set(state), _) => state,
@@ -103,47 +100,44 @@ impl StateChange {
 /// Places, each with the value that it gets.
 pub(super) type NewValues = Vec<(EditTarget, Option<Value>)>;
 
-/// The meaning of an order.
 #[derive(Debug)]
 pub(super) enum Meaning {
-    /// These edits.
     Edits(NewValues),
-    /// The file's reader has to say which, and what is called how: a file, and edits besides.
+    /// A new file, which must be parsed to get its edits and names, and further edits.
     File(Table, NewValues),
 }
 
-/// Why an order can't be followed.
+/// Error of an order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// A service or server isn't there.
+    /// A service or server does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Something is in its way.
+    /// The order contradicts the farm.
     #[error("{0}")]
     Conflict(String),
     /// The farm would break rules of the file.
     #[error("{0}")]
     Invalid(String),
-    /// The farm was changed since whoever gives the order has looked.
+    /// The farm has changed since the caller read it.
     #[error(
         "the farm has changed meanwhile: it is {now}, and the request is for {wanted}; read it again, and repeat the \
          change on that"
     )]
     Stale {
-        /// Its tag.
         now: String,
-        /// The tag that the request is for.
+        /// Tag in the request.
         wanted: String,
     },
-    /// Another role is needed.
+    /// The order needs another role.
     #[error("{0}")]
     Forbidden(String),
-    /// It can't be made to last.
+    /// The change can't be stored.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// The meaning of an order for a farm. Undoing has none: it is the record's.
+/// Returns the edits of an order. `Undo` has none here: the record handles it.
 pub(super) fn meaning(
     order: &StateOrder,
     farm: &FarmDocument,
@@ -204,13 +198,13 @@ pub(super) fn meaning(
     Ok(Meaning::Edits(edits))
 }
 
-/// Services of a farm, redirected ones included.
+/// Maximum number of services of a farm, redirected ones included.
 pub(super) const SERVICES: usize = 4_096;
-/// Servers of a farm.
+/// Maximum number of servers of a farm.
 pub(super) const SERVERS: usize = 65_535;
 
-/// Refuses lists that no farm has room for, before anything is copied or written as text. The
-/// file's reader has narrower limits, but reports each fault of each service.
+/// Refuses lists that are too long for any farm, before they are copied or written as text. The
+/// file's parser has lower limits, but reports each error of each service.
 fn check_counts(services: usize, servers: usize) -> Result<(), OrderError> {
     let refuse = |count: usize, kind: &str, most: usize| {
         Err(OrderError::Invalid(format!(
@@ -232,7 +226,7 @@ fn len_of(list: &Value) -> usize {
     list.as_array().map_or(0, Vec::len)
 }
 
-/// Refuses what would make the tables of hosts differ that decide for themselves.
+/// Refuses edits that would make the tables of an every-host farm's hosts differ.
 pub(super) fn same_on_all_hosts(
     edits: &NewValues,
     before: &FarmDocument,
@@ -286,7 +280,7 @@ fn state_edit(name: &ServerName, state: OperatorState) -> (EditTarget, Option<Va
     (EditTarget::Operator { service, server }, operator_value(state))
 }
 
-/// The edits that lead from what operators said to what they are to have said.
+/// Returns the edits that turn the operator states `before` into `wanted`.
 pub(super) fn state_edits(before: &OperatorStates, wanted: &OperatorStates) -> NewValues {
     let mut edits = server_state_edits(&before.servers, &wanted.servers);
     let is_other = before.is_director_drained != wanted.is_director_drained;
@@ -341,7 +335,7 @@ fn has_server(farm: &FarmDocument, name: &ServerName) -> Result<(), OrderError> 
     Err(OrderError::NotFound(format!("service {service} lists no server {server}; {}", meant(server, names))))
 }
 
-/// A sentence on edits that were made, or would be.
+/// Returns a sentence on edits that were made, or would be.
 pub(super) fn sentence(edits: &NewValues, before: &FarmDocument, file: &FarmDocument) -> String {
     const SHOWN: usize = 4;
     if edits.is_empty() {

@@ -1,4 +1,4 @@
-//! The changes that operators made since the file was written.
+//! Operators' changes since the file was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use toml::Value;
 use super::document::FarmDocument;
 use super::edit::{Edit, EditTarget, director_state, operator_state, operator_value};
 
-/// Changes that can be undone. Older ones are made one with the oldest that is kept.
+/// Maximum number of changes that can be undone. Older changes are merged into the oldest one.
 const CHANGES_MAX: usize = 1_000;
 
-/// The operator's word, which no file has.
+/// Operator states. A file has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperatorStates {
-    /// On servers: those that are not ready.
+    /// States of servers that are not ready.
     pub servers: BTreeMap<ServerName, OperatorState>,
-    /// Whether this director is to be given no new clients.
+    /// True if this director gets no new clients.
     pub is_director_drained: bool,
 }
 
@@ -36,7 +36,7 @@ impl OperatorStates {
         }
     }
 
-    /// The servers whose states differ from those of `next`, with their state there.
+    /// Returns the servers whose state differs from `next`, with their state in `next`.
     pub fn changes_to(&self, next: &OperatorStates) -> BTreeMap<ServerName, OperatorState> {
         let state = |states: &OperatorStates, name| states.servers.get(name).copied().unwrap_or_default();
         let names = self.servers.keys().chain(next.servers.keys());
@@ -61,87 +61,80 @@ impl OperatorStates {
     }
 }
 
-/// Values in force that aren't the file's, by the service and the server that has them.
+/// Values in force that differ from the file's, by service and server.
 pub type Overrides = BTreeMap<(String, Option<String>), Vec<Override>>;
 
-/// The author of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
-    /// A user of this host, or the name of a token or certificate.
+    /// User of this host, or name of a token or certificate.
     pub by: String,
-    /// An address, or the admin socket.
+    /// Address, or the admin socket.
     pub from: String,
 }
 
-/// One change: all of its edits were made at once, and are undone at once.
+/// One change. All its edits are made and undone together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The generation that it made.
+    /// Generation of the farm after the change.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Its author.
     #[serde(flatten)]
     pub author: Author,
-    /// A sentence on it.
+    /// Sentence that describes the change.
     pub message: String,
-    /// The edits.
     pub edits: Vec<Edit>,
 }
 
-/// All changes, in the order in which they were made.
+/// All changes, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Greater with each change, undoing one included.
+    /// Increases with each change and each undo.
     pub generation: u64,
-    /// The changes.
     pub changes: Vec<Arc<Change>>,
-    /// Whether changes before the first are part of it, which is not undone then.
+    /// True if the first change includes merged older ones. The first change can't be undone then.
     #[serde(default)]
     pub is_cut: bool,
 }
 
-/// A value in force that isn't the file's.
+/// A value in force that differs from the file's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Override {
-    /// The key.
     pub key: String,
-    /// The value in force, as in the file; none where there is none.
+    /// Value in force, as in a file. `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub value: Option<Value>,
-    /// The file's.
+    /// Value in the file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file: Option<Value>,
-    /// The author of the change.
     pub by: String,
-    /// When, in milliseconds since 1970.
+    /// Time of the change in milliseconds since 1970.
     pub unix_ms: u64,
 }
 
 impl Record {
-    /// The farm in force: the file's with all changes made.
+    /// Returns the farm in force: the file's farm with all changes applied.
     pub fn farm(&self, file: &FarmDocument) -> FarmDocument {
         let mut farm = file.clone();
         for edit in self.edits() {
-            // Its service may be another change's that was undone.
+            // The edit's service may belong to another change that was undone.
             let _ = farm.put(&edit.place, edit.value.as_ref());
         }
         farm
     }
 
-    /// The operator's word.
     pub fn operator_states(&self) -> OperatorStates {
         let mut states = OperatorStates::default();
         self.edits().for_each(|edit| states.put(&edit.place, edit.value.as_ref()));
         states
     }
 
-    /// Whether nothing was changed.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Adds a change; `edits` are places with their new values, and `file` is what they lie over.
+    /// Adds a change. `edits` are places with their new values, and `file` is the file that they
+    /// change.
     pub fn add(
         &mut self,
         unix_ms: u64,
@@ -159,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Takes back the last change; `None` if there is none that can be.
+    /// Undoes the last change. Returns `None` if no change can be undone.
     pub fn undo(&mut self) -> Option<Arc<Change>> {
         if self.is_cut && self.changes.len() == 1 {
             return None;
@@ -169,8 +162,8 @@ impl Record {
         Some(undone)
     }
 
-    /// Goes on over another file: edits of places where the file itself has changed are dropped and
-    /// given, and so are those that have no place any more. What operators said of servers stays.
+    /// Adapts the changes to another file. Edits of places that the file itself has changed, or
+    /// that no longer exist, are dropped and returned. Operator states stay.
     pub fn rebase(&mut self, file: &FarmDocument) -> Vec<Edit> {
         let mut dropped = Vec::new();
         let mut farm = file.clone();
@@ -192,12 +185,12 @@ impl Record {
         dropped
     }
 
-    /// Drops everything.
+    /// Drops all changes.
     pub fn forget(&mut self) {
         *self = Record { generation: self.generation + 1, ..Record::default() };
     }
 
-    /// The values in force that aren't the file's, by the service or the server that has them.
+    /// Returns the values in force that differ from the file's, by service and server.
     pub fn overrides(&self, file: &FarmDocument) -> Overrides {
         let mut last: BTreeMap<&EditTarget, (&Edit, &Change)> = BTreeMap::new();
         for change in &self.changes {
@@ -222,7 +215,7 @@ impl Record {
             if file == edit.value {
                 continue;
             }
-            // Of a whole server it is enough to know that the file has it.
+            // Of a whole server, only its presence in the file matters.
             let shown = |value: Option<Value>| match place.is_whole() {
                 true => value.map(|_| Value::Boolean(true)),
                 false => value,
@@ -242,15 +235,15 @@ impl Record {
         self.changes.iter().flat_map(|change| &change.edits)
     }
 
-    /// Makes one of the two oldest changes, which can't be undone any more.
+    /// Merges the two oldest changes. The result can't be undone.
     fn join_oldest(&mut self) {
         let oldest = self.changes.remove(0);
         if let Some(next) = self.changes.first_mut() {
             let next = Arc::make_mut(next);
             let later = std::mem::replace(&mut next.edits, oldest.edits.clone());
             for edit in later {
-                // Those that it lies over are needed no more, and neither is one that puts back
-                // what the file has.
+                // An edit replaces earlier edits of its place. An edit that restores the file's
+                // value is left out.
                 next.edits.retain(|known| !edit.place.holds(&known.place));
                 if edit.value != edit.file || next.edits.iter().any(|known| known.place.holds(&edit.place)) {
                     next.edits.push(edit);

@@ -1,5 +1,4 @@
-//! Where changes last: a file of JSON that is written whole or not at all, and a log of who made
-//! them.
+//! Stores run-time changes: a JSON file that is written atomically, and a log of their authors.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,39 +13,36 @@ use super::record::{Author, Record};
 use crate::runtime::files;
 use crate::runtime::shown::json;
 
-/// The format of the file. Another one is not read.
+/// Format of the file. Files of another format are refused.
 const FORMAT: u32 = 1;
-/// A log of this length is put aside as `audit.log.1`, and another one begun, in bytes.
+/// Maximum length of the log in bytes. A longer log is renamed to `audit.log.1`, and a new one
+/// begins.
 const LOG_BYTES: u64 = 16 << 20;
-/// Logs that were put aside are kept for 30 days, and these many however old they are.
+/// Number of rotated logs that are always kept. Older logs are kept for 30 days.
 const LOGS_KEPT: u32 = 4;
 const LOG_AGE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// Files that were put aside and are kept.
+/// Maximum number of files that are set aside.
 const ASIDE_MAX: usize = 9;
 
-/// Why changes of before can't be had.
+/// Error of reading the stored changes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The system refuses.
     #[error("the run-time changes in {path} can't be read: {source}", path = .path.display())]
     Io {
-        /// The file.
+        /// Path of the changes.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
-    /// It is something else.
     #[error("{path} has no run-time changes that this version reads: {why}", path = .path.display())]
     Format {
-        /// The file.
+        /// Path of the changes.
         path: PathBuf,
-        /// The error in it.
         why: String,
     },
 }
 
-/// The folder in which they last.
+/// Folder that stores run-time changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -59,25 +55,26 @@ struct Stored {
     record: Record,
 }
 
-/// Something that was done, as the log has it.
+/// An action, as recorded in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AuditEntry {
     pub(crate) unix_ms: u64,
     pub(crate) author: Author,
-    /// The generation after it.
+    /// Generation after the action.
     pub(crate) generation: u64,
     pub(crate) message: String,
 }
 
 impl AuditEntry {
-    /// A note that changes which the log has are not in force.
+    /// Returns an entry saying that logged changes are not in force.
     pub(crate) fn refused(unix_ms: u64, refused: u64, generation: u64, why: &str) -> AuditEntry {
         let author = Author { by: "evener".to_owned(), from: "the engine".to_owned() };
         let message = format!("refused and taken back, all up to generation {refused}: {why}");
         AuditEntry { unix_ms, author, generation, message }
     }
 
-    /// A note that edits were dropped, by a reload or a start; without any, all were.
+    /// Returns an entry saying that a reload or a start has dropped edits. No edits means all of
+    /// them.
     pub(crate) fn dropped(unix_ms: u64, edits: &[Edit], by: &str, generation: u64) -> AuditEntry {
         let message = match edits.is_empty() {
             true => format!("all run-time changes are dropped by {by}"),
@@ -88,7 +85,6 @@ impl AuditEntry {
     }
 }
 
-/// A line of the log.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -103,12 +99,12 @@ impl Store {
         Store { folder: folder.to_owned() }
     }
 
-    /// The file.
+    /// Returns the path of the changes.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.join("changes.json")
     }
 
-    /// The changes of before; none where there is no file.
+    /// Reads the stored changes. Returns none if there is no file.
     pub(crate) fn read(&self) -> Result<Record, StoreError> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -127,18 +123,18 @@ impl Store {
         }
     }
 
-    /// Puts the file aside, where it is not read again.
+    /// Renames the file so that it is not read again.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let numbered = (2..=ASIDE_MAX).map(|number| format!("changes.refused-{number}.json"));
         let mut names = std::iter::once("changes.refused.json".to_owned()).chain(numbered);
-        // Of many the last one is written over.
+        // If there are too many files already, the last one is overwritten.
         let free = names.find(|name| !self.folder.join(name).exists());
         let aside = self.folder.join(free.unwrap_or_else(|| format!("changes.refused-{ASIDE_MAX}.json")));
         fs::rename(self.path(), &aside)?;
         Ok(aside)
     }
 
-    /// Writes the file anew; once this returns, it lasts whatever happens to the machine.
+    /// Writes the file atomically. Once this returns, the changes survive a crash of the machine.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let text = serde_json::to_vec(&Stored { format: FORMAT, record: record.clone() })?;
@@ -146,8 +142,8 @@ impl Store {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Puts back the record before a refused one, where the file isn't that record any more. On a
-    /// full disk it mostly is.
+    /// Restores the record before a refused one, if the file differs from it. On a full disk the
+    /// file is usually unchanged.
     pub(crate) fn write_back(&self, record: &Record) {
         let is_there = self.read().is_ok_and(|stored| stored == *record);
         if !is_there && let Err(error) = self.write(record) {
@@ -155,7 +151,7 @@ impl Store {
         }
     }
 
-    /// Notes what was done in the log, if it can be written.
+    /// Writes entries to the log. A failure is only logged.
     pub(crate) fn note(&self, entries: &[AuditEntry]) {
         if !entries.is_empty()
             && let Err(error) = self.log(entries)
@@ -164,7 +160,7 @@ impl Store {
         }
     }
 
-    /// Notes what was done in the log.
+    /// Writes entries to the log.
     pub(crate) fn log(&self, entries: &[AuditEntry]) -> io::Result<()> {
         let path = self.folder.join("audit.log");
         if fs::metadata(&path).is_ok_and(|known| known.len() > LOG_BYTES) {
@@ -181,8 +177,7 @@ impl Store {
 }
 
 impl Store {
-    /// Makes `audit.log.1` of the log, with those before it one number up, and removes those that
-    /// need not be kept any more.
+    /// Rotates the logs: renames each to the next number, and removes logs that are too old.
     fn put_log_aside(&self, now: SystemTime) -> io::Result<()> {
         let aside = |number: u32| self.folder.join(format!("audit.log.{number}"));
         let count = (1..).take_while(|number| aside(*number).exists()).count();
@@ -198,7 +193,7 @@ impl Store {
     }
 }
 
-/// A time as in RFC 3339, in UTC.
+/// Formats a time as in RFC 3339, in UTC.
 pub fn time(unix_ms: u64) -> String {
     let ms = i64::try_from(unix_ms).unwrap_or_default();
     jiff::Timestamp::from_millisecond(ms).map(|time| time.to_string()).unwrap_or_default()

@@ -88,12 +88,12 @@ fn look_at(state: &FarmState, requests: &[Request]) -> Batch {
     batch(state, &meaning(state), requests, 1_000, &|_| Ok(()))
 }
 
-/// The farm as its text is read.
+/// Parses the farm's text.
 fn meaning(state: &FarmState) -> Config {
     config::parse_changed(&state.farm.text().unwrap(), &state.sources).unwrap()
 }
 
-/// The farm after orders that are all followed.
+/// Returns the farm after orders that all succeed.
 fn after(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> FarmState {
     let batch = all(state, orders);
     for outcome in &batch.outcomes {
@@ -239,7 +239,7 @@ fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
     after(&file, [StateOrder::ChangeServer { server: name("all", "h1"), fields }]);
 }
 
-/// The change itself can be made on the condition that the farm is the one of the dry run.
+/// A change can require the tag of the farm that the dry run was for.
 #[test]
 fn dry_run_names_the_farm_that_it_is_for() {
     let file = farm_of(FILE);
@@ -396,8 +396,8 @@ fn undo_names_the_state_that_results() {
     assert_eq!(undone.message, wanted);
 }
 
-/// Names have their numbers by the files that were read with the file in force: zones know them by
-/// these.
+/// Names have numbers by the files that were read with the file in force. Zones refer to names by
+/// these numbers.
 #[test]
 fn run_time_change_keeps_names_whose_file_was_replaced() {
     let folder = std::env::temp_dir().join(format!("evener-state-names-{}", std::process::id()));
@@ -425,7 +425,7 @@ fn run_time_change_keeps_names_whose_file_was_replaced() {
     assert_eq!(changed(&now, weight("web1", 4)).0, before);
 }
 
-/// A farm that differs in weights alone is not read again.
+/// A farm that differs only in weights is not parsed again.
 #[test]
 fn weights_are_as_the_text_of_the_farm_has_them() {
     let file = farm_of(FILE);
@@ -485,8 +485,8 @@ fn any_order() -> impl Strategy<Value = StateOrder> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However orders come, together or one by one, the farm is the same, it is what its record
-    /// says, and the record survives being written.
+    /// Orders have the same result together and one by one. The farm matches its record, and the
+    /// record survives a write and a read.
     #[test]
     fn batches_are_as_good_as_single_orders(orders in proptest::collection::vec(any_order(), 1..12)) {
         let file = farm_of(FILE);

@@ -1,4 +1,4 @@
-//! The screen of `evener top`.
+//! Screen of `evener top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,7 +11,7 @@ use super::model::{Look, Model, Rates};
 use crate::admin::message;
 use crate::views::ServerView;
 
-/// Less shows nothing that could be read.
+/// Minimum size of a readable screen.
 const LEAST: (u16, u16) = (40, 8);
 const HELP: &str =
     "up/down choose  s sort  r reverse  / filter  d drain  u undrain  m maintenance  p pause  ? help  q quit";
@@ -53,7 +53,7 @@ fn block(look: Look, title: String) -> Block<'static> {
     Block::new().borders(Borders::TOP).border_set(set).title(title)
 }
 
-/// Text of the daemon, as this terminal may show it.
+/// Returns text of the daemon with characters that this terminal can show.
 fn shown(look: Look, text: &str) -> String {
     let text = message(text).replace('\n', " ");
     match look.is_utf8 {
@@ -108,7 +108,7 @@ fn headline(model: &Model) -> Vec<Line<'static>> {
     vec![Line::from(first), Line::from(spans)]
 }
 
-/// Whether a reason is one of packets that end here.
+/// True if packets with this reason are dropped.
 fn is_drop(reason: &str) -> bool {
     let reasons = evener_core::path::decide::Reason::ALL;
     reasons.iter().any(|known| known.name() == reason && known.about().starts_with("Dropped"))
@@ -119,7 +119,7 @@ fn draw_servers(frame: &mut Frame<'_>, area: Rect, model: &mut Model) {
     let rows = model.rows();
     let is_wide = area.width >= 100;
     let selected = model.selected.min(rows.len().saturating_sub(1));
-    // Below the title and the heads; as far down as the chosen one is in sight.
+    // Below the title and the headings, scrolled so that the selected row is visible.
     let height = usize::from(area.height.saturating_sub(2)).max(1);
     let first = (selected + 1).saturating_sub(height);
     let in_sight = rows.iter().skip(first).take(height);
@@ -213,7 +213,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// A number in at most six characters.
+/// Formats a number in at most six characters.
 fn short(number: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.into_iter().find(|(unit, _)| number >= *unit) {

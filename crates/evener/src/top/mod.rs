@@ -1,7 +1,7 @@
 //! `evener top`: servers, rates, checks and events in a terminal.
 //!
-//! [`model`] is the state, [`draw`] puts it on a screen; here are the terminal, its keys and the
-//! threads that ask the daemon.
+//! [`model`] has the state, and [`draw`] displays it. This module has the terminal, its keys and
+//! the threads that query the daemon.
 
 mod draw;
 mod model;
@@ -20,22 +20,22 @@ use crate::runtime::terminal::print;
 use crate::views::{ServerView, StatusView};
 use model::{Look, Model, Order, Reading};
 
-/// Between two looks at the keyboard.
+/// Interval of checks for key presses.
 const KEYS: Duration = Duration::from_millis(100);
-/// After the stream of events has ended, until it is asked for again.
+/// Pause before the stream of events is requested again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// News for the screen.
+/// Update of the screen.
 enum News {
-    /// The daemon's state, or why there is none.
+    /// State of the daemon, or an error.
     Reading(Result<Box<Reading>, String>),
-    /// An event, in a line.
+    /// An event as a line.
     Event(String),
-    /// The result of an order.
+    /// Result of an order.
     Answer(String),
 }
 
-/// Carries out the command.
+/// Executes the command.
 pub fn run(args: &TopArgs) -> Exit {
     let done = match args.json {
         true => lines(args),
@@ -51,7 +51,7 @@ pub fn run(args: &TopArgs) -> Exit {
     }
 }
 
-/// Prints a line of JSON for each look.
+/// Prints a line of JSON per reading.
 fn lines(args: &TopArgs) -> Result<(), String> {
     let (client, runtime) = admin_client(&args.admin)?;
     let mut model = Model::default();
@@ -85,7 +85,7 @@ fn screen(args: &TopArgs) -> Result<(), String> {
     result
 }
 
-/// Asks the daemon again and again, on a thread: one that hangs must not hold up the keys.
+/// Queries the daemon periodically on a thread, so that a hanging daemon does not block the keys.
 fn follow_state(args: &TopArgs, news: &Sender<News>) -> Result<(), String> {
     let (client, runtime) = admin_client(&args.admin)?;
     let (news, interval) = (news.clone(), args.interval);
@@ -106,7 +106,7 @@ fn follow_events(admin: &AdminArgs, news: &Sender<News>) {
     thread::spawn(move || {
         let admin = AdminArgs { socket };
         loop {
-            // A daemon that is gone shows in its state.
+            // The daemon's state shows if it is gone.
             let ended = events_of(&admin, |line| news.send(News::Event(line)).is_ok());
             if !ended {
                 return;
@@ -163,8 +163,8 @@ fn is_end(key: KeyEvent, model: &Model) -> bool {
     }
 }
 
-/// The key without control: where that is pressed no letter is meant, and ^U empties a line as in a
-/// shell.
+/// Returns the key without control. With control, letters have no meaning, and ^U clears a line as
+/// in a shell.
 fn meaning(key: KeyEvent) -> Option<KeyCode> {
     match key.code {
         code if !key.modifiers.contains(KeyModifiers::CONTROL) => Some(code),
@@ -175,7 +175,7 @@ fn meaning(key: KeyEvent) -> Option<KeyCode> {
     }
 }
 
-/// Sends an order, on a thread of its own.
+/// Sends an order on a separate thread.
 fn carry_out(order: Order, admin: &AdminArgs, news: &Sender<News>) {
     let (news, admin) = (news.clone(), AdminArgs { socket: admin.socket.clone() });
     thread::spawn(move || {

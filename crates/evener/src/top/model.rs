@@ -1,5 +1,4 @@
-//! The state of the screen: what the daemon shows, rates between two looks, and what keys have
-//! chosen.
+//! State of the screen: the daemon's views, rates between two readings, and selections by keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -11,33 +10,33 @@ use serde_json::{Value, json};
 use crate::runtime::terminal::has_colour;
 use crate::views::{ServerView, StatusView};
 
-/// Events that are kept.
+/// Maximum number of events.
 const EVENTS: usize = 200;
 
-/// One look at the daemon.
+/// A reading of the daemon's views.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) status: StatusView,
     pub(super) servers: Vec<ServerView>,
 }
 
-/// Rates of a server, a second.
+/// Rates of a server, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) connections: f64,
     pub(super) bytes: f64,
 }
 
-/// How a screen may look.
+/// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) has_colour: bool,
-    /// Whether it shows more than ASCII.
+    /// True if it shows more than ASCII.
     pub(super) is_utf8: bool,
 }
 
 impl Look {
-    /// By standard output and the environment (locale(7)).
+    /// Detects the capabilities from standard output and the environment (locale(7)).
     pub(super) fn of_environment() -> Look {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
@@ -49,7 +48,7 @@ impl Look {
     }
 }
 
-/// Columns that servers are sorted by.
+/// Columns to sort servers by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -79,7 +78,7 @@ impl Sort {
     }
 }
 
-/// An order for a server, before and after it was confirmed.
+/// An order for a server, before or after its confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) service: String,
@@ -87,7 +86,6 @@ pub(super) struct Order {
     pub(super) verb: Verb,
 }
 
-/// The order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Drain,
@@ -104,7 +102,7 @@ impl Order {
         }
     }
 
-    /// Asked back before it is sent.
+    /// Returns the question before the order is sent.
     pub(super) fn question(&self) -> String {
         let verb = match self.verb {
             Verb::Drain => "drain",
@@ -115,7 +113,7 @@ impl Order {
     }
 }
 
-/// All of it.
+/// State of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) look: Look,
@@ -128,18 +126,18 @@ pub(super) struct Model {
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
     pub(super) filter: String,
-    /// A filter while it is typed.
+    /// Filter while it is typed.
     pub(super) typed: Option<String>,
-    /// An order that waits for a yes.
+    /// Order that waits for confirmation.
     pub(super) pending: Option<Order>,
     pub(super) selected: usize,
-    /// Those of all servers, in the daemon's order.
+    /// Rates of all servers, in the daemon's order.
     pub(super) rates: Vec<Rates>,
     pub(super) read_at: Option<Instant>,
 }
 
 impl Model {
-    /// Goes on with another look at the daemon.
+    /// Adopts a new reading.
     pub(super) fn take_in(&mut self, reading: Reading, now: Instant) {
         self.error = None;
         if self.is_paused {
@@ -150,7 +148,7 @@ impl Model {
         let rates = reading.servers.iter().map(|server| {
             let rates = seconds.zip(before.get(&name(server)));
             rates.map_or_else(Rates::default, |(seconds, old)| {
-                // A daemon that began anew counts from 0.
+                // A restarted daemon counts from 0.
                 let rate = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new) as f64 / seconds;
                 Rates {
                     connections: rate(server.connections, old.connections),
@@ -168,13 +166,13 @@ impl Model {
         self.events.truncate(EVENTS);
     }
 
-    /// All servers, in the daemon's order.
+    /// Returns all servers, in the daemon's order.
     fn servers(&self) -> impl Iterator<Item = (&ServerView, Rates)> {
         let servers = self.reading.iter().flat_map(|reading| &reading.servers);
         servers.zip(self.rates.iter().copied())
     }
 
-    /// The servers that the filter leaves, in their order.
+    /// Returns the servers that match the filter, sorted.
     pub(super) fn rows(&self) -> Vec<(&ServerView, Rates)> {
         let filter = self.typed.as_ref().unwrap_or(&self.filter).to_lowercase();
         let is_shown = |(server, _): &(&ServerView, Rates)| {
@@ -182,7 +180,7 @@ impl Model {
             filter.is_empty() || text().to_lowercase().contains(&filter)
         };
         let mut rows: Vec<(&ServerView, Rates)> = self.servers().filter(is_shown).collect();
-        // The greatest first, and equal ones by their names.
+        // Greatest first. Equal ones by name.
         let great = |number: f64| std::cmp::Reverse((number * 1_000.0) as u64);
         rows.sort_by(|(one, _), (other, _)| name(one).cmp(&name(other)));
         match self.sort {
@@ -244,7 +242,7 @@ impl Model {
         self.pending = chosen.map(|(service, server)| Order { service, server, verb });
     }
 
-    /// For programs: status and servers, with rates.
+    /// Returns status and servers with rates, as JSON.
     pub(super) fn json(&self) -> Value {
         let Some(reading) = &self.reading else { return Value::Null };
         let servers = self.servers().map(|(server, rates)| {

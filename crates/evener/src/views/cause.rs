@@ -1,4 +1,4 @@
-//! Why a server has the weight that it has, in words.
+//! Explanations of servers' effective weights.
 
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
@@ -8,19 +8,20 @@ use evener_core::pool::serving::{DISBELIEVED, STANDS_BY};
 use evener_core::pool::signals::Signal;
 use evener_core::pool::{FULL_WEIGHT, ServerState};
 
-/// The remaining part of a whole weight, between 0 and 1: of a server that takes new sessions.
+/// Returns the effective part of the weight of a server that gets new sessions, between 0 and 1.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
     f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score
 }
 
-/// Why a server that works takes no new sessions, if it is for others to take them.
+/// Explains why a working backup gets no new sessions.
 pub(super) fn stands_by(seen: &ServerSnapshot) -> Option<String> {
     let works = seen.state == ServerState::Up && seen.slot.is_some();
     (seen.member.backup && works).then(|| STANDS_BY.to_owned())
 }
 
-/// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.
+/// Explains why the weight is reduced, or on which load the choice is based. `since_ms` is the age
+/// of the snapshot.
 pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> Option<String> {
     if seen.state == ServerState::Down {
         return Some(DISBELIEVED.to_owned());

@@ -1,4 +1,4 @@
-//! The directors of the farm, as this one knows them.
+//! Directors of the farm, as known by this one.
 
 use std::net::IpAddr;
 
@@ -11,33 +11,32 @@ use crate::board::DirectorsState;
 /// A director of the farm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DirectorView {
-    /// Its address in the file.
+    /// Address in the file.
     pub address: IpAddr,
-    /// Whether it is this one.
+    /// True if it is this director.
     pub own: bool,
-    /// `ready` for clients; `unready`, with a reason; `version`, if it speaks another version of
-    /// the protocol; `silent`, if it is not heard any more; `unknown`, if it never was.
+    /// `ready` for clients; `unready`, with a reason; `version`, with another version of the
+    /// protocol; `silent`, if no longer received; `unknown`, if never received.
     pub state: String,
-    /// Why it isn't ready.
+    /// Reason for `unready`.
     pub reason: Option<String>,
-    /// Its program's release.
+    /// Release of its program.
     pub release: Option<String>,
-    /// In what it differs from this one: `file`, `release` or `changes`.
+    /// Differences from this director: `file`, `release` or `changes`.
     pub differs: Vec<String>,
-    /// The same in sentences.
+    /// Differences in sentences.
     pub differences: Vec<String>,
-    /// Why nothing that it says is understood, as far as this one can tell.
+    /// Reason why all of its messages are refused.
     pub refused: Option<NodeRefusal>,
-    /// Seconds since it was last heard; none of this one, or of one that never was.
+    /// Seconds since its last message. `None` for this director, and if there was none.
     pub last_seen_seconds: Option<f64>,
 }
 
-/// All directors, this one first; or why they don't know each other.
+/// All directors, this one first, or the reason why they exchange no messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectorsView {
-    /// Why there are none to list, where that is so.
+    /// Reason why there are none to list.
     pub obstacle: Option<String>,
-    /// The directors.
     pub directors: Vec<DirectorView>,
 }
 
@@ -57,7 +56,7 @@ pub(crate) fn directors(state: &DirectorsState) -> DirectorsView {
     DirectorsView { obstacle: state.obstacle.clone(), directors: own.chain(others).collect() }
 }
 
-/// Troubles with others, in sentences; nothing while all are ready and alike.
+/// Returns problems with other directors, in sentences. Empty while all are ready and identical.
 pub(crate) fn troubles(state: &DirectorsState) -> Vec<String> {
     let others = directors(state).directors.into_iter().filter(|one| !one.own);
     others

@@ -1,4 +1,4 @@
-//! Why a flow gets the server it gets, by the decisions of core themselves.
+//! Explains the server of a flow, by core's own decisions.
 
 mod request;
 
@@ -17,38 +17,39 @@ use super::groups;
 use crate::board::PublishedState;
 use crate::board::request::{ExplainSubject, FlowQuery};
 
-/// Which server a flow or a request gets, and why.
+/// Server of a flow or a request, with the reasons.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The service, if the address is one's.
+    /// Service, if the address belongs to one.
     pub service: Option<String>,
-    /// The server, if there is one.
+    /// Server, if there is one.
     pub server: Option<String>,
     /// Sentences, in the order of the decision.
     pub reasons: Vec<String>,
-    /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
+    /// True if the choice depends on something unknown: the request, or the client.
     #[serde(default)]
     pub pending: bool,
-    /// The course of a request, if one was named.
+    /// Route of the request, if the explanation is for a request.
     #[serde(default)]
     pub request: Option<DispatchExplanation>,
 }
 
-/// The server of a request.
+/// Route of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchExplanation {
-    /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
+    /// Number of the matched route, from 1 in the order of the file. `None` if no route matches, so
+    /// that all servers may get the request.
     pub route: Option<u64>,
-    /// The pattern of the route, in words.
+    /// Pattern of the route, in words.
     pub pattern: Option<String>,
-    /// Names of the servers that it may go to.
+    /// Names of the servers that may get the request.
     pub servers: Vec<String>,
-    /// Whether the data plane leaves the choice to the daemon's own process.
+    /// True if the data plane punts the request to the daemon.
     pub punted: bool,
 }
 
 impl PublishedState {
-    /// Which server a flow or a request gets, and why.
+    /// Explains the server of a flow or a request.
     pub(crate) fn explain(&self, subject: &ExplainSubject) -> Explanation {
         if let Some(explanation) = groups::explain(&self.groups(), subject) {
             return explanation;
@@ -92,7 +93,7 @@ impl PublishedState {
         }
     }
 
-    /// The problem of a server that gets a flow all the same, if it isn't up.
+    /// Explains the state of a server that gets a flow although it isn't up.
     fn explain_state(&self, slot: u16) -> Option<String> {
         let name = self.snapshot.plan.servers.get(&slot)?;
         let server = self.snapshot.server(name)?;
@@ -125,7 +126,7 @@ impl PublishedState {
             .collect()
     }
 
-    /// The server's slot; nothing if it isn't settled yet.
+    /// Returns the server's slot. `None` if the choice is still open.
     fn explain_choice(&self, flow: &FlowQuery, vip: &Vip, reasons: &mut Vec<String>) -> Option<u16> {
         if let Some(slot) = self.explain_session(flow, vip, reasons) {
             return Some(slot)
@@ -144,7 +145,7 @@ impl PublishedState {
         Some(slot)
     }
 
-    /// The slot that a flow's session names, if there is one.
+    /// Returns the slot of a flow's session, if there is one.
     fn explain_session(&self, flow: &FlowQuery, vip: &Vip, reasons: &mut Vec<String>) -> Option<u16> {
         let memory = self.readings.memory();
         let key = self.session_key(flow, vip);
@@ -173,7 +174,7 @@ impl PublishedState {
         self.snapshot.plan.servers.get(&slot).map(|name| name.server.clone())
     }
 
-    /// The policy's choice, and in words why; none if that depends on something unknown.
+    /// Returns the policy's choice with the reason. `None` if it depends on something unknown.
     fn peek(
         &self,
         vip: &Vip,
@@ -206,8 +207,8 @@ impl PublishedState {
         }
     }
 
-    /// Why packets of a client may never be seen, as far as this host's routes tell: where no
-    /// interface that leads to it is one that packets are taken from.
+    /// Explains why packets of a client may never arrive, by this host's routes: no interface
+    /// towards the client belongs to the director.
     fn unseen(&self, client: IpAddr) -> Option<String> {
         if self.snapshot.network.is_local(client) || is_link_local(client) {
             return None;
@@ -226,8 +227,8 @@ impl PublishedState {
     }
 }
 
-/// The limits of `nat` for a client with a link-local address, if the flow's is one and may be on
-/// another link than the server.
+/// Explains the limits of `nat` for a client with a link-local address, which may be on another
+/// link than the server.
 fn only_on_link(flow: &FlowQuery, entry: &ServerEntry, name: &str) -> Option<String> {
     let Forwarding::Nat { source_nat: false, .. } = entry.forwarding else { return None };
     matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {

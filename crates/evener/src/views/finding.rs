@@ -1,27 +1,26 @@
-//! Findings on a host.
+//! Findings about a host.
 
 use serde::{Deserialize, Serialize};
 
-/// How good a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Works, but not as well as it could, or not for every farm.
+    /// Works, but not as well as possible, or not for every farm.
     Warn,
-    /// Will not work.
+    /// Does not work.
     Fail,
 }
 
-/// A finding, and its state.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Its subject, in a word or two.
+    /// Subject, in a word or two.
     pub check: String,
-    /// How good it is.
     pub state: Severity,
-    /// A sentence: how it is, and what to do about it.
+    /// Sentence on the state and the remedy.
     pub message: String,
 }
 

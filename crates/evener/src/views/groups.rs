@@ -1,4 +1,4 @@
-//! Server groups, whose clients are sent on by HTTP: services and servers like the others.
+//! Server groups of `redirect` services, in the views of services and servers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,28 +17,28 @@ use crate::board::request::ExplainSubject;
 use crate::cli::WebRequest;
 use crate::redirect::ShownGroup;
 
-/// A server's part in its group.
+/// A server as a member of its group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberView {
-    /// Where clients are sent.
+    /// URL to which clients are redirected.
     pub url: String,
-    /// Whether clients never learn of it.
+    /// True if clients never learn of the member.
     pub anonymous: bool,
-    /// The load that it reported last.
+    /// Last reported load.
     pub load: Option<f64>,
-    /// How long ago that was.
+    /// Seconds since that report.
     pub age_seconds: Option<f64>,
-    /// The load as it is thought to be now, by which it is compared with others.
+    /// Estimated current load, which is compared with that of other members.
     pub load_now: f64,
-    /// How often clients were sent to it.
+    /// Number of requests sent to the member.
     pub dispatched: u64,
-    /// How much of its weight counts, in percent: less while it starts.
+    /// Effective part of its weight in percent, lower during a slow start.
     pub weight_percent: u64,
-    /// Why it is judged so.
+    /// Reason of its effective weight.
     pub cause: String,
 }
 
-/// A group as a service.
+/// Returns a group as a service.
 pub(super) fn service(shown: &ShownGroup) -> ServiceView {
     let (group, members) = (&shown.group, &shown.members);
     let up = members.iter().filter(|member| member.state == ServerState::Up).count();
@@ -69,14 +69,14 @@ fn counted(shown: &ShownGroup) -> BTreeMap<String, u64> {
     shown.front.counted().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Its members as servers.
+/// Returns its members as servers.
 pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<ServerView> {
     let since_ms = now_ms.saturating_sub(shown.at_ms);
     shown.members.iter().map(|member| server(shown, member, since_ms)).collect()
 }
 
-/// How often a member was chosen until now: what was shown of those that may be chosen may be some
-/// seconds old.
+/// Returns the current number of requests of a member. The snapshot's number may be some seconds
+/// old.
 fn dispatched(shown: &ShownGroup, member: &MemberSnapshot) -> u64 {
     let rules = shown.front.rules();
     let found = rules.dispatch.candidates().iter().find(|candidate| candidate.id == member.id);
@@ -143,12 +143,12 @@ fn effective_weight(member: &MemberSnapshot) -> f64 {
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 
-/// Thousandths of the paper's unit, in whole ones.
+/// Converts thousandths of the paper's unit.
 fn units(thousandths: u64) -> f64 {
     thousandths as f64 / 1e3
 }
 
-/// The server of a request, or a flow, if it is for one of these groups.
+/// Explains a request or a flow, if it belongs to a group in the list.
 pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option<Explanation> {
     let (flow, request, named) = match subject {
         ExplainSubject::Flow(flow) => (Some(flow), None, None),

@@ -1,47 +1,47 @@
-//! The hosts of a farm where every host decides.
+//! Hosts of an every-host farm.
 
 use evener_core::director::{HostSnapshot, Snapshot};
 use evener_core::node::association::Refusal;
 use evener_core::node::peers::KnownHost;
 use serde::{Deserialize, Serialize};
 
-/// A host of a farm where every host decides.
+/// A host of an every-host farm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostView {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its own address.
+    /// Own address.
     pub address: String,
-    /// Whether it is this one.
+    /// True if it is this host.
     pub own: bool,
-    /// `alive`; `joining`, if it takes no part yet; `differs`, if it runs another configuration;
-    /// `version`, if it speaks another version; `silent`, if it is not heard any more; `unknown`,
-    /// if it never was.
+    /// `alive`; `joining`, if it does not participate yet; `differs`, with another configuration;
+    /// `version`, with another version of the protocol; `silent`, if no longer received; `unknown`,
+    /// if never received.
     pub state: String,
-    /// Sessions that it serves, smoothed.
+    /// Number of sessions that it serves, smoothed.
     pub load: u64,
-    /// The services that its own server is up for.
+    /// Services for which its own server is up.
     pub up: Vec<String>,
-    /// The services that its operator drains it for.
+    /// Services for which its operator drains it.
     pub draining: Vec<String>,
-    /// The service addresses that it says it answers for.
+    /// Service addresses that it reports to own.
     pub addresses_owned: Vec<String>,
-    /// Service addresses that are this host's to own, but that somebody else answers for.
+    /// Service addresses that this host should own, but that another host answers for.
     #[serde(default)]
     pub deferred: Vec<String>,
-    /// Why nothing that it says is understood, as far as this host can tell.
+    /// Reason why all of its messages are refused.
     #[serde(default)]
     pub refused: Option<NodeRefusal>,
-    /// Seconds since it was last heard; none of this host.
+    /// Seconds since its last message. `None` for this host.
     pub last_seen_seconds: Option<f64>,
 }
 
-/// Why nothing that another node says is understood.
+/// Reason why all messages of another node are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRefusal {
-    /// `forged`, `key`, `version` or `misdirected`, as it is counted.
+    /// `forged`, `key`, `version` or `misdirected`, as in the counters.
     pub reason: String,
-    /// In words, and what to do about it.
+    /// Explanation in words, with the remedy.
     pub text: String,
 }
 
@@ -51,7 +51,7 @@ impl From<Refusal> for NodeRefusal {
     }
 }
 
-/// All hosts.
+/// Returns all hosts.
 pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<HostView> {
     snapshot.hosts.iter().map(|host| host_of(host, snapshot.at_ms)).collect()
 }
@@ -67,7 +67,7 @@ fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
         load: host.load.into(),
         up: up.clone(),
         draining: draining.clone(),
-        // The addresses of a silent host are another's by now.
+        // Other hosts own a silent host's addresses by now.
         addresses_owned: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
         deferred: put_off.iter().map(ToString::to_string).collect(),
         refused: host.refused.map(NodeRefusal::from),

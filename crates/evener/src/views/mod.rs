@@ -1,7 +1,8 @@
-//! The daemon's views: one set of names for the command line, the API, metrics and the dashboard.
-//! Each view is a file, made of what the control loop has published ([`crate::board`]).
+//! Views of the daemon: one set of names for the command line, the API, metrics and the dashboard.
+//! Each module computes a view from the state that the control loop has published
+//! ([`crate::board`]).
 //!
-//! Fields are only ever added. Times are seconds, sizes bytes.
+//! Fields are only ever added. Times are in seconds, sizes in bytes.
 
 mod cause;
 mod directors;
@@ -43,69 +44,61 @@ pub use status::{Dispatcher, InstalledPart, StatusView};
 /// A farm at one moment.
 #[derive(Clone, Debug)]
 pub struct FarmView {
-    /// The daemon as a whole.
     pub status: StatusView,
-    /// All services.
     pub services: Vec<ServiceView>,
-    /// All servers.
     pub servers: Vec<ServerView>,
-    /// All hosts, where every one decides.
+    /// All hosts of an every-host farm.
     pub hosts: Vec<HostView>,
-    /// The directors of the farm.
     pub directors: Vec<DirectorView>,
-    /// The addresses of all names.
+    /// Addresses of all balanced names.
     pub names: Vec<NameView>,
 }
 
-/// The source of views, for any number of readers, whatever the control loop does meanwhile. Calls
-/// may take some milliseconds.
+/// Source of views, for any number of concurrent readers, without the control loop. Calls may need
+/// some milliseconds.
 pub trait ViewSource: Send + Sync + 'static {
-    /// All of one moment.
+    /// Returns all views at one moment.
     fn farm(&self) -> FarmView;
 
-    /// The daemon as a whole.
     fn status(&self) -> StatusView;
 
-    /// All services.
     fn services(&self) -> Vec<ServiceView>;
 
-    /// All servers.
     fn servers(&self) -> Vec<ServerView>;
 
-    /// All hosts, where every one decides.
+    /// Returns all hosts of an every-host farm.
     fn hosts(&self) -> Vec<HostView>;
 
-    /// The directors of the farm.
     fn directors(&self) -> DirectorsView;
 
-    /// The addresses of all names that are answered for.
+    /// Returns the addresses of all balanced names.
     fn names(&self) -> Vec<NameView>;
 
-    /// The names of the interfaces that packets are taken from.
+    /// Returns the names of the director's interfaces.
     fn interfaces(&self) -> Vec<String>;
 
-    /// Whether any service has packets sent on, which takes interfaces.
+    /// True if any service forwards packets, which requires interfaces.
     fn takes_packets(&self) -> bool;
 
-    /// Sessions that match.
+    /// Returns matching sessions.
     ///
     /// # Errors
-    /// A sentence: there is no such service.
+    /// A sentence, if the service does not exist.
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
 
-    /// Which server a flow or a request gets.
+    /// Explains the server of a flow or a request.
     fn explain(&self, subject: &ExplainSubject) -> Explanation;
 
-    /// The file, and the run-time changes over it.
+    /// Returns the file, with the run-time changes over it.
     fn farm_state(&self) -> Arc<FarmState>;
 
-    /// The number of the last event; 0 before the first.
+    /// Returns the number of the last event. 0 before the first event.
     fn last_event(&self) -> u64;
 
-    /// The latest events, in the order in which they happened.
+    /// Returns the latest events, in order.
     fn recent_events(&self) -> Vec<Arc<EventView>>;
 
-    /// Events of the time before now, in the order in which they happened, and all from now on.
+    /// Returns the events of the time before now, in order, and a subscription from now on.
     fn listen(&self, before: Option<Duration>) -> (Vec<Arc<EventView>>, Subscriber);
 }
 

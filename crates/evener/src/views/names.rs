@@ -1,4 +1,4 @@
-//! Names that are answered for by DNS, and who of their servers is given how often.
+//! Balanced names, and the shares of their servers.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +9,45 @@ use evener_core::dns::{AddressSnapshot, NameSnapshot};
 
 use crate::names::QueryCounts;
 
-/// An address that a name may be answered with.
+/// Address that a name may be answered with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NameView {
-    /// The name.
     pub name: String,
-    /// The address.
     pub address: String,
-    /// The owner: a server's name, or with `answer = "addresses"` a service's.
+    /// Owner: a server's name, or with `answer = "addresses"` a service's.
     pub server: String,
     /// `up`, `down`, `draining` or `silent`.
     pub state: String,
-    /// 1 for whoever is given first, or most often; none of who isn't given.
+    /// Rank: 1 is the address that is answered most often. `None` if the address is not answered.
     pub rank: Option<u64>,
-    /// The part of the answers that gives it first.
+    /// Share of the answers in which the address is first.
     pub share: f64,
-    /// How often it was given first.
+    /// Number of answers in which the address was first.
     pub answers: u64,
-    /// The policy's name.
     pub policy: String,
-    /// How long an answer may be kept.
+    /// TTL of an answer.
     pub ttl_seconds: u32,
-    /// The rate to the fastest of its clients, in bits a second, by its report: the narrowest link
-    /// of the path.
+    /// Reported rate to the fastest client in bits per second: the bottleneck of the path.
     pub bottleneck_bps: Option<f64>,
-    /// The rate to one of its clients, in the middle, likewise.
+    /// Reported rate to the median client, in bits per second.
     pub available_bps: Option<f64>,
-    /// Whence these are: `clients`, or `probe` where clients show nothing.
+    /// Source of both rates: `clients`, or `probe` if clients' data is missing.
     pub path_source: Option<String>,
-    /// How old the probe is, where it counts.
+    /// Age of the probe, if it counts.
     pub path_age_seconds: Option<f64>,
-    /// How long the server takes to send what it has to, by its report.
+    /// Reported time to send the server's outstanding bytes.
     pub delay_seconds: Option<f64>,
-    /// How old that is.
+    /// Age of the report.
     pub age_seconds: Option<f64>,
-    /// The results of the last probes of a server that the name itself lists, at most 32, the
-    /// oldest first: `.` good, `x` failed. Those of other servers are theirs in `servers`.
+    /// Results of the last probes of a server that the name itself lists, at most 32, the oldest
+    /// first: `.` succeeded, `x` failed. Results of other servers are in `servers`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub checks: String,
-    /// Why its share is what it is.
+    /// Reason of the share.
     pub cause: String,
 }
 
-/// All of them, by name in the order of the file.
+/// Returns all addresses, by name in the order of the file.
 pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<NameView> {
     snapshot
         .names
@@ -60,7 +56,7 @@ pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<NameView> {
         .collect()
 }
 
-/// The outcomes of queries, if there are any to answer.
+/// Returns the counters of queries, if there are names or queries.
 pub(crate) fn counts(snapshot: &Snapshot, counts: &QueryCounts) -> BTreeMap<String, u64> {
     let all: BTreeMap<String, u64> = counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
     if all.values().all(|count| *count == 0) && snapshot.names.is_empty() { BTreeMap::new() } else { all }

@@ -1,4 +1,4 @@
-//! Values that were changed at run time, beside those of the file.
+//! Values that were changed at run time, beside the file's.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 use crate::board::PublishedState;
 use crate::state::Override;
 
-/// A value in force that isn't the file's.
+/// Value in force that differs from the file's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OverrideView {
-    /// The key of the file; `state` is the operator's word on a server, and `server` or `service`
-    /// is all of it.
+    /// Key of the file. `state` is the operator state of a server, and `server` or `service` is a
+    /// whole one.
     pub key: String,
-    /// The value in force; null where the key is unset.
+    /// Value in force. Null if the key is unset.
     pub value: Value,
-    /// The file's; null where it has none.
+    /// Value in the file. Null if there is none.
     pub file: Value,
-    /// The author of the change.
+    /// Author of the change.
     pub by: String,
-    /// How long ago.
+    /// Seconds since the change.
     pub age_seconds: u64,
 }
 
 impl OverrideView {
-    /// In words.
+    /// Describes the change in words.
     pub(crate) fn sentence(&self) -> String {
         let written = |value: &Value| match value {
             Value::Null => "unset".to_owned(),
@@ -44,7 +44,7 @@ impl OverrideView {
     }
 }
 
-/// Of a service, or of a server.
+/// Returns the overrides of a service or of a server.
 pub(super) fn overrides(
     published: &PublishedState,
     service: &str,
@@ -70,7 +70,7 @@ fn json(value: Option<&toml::Value>) -> Value {
     value.and_then(|value| serde_json::to_value(value).ok()).unwrap_or_default()
 }
 
-/// A time for people: its two greatest units are enough.
+/// Formats an age for people.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

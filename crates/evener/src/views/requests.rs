@@ -1,29 +1,29 @@
-//! Requests that a server has open, and what it has to send of each: the load-balancing agent's
-//! figures 2.2 and 2.3.
+//! Open requests of a server, and their outstanding bytes: figures 2.2 and 2.3 of the
+//! load-balancing agent.
 
 use serde::{Deserialize, Serialize};
 
-/// One request, or a connection that has something to send of which no more is known.
+/// An open request, or a connection with data to send and without a known request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestView {
-    /// The service that its port belongs to, where the file has one.
+    /// Service of the port, if the file has one.
     pub service: Option<String>,
-    /// The client's address and port.
+    /// Address and port of the client.
     pub client: String,
-    /// The server by the name that the file has for it; else the address that the connection is to.
+    /// Name of the server in the file, or the connection's local address.
     pub server: String,
-    /// The method, where the request was seen.
+    /// Method, if the request was seen.
     pub method: Option<String>,
-    /// The request's target, as far as it is kept.
+    /// Target of the request, as far as it is stored.
     pub url: Option<String>,
-    /// The bytes that the client has of the answer.
+    /// Number of the response's bytes that the client has received.
     pub bytes_sent: Option<u64>,
-    /// The bytes that it lacks.
+    /// Number of bytes that the client lacks.
     pub bytes_left: u64,
-    /// How fast it was sent what it has, since the request came, in bits a second.
+    /// Average rate since the request, in bits per second.
     pub rate_bps: Option<f64>,
-    /// How long the rest takes at this rate.
+    /// Time to send the rest at this rate.
     pub seconds_left: Option<f64>,
-    /// `exact`, or `lower_bound`: what the kernel holds, where the answer's end isn't known.
+    /// `exact`, or `lower_bound`: the kernel's queue, if the response's end is unknown.
     pub source: String,
 }

@@ -1,4 +1,4 @@
-//! The servers.
+//! Views of servers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,80 +21,78 @@ use crate::board::CountedSnapshot;
 /// A server of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerView {
-    /// Its service's name.
+    /// Name of the service.
     pub service: String,
-    /// Its name, unique in the service.
+    /// Name, unique in the service.
     pub name: String,
-    /// Its own address; the MAC of one that was discovered.
+    /// Own address. For a discovered server, its MAC.
     pub address: String,
     /// `up`, `down`, `draining` or `maintenance`.
     pub state: String,
-    /// Why it is not up.
+    /// Reason if the server is not up.
     pub reason: Option<String>,
-    /// Its share.
+    /// Weight, as configured.
     pub weight: u16,
-    /// Whether it takes new sessions only while no server without this can serve.
+    /// True if the server gets new sessions only while no other server can serve.
     #[serde(default)]
     pub backup: bool,
-    /// The part of it that is in force now: less while it comes back with `slow_start`, and 0 while
-    /// it takes no new sessions.
+    /// Current weight: lower during `slow_start`, 0 while the server gets no new sessions.
     #[serde(default)]
     pub effective_weight: f64,
-    /// Why that isn't its weight, or by what it is chosen.
+    /// Reason of the current weight, or the load that the choice is based on.
     #[serde(default)]
     pub cause: Option<String>,
-    /// By how many sixteenths its load is above the least of its service's, where the policy goes
-    /// by load.
+    /// Load above the service's least loaded server, in sixteenths, if the policy uses load.
     #[serde(default)]
     pub score: u8,
-    /// The most active sessions with which it is given a new one; 0 for any number.
+    /// Maximum number of active sessions with which the server gets a new one. 0 for no limit.
     #[serde(default)]
     pub max_connections: u32,
-    /// Its report of its load, where it is asked.
+    /// Reported load, if the server is queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportedLoad>,
-    /// Active sessions.
+    /// Number of active sessions.
     pub sessions: u64,
-    /// How often it was chosen.
+    /// Number of new sessions that the server was selected for.
     pub connections: u64,
-    /// Frames sent to it.
+    /// Number of frames sent to the server.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes in these frames.
     pub bytes: u64,
-    /// Where its frames go: to itself, or to the gateway before it.
+    /// Destination MAC of its frames: its own, or the gateway's.
     pub mac: Option<String>,
-    /// The interface it is reached by.
+    /// Interface towards the server.
     pub interface: Option<String>,
     /// `listed`, `discovered` or `joined`.
     pub source: String,
-    /// Whether it is the director itself.
+    /// True if the server is this host itself.
     pub local: bool,
-    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`. `redirect`:
-    /// by clients themselves.
+    /// Path of packets: `link` to its MAC, `nat` to its own address, or `tunnel`. `redirect`:
+    /// clients connect by themselves.
     pub forwarding: String,
-    /// How long the last good probe took.
+    /// Duration of the last successful probe.
     pub probe_seconds: Option<f64>,
-    /// Why the last probe failed, while the server is not up.
+    /// Failure of the last probe, while the server is not up.
     pub probe_error: Option<String>,
-    /// Probes that failed since the daemon started.
+    /// Number of failed probes since the daemon started.
     #[serde(default)]
     pub probe_failures: u64,
-    /// How often probes found it up or down since the daemon started, when it was not so before.
+    /// Number of changes between up and down by probes since the daemon started.
     #[serde(default)]
     pub state_changes: u64,
-    /// When it became as its state says, in seconds since 1970; not before the daemon began.
+    /// Time since which the state holds, in seconds since 1970, but not before the daemon's start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_since_seconds: Option<f64>,
-    /// Its new connections within the last minute, of which some may go nowhere.
+    /// New connections within the last minute, and how many of them stalled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakesView>,
-    /// The results of the last probes, at most 32, the oldest first: `.` good, `x` failed.
+    /// Results of the last probes, at most 32, the oldest first: `.` succeeded, `x` failed.
     #[serde(default)]
     pub checks: String,
-    /// Its values that were changed at run time.
+    /// Values changed at run time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideView>,
-    /// Its part in its group, with method `redirect`.
+    /// Membership in the group, with method `redirect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberView>,
 }
@@ -102,20 +100,19 @@ pub struct ServerView {
 /// New TCP connections of a server within the last minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakesView {
-    /// Number of new connections.
     pub new: u64,
-    /// Those that never continued; with nat those that got no answer from the server.
+    /// Connections that never continued. With nat, connections without an answer from the server.
     pub stalled: u64,
-    /// Networks of their clients, /24 of IPv4 and /56 of IPv6.
+    /// Number of client networks, /24 of IPv4 and /56 of IPv6.
     pub networks: u64,
-    /// All that never continued since the daemon started.
+    /// Number of connections that never continued, since the daemon started.
     pub stalled_total: u64,
-    /// Set where the server differs from the others in that: the finding in words.
+    /// Finding in words, if the server differs from the other servers.
     pub finding: Option<String>,
 }
 
 impl HandshakesView {
-    /// `None` where nothing is counted, as with UDP.
+    /// Returns `None` if nothing is counted, as with UDP.
     fn of(service: &farm::Service, seen: &Handshakes) -> Option<HandshakesView> {
         let finding = seen.suspicion.map(|suspicion| match suspicion {
             Suspicion::Server => seen.sentence(service.method),
@@ -133,36 +130,37 @@ impl HandshakesView {
     }
 }
 
-/// A server's report of its load. Fields that it lacks aren't there.
+/// Reported load of a server. Fields that the report lacks are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportedLoad {
-    /// How long ago it said so.
+    /// Age of the report.
     pub age_seconds: Option<f64>,
-    /// How much of what it can do it does.
+    /// Utilisation, 1 for full.
     pub utilisation: Option<f64>,
-    /// The papers' load, 10 (r + m).
+    /// Load of the papers, 10 (r + m).
     pub load: Option<f64>,
-    /// Requests in a second.
+    /// Requests per second.
     pub requests_per_second: Option<f64>,
-    /// The bytes that it has still to send.
+    /// Outstanding bytes.
     pub bytes_to_send: Option<u64>,
-    /// How long that will take.
+    /// Time to send the outstanding bytes.
     pub delay_seconds: Option<f64>,
-    /// The rate to one of its clients, in bits a second: the middle of them.
+    /// Rate to the median client, in bits per second.
     pub available_bps: Option<u64>,
-    /// The rate to one where nothing else is in the way.
+    /// Rate to the fastest client, in bits per second.
     pub bottleneck_bps: Option<u64>,
-    /// How much of its weight it wants.
+    /// Share of its weight that the server wants, in percent.
     pub percent: Option<u16>,
-    /// Why its last report isn't believed.
+    /// Reason why the last report was refused.
     pub error: Option<String>,
-    /// How many weren't since the daemon started, by reason.
+    /// Number of refused reports since the daemon started, by reason.
     pub refused: BTreeMap<String, u64>,
 }
 
 impl ReportedLoad {
-    /// Of what is known of a server, so many milliseconds ago, and of what became of its reports.
+    /// Builds the view from a server's signals, which are `since_ms` old, and from the results of
+    /// its queries.
     pub(super) fn of(signals: &Signals, reports: &ReportsSnapshot, since_ms: u64) -> Option<ReportedLoad> {
         let report = &signals.report;
         let parts = |number: Option<u64>, of: f64| number.map(|number| number as f64 / of);
@@ -184,7 +182,7 @@ impl ReportedLoad {
     }
 }
 
-/// The servers of each service whose packets are sent on, in the services' order.
+/// Returns the servers of each service that forwards packets, in the services' order.
 pub(crate) fn by_service(moment: &CountedSnapshot) -> Vec<Vec<ServerView>> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
@@ -193,7 +191,7 @@ pub(crate) fn by_service(moment: &CountedSnapshot) -> Vec<Vec<ServerView>> {
         .collect()
 }
 
-/// All servers: these, and those of groups.
+/// Returns all servers: of `by_service`, and of groups.
 pub(crate) fn servers(moment: &CountedSnapshot, by_service: Vec<Vec<ServerView>>) -> Vec<ServerView> {
     let of_packets = by_service.into_iter().flatten();
     let groups = moment.published.groups();
@@ -215,7 +213,7 @@ fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapsh
     let mac = member.mac.map(|mac| mac.to_string());
     let address = seen.address.map(|address| address.to_string()).or_else(|| mac.clone());
     let entry = slot.and_then(|slot| snapshot.plan.tables.servers.get(&slot));
-    // Those that all failed at once are up in the tables, and are given sessions.
+    // Servers that all failed at once stay up in the tables, and get sessions.
     let takes = entry.is_some_and(|entry| entry.up && entry.weight > 0);
     let since_ms = moment.now_ms.saturating_sub(snapshot.at_ms);
     ServerView {
@@ -259,7 +257,7 @@ fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapsh
     }
 }
 
-/// The way to a server, in a word: its own, or what its method will make of it.
+/// Returns the word for the path to a server, from its entry or else from its method.
 fn forwarding_name(method: Method, entry: Option<&ServerEntry>) -> &'static str {
     match entry.filter(|entry| !entry.local).map(|entry| entry.forwarding) {
         Some(Forwarding::Link) => "link",

@@ -1,4 +1,4 @@
-//! The services.
+//! Views of services.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,12 +13,10 @@ use super::{ServerView, groups};
 use crate::board::CountedSnapshot;
 use crate::runtime::spelling::meant;
 
-/// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceView {
-    /// Its name.
     pub name: String,
-    /// Its addresses with port.
+    /// Addresses with port.
     pub addresses: Vec<String>,
     /// `tcp` or `udp`.
     pub protocol: String,
@@ -26,42 +24,42 @@ pub struct ServiceView {
     pub method: String,
     /// `director` or `every-host`.
     pub placement: String,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// Servers known.
+    /// Number of known servers.
     pub servers: u64,
-    /// Servers that take new sessions.
+    /// Number of servers that get new sessions.
     pub servers_up: u64,
-    /// `ok`; `partial` while some of its servers are not up, `degraded` as below, `empty` without a
-    /// server that is up.
+    /// `ok`; `partial`, if some of its servers are not up; `degraded`, see below; `empty`, if no
+    /// server is up.
     #[serde(default)]
     pub state: String,
-    /// Too few servers work, and some that fail or refuse are used.
+    /// True if too few servers work, and some that fail or refuse are used.
     pub degraded: bool,
-    /// Active sessions.
+    /// Number of active sessions.
     pub sessions: u64,
-    /// How often a server was chosen.
+    /// Number of new sessions for which a server was selected.
     pub connections: u64,
-    /// Frames sent to servers.
+    /// Number of frames sent to servers.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes in these frames.
     pub bytes: u64,
-    /// With `handoff`, first segments that followed no cookie of ours, as guesses do: of the
-    /// service's present addresses.
+    /// With `handoff`, number of first segments without a valid cookie at the current addresses,
+    /// for example guesses.
     #[serde(default)]
     pub cookies_bad: u64,
-    /// Those that weren't looked at, since there were too many.
+    /// Number of first segments that were not checked, because there were too many.
     #[serde(default)]
     pub cookies_unchecked: u64,
-    /// Its values that were changed at run time.
+    /// Values changed at run time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideView>,
-    /// With `redirect`, what became of requests, by name; else empty.
+    /// With `redirect`, number of requests by outcome. Otherwise empty.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<String, u64>,
 }
 
-/// All services.
+/// Returns all services.
 pub(crate) fn services(moment: &CountedSnapshot, by_service: &[Vec<ServerView>]) -> Vec<ServiceView> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter()).zip(by_service);
@@ -110,7 +108,8 @@ fn service_of(
     }
 }
 
-/// The state of a service, by the number of its servers and of those that are up.
+/// Returns the state of a service, by the number of its servers and the number of servers that are
+/// up.
 pub(super) fn state(servers: usize, up: usize, degraded: bool) -> &'static str {
     match up {
         _ if degraded => "degraded",
@@ -120,10 +119,10 @@ pub(super) fn state(servers: usize, up: usize, degraded: bool) -> &'static str {
     }
 }
 
-/// Whether there is a service of this name that has sessions.
+/// Checks that there is a service of this name with sessions.
 ///
 /// # Errors
-/// A sentence, with the name that may have been meant.
+/// A sentence, with a suggestion for a misspelt name.
 pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
     if farm.groups.iter().any(|group| group.name == name) {
         return Err(format!("{name} has method redirect, so it has no sessions"));
@@ -131,10 +130,10 @@ pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
     is_service(name, farm.services.iter().map(|service| service.name.as_str()))
 }
 
-/// Whether a name is one of the services' names.
+/// Checks that a service has this name.
 ///
 /// # Errors
-/// A sentence, with the name that may have been meant.
+/// A sentence, with a suggestion for a misspelt name.
 pub(crate) fn is_service<'n>(
     name: &str,
     mut names: impl Iterator<Item = &'n str> + Clone,

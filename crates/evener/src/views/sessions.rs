@@ -1,4 +1,4 @@
-//! The sessions.
+//! Views of sessions.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,29 +11,28 @@ use super::services::has_service;
 use crate::board::PublishedState;
 use crate::board::request::SessionFilter;
 
-/// A session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionView {
-    /// Its service's name.
+    /// Name of the service.
     pub service: String,
-    /// The service address.
+    /// Service address.
     pub address: String,
     /// `ip:port`, `[ip]:port` with IPv6.
     pub client: String,
-    /// The server's name.
+    /// Name of the server.
     pub server: String,
     /// `new`, `established`, `half-closed`, `closing` or `udp`.
     pub state: String,
-    /// Seconds since its last packet, to within a 64th of the idle time and at most four seconds.
+    /// Seconds since the last packet, accurate to a 64th of the idle time, at most four seconds.
     pub idle_seconds: u64,
-    /// Seconds until it is forgotten unless a packet comes.
+    /// Seconds until the session expires without a packet.
     pub expires_seconds: u64,
 }
 
-/// Sessions that match.
+/// Returns matching sessions.
 ///
 /// # Errors
-/// A sentence, if there is no such service.
+/// A sentence, if the service does not exist.
 pub(crate) fn sessions(
     published: &PublishedState,
     filter: &SessionFilter,
@@ -69,7 +68,7 @@ fn session_of(
         service: plan.services.get(&vip.service).map(|service| service.name.clone()).unwrap_or_default(),
         address: SocketAddr::new(key.address, key.port).to_string(),
         client: SocketAddr::new(session.key.client, session.key.port).to_string(),
-        // Without a server yet: it is read here, or moves.
+        // Without a server yet: the connection is being read here, or moves.
         server: server.map_or_else(|| "-".to_owned(), |name| name.server.clone()),
         state: shown(state).to_owned(),
         idle_seconds: ms(state.idle(&vip.idle).saturating_sub(left)) / 1000,
@@ -84,7 +83,7 @@ impl SessionFilter {
     }
 }
 
-/// A session's state in a word: what only this host's own bookkeeping tells apart is one.
+/// Returns the name of a session's state. States that only differ internally have one name.
 fn shown(state: State) -> &'static str {
     match state {
         State::Answered => State::New.name(),

@@ -1,4 +1,4 @@
-//! The daemon as a whole.
+//! View of the daemon as a whole.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,148 +15,146 @@ use crate::board::{self, CountedSnapshot, DaemonInfo};
 use crate::handoff::lccp::LccpNode;
 use crate::record::{AccessLog, DecisionLatency};
 
-/// The daemon as a whole.
+/// Status of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusView {
-    /// Program version.
+    /// Version of the program.
     pub version: String,
-    /// The daemon's process.
+    /// Process ID of the daemon.
     pub pid: u32,
-    /// Seconds since it started.
+    /// Seconds since the start.
     pub uptime_seconds: u64,
     /// `xdp` or `packet`.
     pub engine: String,
-    /// How the engine is attached, and why `auto` chose it.
+    /// Attachment of the engine, and why `auto` chose it.
     pub engine_detail: String,
-    /// Whether it carries on with what an earlier daemon left running.
+    /// True if the daemon has adopted an earlier one's data plane.
     pub adopted: bool,
-    /// Whether the operator has drained this director itself.
+    /// True if the operator has drained this director itself.
     #[serde(default)]
     pub drained: bool,
-    /// Other directors that can't be counted on, and why, in sentences.
+    /// Other directors that can't replace this one, with the reason, in sentences.
     #[serde(default)]
     pub directors: Vec<String>,
-    /// The configuration file.
+    /// Path of the configuration file.
     pub config: String,
-    /// The generation of tables that is in force: each change of the farm makes one.
+    /// Generation of the tables in force. Each change of the farm makes a new one.
     #[serde(default)]
     pub generation: u64,
-    /// The one that is to be. Greater where the engine has refused a change, which is tried again.
+    /// Wanted generation. Greater than `generation` while the engine refuses a change, which is
+    /// retried.
     #[serde(default)]
     pub generation_wanted: u64,
-    /// Successful reloads since the start.
+    /// Number of successful reloads since the start.
     pub reloads: u64,
-    /// Reloads that changed nothing, for an error.
+    /// Number of reloads that changed nothing because of an error.
     #[serde(default)]
     pub reloads_refused: u64,
-    /// Whether a reload is on its way to the engine; what is shown is of the farm before.
+    /// True if the engine is applying a reload. The views show the previous farm.
     #[serde(default)]
     pub reload_pending: bool,
-    /// Why the last reload changed nothing, if it did not.
+    /// Error of the last reload, if it changed nothing.
     pub reload_error: Option<String>,
-    /// The keys of the file in force that a running daemon can't follow, if there are any.
+    /// Keys of the file in force that require a restart, if any.
     #[serde(default)]
     pub restart_needed_for: Option<String>,
-    /// When the configuration in force was read, by the start or by a reload, in seconds since
-    /// 1970.
+    /// Time at which the configuration in force was read, in seconds since 1970.
     #[serde(default)]
     pub config_loaded_seconds: f64,
-    /// Active sessions: neither closing nor idle for too long.
+    /// Number of active sessions: neither closing nor idle for too long.
     pub sessions: u64,
-    /// Those of them whose clients have answered: nobody can forge them blindly.
+    /// Number of assured sessions: their clients have answered, so they can't be forged blindly.
     #[serde(default)]
     pub sessions_assured: u64,
-    /// Those of which only first packets were seen.
+    /// Number of embryonic sessions, which have seen only first packets.
     #[serde(default)]
     pub sessions_embryonic: u64,
-    /// Sessions that the table is sized for.
+    /// Number of sessions that the table is sized for.
     pub sessions_max: u64,
-    /// Places of the table that are in use, taken or not: it grows with its sessions.
+    /// Number of slots in the used part of the table, taken or not. This part grows and shrinks
+    /// with the sessions.
     pub session_slots: u64,
-    /// The most that there can be.
+    /// Maximum number of slots.
     #[serde(default)]
     pub session_slots_max: u64,
-    /// Whether sessions are on their way to their places in a table that has grown or shrunk.
+    /// True if sessions are being moved in a resized table.
     #[serde(default)]
     pub sessions_resizing: bool,
-    /// Packets by reason; every reason is there.
+    /// Packets by reason, including reasons with no packets.
     pub packets: BTreeMap<String, u64>,
-    /// Answers to ARP and neighbour discovery that were not believed, by reason.
+    /// Refused answers to ARP and neighbour discovery, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// The counts of events since the start, by name.
+    /// Number of events since the start, by name.
     #[serde(default)]
     pub events: BTreeMap<String, u64>,
-    /// Events that came faster than somebody read them, and were lost to him.
+    /// Number of events that slow subscribers lost.
     #[serde(default)]
     pub events_lost: u64,
-    /// The interfaces that packets are taken from.
+    /// Names of the director's interfaces.
     pub interfaces: Vec<String>,
-    /// The parts set up in the kernel while this daemon runs: programs, pins, rules, settings.
+    /// Parts that this daemon has set up in the kernel: programs, pins, rules, settings.
     #[serde(default)]
     pub installed: Vec<InstalledPart>,
-    /// The outcomes of other hosts' datagrams, where every host decides; else empty.
+    /// Outcomes of other hosts' datagrams in an every-host farm. Otherwise empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
-    /// The outcomes of packets in tunnels to this host, and of those handed to its servers, by
-    /// reason, where a daemon does what an agent does elsewhere; else empty.
+    /// Outcomes, by reason, of packets in tunnels to this host and of connections handed off to its
+    /// servers.
+    /// Empty unless the daemon does an agent's work.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
-    /// The outcomes of connections that were read in user space, where connections are handed over;
-    /// else empty.
+    /// Outcomes of connections that were read in user space, with handoff services. Otherwise
+    /// empty.
     #[serde(default)]
     pub punted: BTreeMap<String, u64>,
-    /// The access log.
+    /// State of the access log.
     #[serde(default)]
     pub access_log: AccessLog,
-    /// Traces that run.
+    /// Number of running traces.
     #[serde(default)]
     pub traces: u64,
-    /// How long it took to decide about connections that are handed over, by mechanism; see
-    /// [`DecisionTimes`]. The data plane tells of its own only while there is an access log or a
-    /// trace.
+    /// Duration of decisions about handed-off connections, by mechanism; see [`DecisionLatency`].
+    /// The data plane reports its own only while there is an access log or a trace.
     #[serde(default)]
     pub decision_latency: BTreeMap<String, DecisionLatency>,
-    /// The outcomes of control messages (LCCP), and of actions by them, where connections are
-    /// handed over; else empty.
+    /// Outcomes of LCCP messages and of their actions, with handoff services. Otherwise empty.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
-    /// Other nodes that control messages are exchanged with, by address: `known`, `silent` or
-    /// `unknown`.
+    /// State of other LCCP nodes, by address: `known`, `silent` or `unknown`.
     #[serde(default)]
     pub nodes: BTreeMap<String, String>,
-    /// Those of them of whose messages none is understood, by address, and why.
+    /// Peers whose messages are all refused, by address, with the reason.
     #[serde(default)]
     pub nodes_refused: BTreeMap<String, NodeRefusal>,
-    /// Which node decides for this one, if another does.
+    /// Dispatcher, if another node is it.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
-    /// The outcomes of queries by DNS, by name; empty where none are answered.
+    /// Outcomes of DNS queries, by name. Empty if no names are answered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dns: BTreeMap<String, u64>,
 }
 
-/// A part of what is set up in the kernel.
+/// Part that is set up in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstalledPart {
     /// `program`, `pins`, `guard` or `setting`.
     pub kind: String,
-    /// The interface, folder, table, or path below /proc/sys.
+    /// Interface, folder, table, or path below /proc/sys.
     pub location: String,
-    /// Why the kernel doesn't hold it, if it doesn't; it is tried again twice a second.
+    /// Reason why the part is missing, if it is. It is retried twice a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// The node that decides for this one.
+/// Dispatcher of the farm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatcher {
-    /// Its address.
     pub address: String,
-    /// Whether it is asked and answers; else this host decides by its own tables.
+    /// True if the dispatcher responds. Otherwise this host decides by its own tables.
     pub responding: bool,
 }
 
-/// The daemon as a whole.
+/// Returns the status of the daemon.
 pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
     let published = &moment.published;
     let (snapshot, about, memory) = (&published.snapshot, &published.about, published.readings.memory());
@@ -217,13 +215,13 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
     }
 }
 
-/// Why the last reload changed nothing, or not all.
+/// Returns why the last reload changed nothing, or is not fully adopted.
 fn reload_error(reloads: &Reloads, about: &DaemonInfo) -> Option<String> {
     let refused = reloads.error.as_ref().map(|why| format!("nothing was changed: {why}"));
     refused.or_else(|| about.loaded.trouble.clone())
 }
 
-/// The names of the interfaces that packets are taken from.
+/// Returns the names of the director's interfaces.
 pub(crate) fn interfaces(snapshot: &Snapshot) -> Vec<String> {
     let named = snapshot.plan.tables.interfaces.keys();
     let found = named.filter_map(|ifindex| snapshot.network.interfaces.get(ifindex));

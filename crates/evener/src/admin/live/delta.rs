@@ -1,26 +1,25 @@
-//! The difference between a table now and the same a moment ago.
+//! Difference between two versions of a table.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::views::{HostView, NameView, ServerView, ServiceView};
 
-/// A row of a table, most of which stays while its counters go on.
+/// A row of a table. Usually only its counters change.
 pub(super) trait LiveRow: Clone + PartialEq + Serialize {
-    /// Its counters, in an order that the page knows.
+    /// Counters of a row, in an order that the page knows.
     type Counters: Copy + PartialEq + Serialize;
 
-    /// Whether both are of the same thing.
+    /// True if both rows describe the same object.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// Its counters.
     fn counters(&self) -> Self::Counters;
 
-    /// The same with the counters and ages of another.
+    /// Returns this row with the counters and ages of another.
     fn with_counters_of(&self, other: &Self) -> Self;
 }
 
-/// The rows that differ; all of them where rows have come, gone or moved.
+/// Rows that differ. All rows if any were added, removed or moved.
 #[derive(Debug, Serialize)]
 pub(super) struct TableDelta<'a, T: LiveRow> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +27,7 @@ pub(super) struct TableDelta<'a, T: LiveRow> {
     /// Row numbers with their counters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) counters: Vec<(usize, T::Counters)>,
-    /// Row numbers with those of their other fields that differ.
+    /// Row numbers with their other changed fields.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) fields: Vec<(usize, Map<String, Value>)>,
 }
@@ -57,7 +56,7 @@ impl<'a, T: LiveRow> TableDelta<'a, T> {
     }
 }
 
-/// The fields that differ; null stands for those that are gone.
+/// Returns the changed fields. Removed ones are null.
 pub(super) fn fields(before: &impl Serialize, now: &impl Serialize) -> Map<String, Value> {
     let (before, now) = (object(before), object(now));
     let gone = before.keys().filter(|name| !now.contains_key(*name));

@@ -1,4 +1,4 @@
-//! A frame: the farm at one moment, and what differs from the frame before.
+//! A frame: the farm at one moment, and the difference from the previous frame.
 
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -17,14 +17,15 @@ use crate::views::{
 pub(super) struct Moment {
     farm: FarmView,
     changes: Vec<ChangeView>,
-    /// The latest, in the order in which they happened.
+    /// Latest events, in order.
     events: Vec<Arc<EventView>>,
-    /// By a clock that only goes forward.
+    /// Monotonic time.
     at_ms: u64,
-    /// By the clock of the host, as events have it.
+    /// Wall clock time, as in events.
     time: String,
     daemon: Arc<str>,
-    /// Read before all else: a later event makes another frame.
+    /// Number of the last event, read before everything else, so that a later event causes another
+    /// frame.
     last_event: u64,
 }
 
@@ -43,12 +44,12 @@ impl Moment {
     }
 
     fn last_event_shown(&self) -> u64 {
-        // Where earlier events could not be read at a start, the numbers began anew.
+        // If earlier events could not be read at a start, numbers began again.
         self.events.iter().map(|event| event.number).max().unwrap_or_default()
     }
 }
 
-/// All of a moment.
+/// Full state of a moment.
 #[derive(Serialize)]
 struct Snapshot<'a> {
     number: u64,
@@ -64,7 +65,7 @@ struct Snapshot<'a> {
     events: &'a [Arc<EventView>],
 }
 
-/// The difference from the moment before.
+/// Difference from the previous moment.
 #[derive(Serialize)]
 struct Delta<'a> {
     number: u64,
@@ -86,12 +87,12 @@ struct Delta<'a> {
     events: &'a [Arc<EventView>],
 }
 
-/// A moment, and both ways in which it is sent.
+/// A moment, in both forms for sending.
 pub(super) struct Frame {
     number: u64,
     moment: Moment,
     delta: Bytes,
-    /// Made for the first listener that needs it.
+    /// Encoded when the first listener needs it.
     snapshot: OnceLock<Bytes>,
 }
 
@@ -105,17 +106,17 @@ impl Frame {
         self.number
     }
 
-    /// The number of the last event before it was made.
+    /// Returns the number of the last event before the frame.
     pub(super) fn last_event(&self) -> u64 {
         self.moment.last_event
     }
 
-    /// For a listener that has the frame before.
+    /// Returns the frame for a listener that has the previous one.
     pub(super) fn delta(&self) -> Bytes {
         self.delta.clone()
     }
 
-    /// For all others.
+    /// Returns the frame for all other listeners.
     pub(super) fn snapshot(&self) -> Bytes {
         self.snapshot.get_or_init(|| snapshot(self.number, &self.moment)).clone()
     }
@@ -151,7 +152,7 @@ fn delta(number: u64, before: &Moment, now: &Moment) -> Bytes {
     )
 }
 
-/// As WHATWG's HTML has server-sent events, section 9.2.
+/// Formats a server-sent event (WHATWG HTML, section 9.2).
 fn message(event: &str, data: &impl Serialize) -> Bytes {
     let json = serde_json::to_string(data).unwrap_or_else(|error| {
         tracing::error!(%error, "a frame for the dashboard is no JSON");

@@ -1,7 +1,7 @@
-//! The farm as it changes, for browsers: a snapshot first, and then each [`PERIOD`] what differs.
+//! Live state of the farm for browsers: a snapshot first, then the difference each [`PERIOD`].
 //!
-//! Each frame is made once for all listeners, and only while there is one. A listener has one
-//! pending frame at most: one that is slow misses frames, and gets a snapshot in their place.
+//! Each frame is made once for all listeners, and only while there are any. A listener has at most
+//! one pending frame. A slow listener misses frames, and then gets a snapshot.
 
 mod delta;
 mod frame;
@@ -24,22 +24,22 @@ use super::progress::Progress;
 use crate::views::ViewSource;
 use frame::{Frame, Moment};
 
-/// Between two frames, where nothing happens meanwhile.
+/// Time between two frames without an event.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Parts of it: so much of it passes at least, and so often events are looked for.
+/// Fractions of the period: minimum time between two frames, and interval of checks for events.
 const LEAST: u32 = 4;
 const LOOKS: u32 = 20;
 
-/// The frames of one farm.
+/// Feed of a farm's frames.
 pub(super) struct LiveFeed {
     farm: Arc<dyn ViewSource>,
     frames: watch::Sender<Option<Arc<Frame>>>,
-    /// Whether frames are being made.
+    /// True while frames are being made.
     is_running: Mutex<bool>,
     next: AtomicU64,
     period: Duration,
     started: Instant,
-    /// Another one after a restart.
+    /// Identifier of this daemon's run.
     daemon: Arc<str>,
 }
 
@@ -61,9 +61,9 @@ impl LiveFeed {
         })
     }
 
-    /// Listens from now on. Needs a tokio runtime.
+    /// Adds a listener. Needs a tokio runtime.
     fn listen(self: &Arc<Self>) -> LiveListener {
-        // With the lock, so that frames don't end between these two steps.
+        // Under the lock, so that frames can't end between these two steps.
         let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frames = self.frames.subscribe();
         frames.mark_changed();
@@ -73,7 +73,7 @@ impl LiveFeed {
         LiveListener { frames, last: None }
     }
 
-    /// Makes frames for as long as there is a listener.
+    /// Makes frames while there is a listener.
     async fn run(self: Arc<Self>) {
         let mut before = None;
         loop {
@@ -94,8 +94,8 @@ impl LiveFeed {
         }
     }
 
-    /// Waits the first time, and then as long as the last one says or until there is another event,
-    /// which is looked for as often as the second one says.
+    /// Waits at least `least`, and then until there is another event, but at most `most`. `look` is
+    /// the interval of checks for events.
     async fn wait(self: Arc<Self>, last_event: u64, [least, look, most]: [Duration; 3]) {
         tokio::time::sleep(least).await;
         let until = Instant::now() + most.saturating_sub(least);
@@ -104,7 +104,7 @@ impl LiveFeed {
         }
     }
 
-    /// Whether nobody listens any more; the next listener has frames made again.
+    /// True if there are no listeners. The next listener starts the frames again.
     fn ends(&self) -> bool {
         let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
         *is_running = self.frames.receiver_count() > 0;
@@ -122,15 +122,15 @@ impl LiveFeed {
     }
 }
 
-/// One that listens.
+/// A listener.
 struct LiveListener {
     frames: watch::Receiver<Option<Arc<Frame>>>,
-    /// The number of the last frame that it got.
+    /// Number of the last frame that the listener got.
     last: Option<u64>,
 }
 
 impl LiveListener {
-    /// The next piece of the stream; `None` at the end.
+    /// Returns the next message of the stream. `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.frames.changed().await.ok()?;
@@ -142,7 +142,7 @@ impl LiveListener {
     }
 }
 
-/// Answers with the farm as it changes, until the other end hangs up.
+/// Returns the live state of the farm until the client disconnects.
 pub(super) async fn live(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
     progress.begin_stream().await;
     let items = stream::unfold(api.live.listen(), |mut listener| async {

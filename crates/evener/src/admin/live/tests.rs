@@ -11,7 +11,7 @@ use crate::views::{
     SessionView, StatusView,
 };
 
-/// A farm that counts how often it is looked at, and has as many connections.
+/// A farm that counts how often it is read, and shows this count as its connections.
 #[derive(Default)]
 struct Counted {
     looks: AtomicUsize,
@@ -114,7 +114,7 @@ fn feed(servers: usize) -> (Arc<Counted>, Arc<LiveFeed>) {
     (Arc::clone(&farm), LiveFeed::every(farm, Duration::from_millis(5)))
 }
 
-/// The kind of a message and its data.
+/// Returns the event type of a message, and its data.
 fn read(message: &Bytes) -> (String, Value) {
     let text = std::str::from_utf8(message).unwrap();
     let (kind, data) = text.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
@@ -196,7 +196,7 @@ mod deltas {
     use super::super::delta::TableDelta;
     use super::*;
 
-    /// The rows after a delta, as a page makes them.
+    /// Applies a delta to rows, as the page does.
     fn applied(before: &[ServerView], delta: &TableDelta<'_, ServerView>) -> Vec<Value> {
         let rows = delta.all.unwrap_or(before);
         let mut rows: Vec<Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Which roles a host finds in the file, and what they make of it.
+//! Roles of a host in the file, and the desired state that follows.
 
 use super::*;
 use crate::config;
@@ -110,7 +110,8 @@ fn listed_servers_are_silent_and_discovered_ones_answer() {
     let answering = desired_state(discovered, &serves).unwrap();
     assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
     assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
-    // both at once: silence is the host's, so what is to answer goes where it is asked for
+    // Both at once: silence is a setting of the host, so answering addresses are put on the link's
+    // interface.
     let both = desired_state(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
     assert_eq!(
         placed(&both),
@@ -178,7 +179,7 @@ fn connections_are_taken_by_every_link_and_by_loopback() {
         let path = format!("ipv4/conf/{link}/rp_filter");
         assert_eq!(desired.settings[&path], SysctlSetting { right: &[0, 2], value: 2 }, "{link}");
     }
-    // where they are only read, none are taken so
+    // A host that only reads connections accepts none through the loopback interface.
     let config = config::parse(&text, "test").unwrap();
     let listeners = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
     let roles = resident_roles(&config, &network(), &listeners);
@@ -213,8 +214,7 @@ fn every_host_agent_accepts_and_has_punt_listener() {
     assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
     assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
     assert!(host.programs.as_ref().unwrap().0.marks.is_some());
-    // only GUE has room for marks, and it is what tunnels between hosts are unless the file says
-    // otherwise
+    // Only GUE has room for marks, and is the default between hosts.
     let needs_marks = |desired: &DesiredState| {
         let (tables, _) = desired.programs.as_ref().unwrap();
         tables.services.values().all(|offer| offer.is_marked)
@@ -222,10 +222,10 @@ fn every_host_agent_accepts_and_has_punt_listener() {
     assert!(needs_marks(&host));
     let ipip = format!("{every_host}\nencapsulation = \"ipip\"");
     assert!(!needs_marks(&local_server(&text(&ipip, "10.0.0.11"), Hook::Tc)));
-    // an XDP program that gets copies of frames delivers all by the loopback interface
+    // An engine with copies of frames delivers all packets through the loopback interface.
     let host = local_server(&text(every_host, "10.0.0.11"), Hook::Generic);
     assert_eq!(accept(&host), BTreeSet::from([1]));
-    // one that serves nothing reads only, as a director does
+    // A host without own servers only reads connections, as a director does.
     for text in [text(every_host, "10.0.0.12"), text("", "10.0.0.11")] {
         let reads = local_server(&text, Hook::Tc);
         assert_eq!(ports(&reads), [(Some(4001), Some(4001)), (Some(4002), Some(4002))]);

@@ -1,5 +1,5 @@
-//! Answers those who ask for the load: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and
-//! HAProxy's agent-check.
+//! Answers load queries: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and HAProxy's
+//! agent-check.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,48 +35,49 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Connections at a time: of the file's directors, and of all others. A connection that comes when
-/// all are taken gets that of the source that holds most.
+/// Maximum number of connections: of the file's directors, and of all other clients.
+/// If all slots are taken, a new connection evicts a connection of the source with the most
+/// connections.
 const AT_ONCE: usize = 64;
-/// How long one may take.
+/// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an answer waits for what there is to send at this moment.
+/// Maximum time that an answer waits for a fresh measurement.
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
-/// A connection's bounds.
+/// Limits of a connection.
 pub(super) const ONE_REQUEST: ConnectionBounds =
     ConnectionBounds { head: TIMEOUT, idle: None, half_close: true };
-/// Said to whom the file doesn't allow.
+/// Answer to clients that the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
     "Nothing is said to this address: see [farm] directors, and `allow` in [agent].";
-/// Connections that wait to be taken.
+/// Length of the queue of connections to accept.
 const BACKLOG: i32 = 1_024;
 
-/// Where it is answered, and whom.
+/// Settings of a listener.
 pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
-    /// They have places that nobody else takes.
+    /// Directors, which have slots of their own.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
-    /// The permitted clients; `None`: all that reach it.
+    /// Permitted clients. `None` for all.
     pub(super) permitted: Option<Permitted>,
-    /// Directors of groups may ask as well, for one thing alone.
+    /// Directors of groups, which may send LOAD-QUERY.
     pub(super) queries: Arc<QueryAccess>,
-    /// Directors that ask for findings; `None` without the farm's secret.
+    /// Access of directors to the doctor's findings. `None` without the farm's secret.
     pub(super) findings: Option<Arc<FindingsAccess>>,
-    /// Has what there is to send looked at again.
+    /// Triggers a fresh measurement of the bytes to send.
     pub(super) refresh: Refresh,
 }
 
-/// Has the load looked at again, and says when that is done.
+/// Requests a fresh measurement. The channel's answer signals its end.
 pub(super) type Refresh = mpsc::Sender<oneshot::Sender<()>>;
 
-/// The permitted clients, beside this host itself.
+/// Permitted clients, besides this host itself.
 pub(super) struct Permitted {
     pub(super) directors: BTreeSet<IpAddr>,
     pub(super) networks: Vec<Prefix>,
 }
 
 impl Permitted {
-    /// Whether a client may: by loopback, as a director, or from a network that the file allows.
+    /// True if the client is this host, a director, or in a permitted network.
     fn has(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         client.is_loopback()
@@ -85,11 +86,10 @@ impl Permitted {
     }
 }
 
-/// The client.
+/// A client.
 pub(super) struct ReportClient {
     client: IpAddr,
-    /// Whether it may ask for anything; if not, it is a director that may say that it wants a
-    /// report.
+    /// True if the client may send any request. Otherwise it may only send LOAD-QUERY.
     is_permitted: bool,
     queries: Arc<QueryAccess>,
     findings: Option<Arc<FindingsAccess>>,
@@ -109,15 +109,14 @@ impl ListenSettings {
 
 async fn renew(refresh: &Refresh) {
     let (done, is_done) = oneshot::channel();
-    // The measuring task has ended: a reload is under way.
+    // The measuring task has ended during a reload.
     if refresh.send(done).await.is_ok() {
         let _ = is_done.await;
     }
 }
 
-/// Listens, and answers permitted clients, for as long as it lives. An address that can't be
-/// listened on is tried again. The connection of another client is closed at once, and takes no
-/// place of others.
+/// Listens, and answers permitted clients until dropped. An address that is not available is
+/// retried. Connections of other clients are closed at once, without taking a slot.
 pub(super) async fn serve<F>(
     door: ListenSettings,
     load: watch::Receiver<Load>,
@@ -154,19 +153,19 @@ pub(super) async fn serve<F>(
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
-            // The measuring task may be waiting for a status page; then the last measurement will
-            // do.
+            // The measuring task may be waiting for a status page. The last measurement is used
+            // then.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
             answer(stream, now, requester).await
         });
-        // A bad or slow question has no answer.
+        // An invalid or slow request gets no answer.
         async move { drop(slot.unless_needed(answering).await) }
     };
     accept(next, serve).await;
 }
 
-/// HAProxy asks by connecting.
+/// Answers agent-check. HAProxy queries by connecting.
 pub(super) async fn agent_check(
     mut stream: TcpStream,
     load: Load,
@@ -180,7 +179,7 @@ pub(super) async fn agent_check(
     stream.shutdown().await
 }
 
-/// Others ask by HTTP.
+/// Answers HTTP requests.
 pub(super) async fn http(stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
     let (requester, load) = (&requester, &load);
     let answer = |request: Request<Incoming>| async move { to_hyper(requester.answer(&request, load).await) };
@@ -222,7 +221,7 @@ fn response(method: &str, target: &str, load: &Load) -> Response {
     }
 }
 
-/// ORCA's names, and what is known of each.
+/// Returns the known values, with ORCA's names.
 fn orca_fields(load: &Load) -> impl Iterator<Item = (&'static str, f64)> {
     let fields = [
         ("cpu_utilization", load.cpu),
@@ -312,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The answer to a question, which is sent in one piece.
+    /// Returns the answer to a request that is sent in one piece.
     async fn answer_to(question: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -340,15 +339,15 @@ mod tests {
         }
     }
 
-    /// A connection from an address of this host.
+    /// Opens a connection from an address of this host.
     async fn connect(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((from, 0).into())?;
         socket.connect(to).await
     }
 
-    /// Whether a director is answered that asks only after many others have come, each from an
-    /// address of its own.
+    /// True if a director gets an answer after many clients with different addresses have
+    /// connected.
     async fn is_answered(director: [u8; 4], to: SocketAddr) -> io::Result<bool> {
         let mut stream = connect(director, to).await?;
         let mut silent = Vec::new();
@@ -356,7 +355,7 @@ mod tests {
             silent.push(connect([127, 0, 1, number], to).await?);
             silent.push(connect([127, 0, 2, number], to).await?);
         }
-        // One that is answered came last: all others have their places, or had them.
+        // The last connection is answered, so all earlier ones have had their slots.
         let mut last = connect([127, 0, 0, 8], to).await?;
         Ok(answers(&mut last).await? && answers(&mut stream).await?)
     }
@@ -387,7 +386,7 @@ mod tests {
             load,
             http,
         ));
-        // An attempt fails where the machine is so busy that a connection's time is over.
+        // An attempt fails if the machine is so busy that the connection times out.
         let mut is_done = false;
         for _ in 0..50 {
             is_done = is_done || is_answered(director, free).await.unwrap_or(false);

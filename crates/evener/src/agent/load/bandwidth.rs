@@ -1,17 +1,17 @@
-//! The bandwidth of paths to clients, from the rates of real replies: no byte is sent to measure
-//! it.
+//! Bandwidth of the paths to clients, from the delivery rates of real replies. No extra byte is
+//! sent.
 //!
-//! The load-balancing agent of the paper sent trains of packets and waited for echoes, for up to
-//! half an hour (its section 4). A server that serves sees its paths anyway: TCP counts how fast
-//! its bytes arrive.
+//! The paper's load-balancing agent sent trains of packets and waited for echoes, for up to half an
+//! hour (its section 4). A busy server knows its paths anyway, since TCP measures the delivery
+//! rate.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Looks that count.
+/// Age up to which samples count.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// Rates of the last minute, in bytes a second.
+/// Rates of the last minute, in bytes per second.
 #[derive(Debug, Default)]
 pub(super) struct Bandwidth {
     looks: VecDeque<BandwidthSample>,
@@ -24,18 +24,19 @@ struct BandwidthSample {
     fastest: u64,
 }
 
-/// In bits a second.
+/// Bandwidths in bits per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathBandwidth {
-    /// The rate to one of the clients: the middle of them, in the middle of the time.
+    /// Rate to a client: the median over the clients, and the median over time.
     pub(super) available: u64,
-    /// The rate to the fastest of them. A quarter of the looks may be wrong: acknowledgments that
-    /// come in a bunch make a path look faster.
+    /// Rate to the fastest client. The upper quarter of the samples is ignored: acknowledgments in
+    /// a burst make a path look faster.
     pub(super) bottleneck: u64,
 }
 
 impl Bandwidth {
-    /// Takes in the rates of clients who are sent to now, so long after the first look.
+    /// Adds the rates of the clients that receive data now. `at` is the time since the first
+    /// sample.
     pub(super) fn add_sample(&mut self, mut rates: Vec<u64>, at: Duration) {
         rates.sort_unstable();
         if let (Some(middle), Some(fastest)) = (rates.get(rates.len() / 2), rates.last()) {
@@ -46,14 +47,14 @@ impl Bandwidth {
         }
     }
 
-    /// The paths, if anything was sent lately.
+    /// Returns the bandwidths, if any data was sent lately.
     pub(super) fn paths(&self) -> Option<PathBandwidth> {
         let sorted = |of: fn(&BandwidthSample) -> u64| {
             let mut rates: Vec<u64> = self.looks.iter().map(of).collect();
             rates.sort_unstable();
             rates
         };
-        // Of two looks the lesser: the first may have met a shaper's tokens that were saved up.
+        // The lower one of two samples counts. The first may include a shaper's saved tokens.
         let last = self.looks.len().checked_sub(1)?;
         let available = *sorted(|look| look.middle).get(last / 2)?;
         let bottleneck = *sorted(|look| look.fastest).get(last * 3 / 4)?;

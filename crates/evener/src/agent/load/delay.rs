@@ -1,5 +1,5 @@
-//! How long it takes to send what a server has to send: the load-balancing agent's equations 2.2 to
-//! 2.5, as they stand and as they are meant.
+//! Time to send a server's outstanding bytes: equations 2.2 to 2.5 of the load-balancing agent, as
+//! printed and as intended.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -9,32 +9,33 @@ use crate::config::DelayKind;
 use crate::io::diag::{OpenConnection, Sending};
 use crate::runtime::slots_by_source::{ClientSource, source};
 
-/// A speed counts for so long: pauses are no other speed.
+/// Time for which a measured speed counts. Pauses don't change the speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
-/// A speed is measured over so much time, or a token bucket's burst would be one.
+/// Duration over which a speed is measured, long enough to average out a token bucket's burst.
 const STRETCH: Duration = Duration::from_secs(2);
-/// The beginning of a busy period, in which the tokens that were saved up are spent.
+/// Beginning of a busy period, in which saved tokens are spent.
 const BURST: Duration = Duration::from_millis(500);
-/// One client's outstanding bytes count for as long as this, in times of the client in the middle:
-/// clients that read slowly on purpose, on however many connections, make no server look busy.
+/// Maximum of a client's outstanding bytes, as a multiple of the median client's time.
+/// So clients that read slowly on purpose don't make a server seem busy, at any number of
+/// connections.
 const SLOWEST: f64 = 4.0;
-/// The time for a client that wasn't there at the last look, in seconds.
+/// Assumed time for a client without an earlier sample, in seconds.
 const SOON: f64 = 1.0;
 
-/// Makes delays of looks at what is to be sent.
+/// Computes delays from samples of the outstanding bytes.
 #[derive(Debug)]
 pub(super) struct Delay {
     kind: DelayKind,
-    /// Of one request that this program made, in bytes a second: what is gone by until clients have
-    /// shown more.
+    /// Speed of one request by this program, in bytes per second. Used until clients have shown
+    /// more.
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
     link: LinkSpeed,
-    /// The clients' rates between the last two looks.
+    /// Rates of the clients between the last two samples.
     rates: BTreeMap<ClientSource, f64>,
 }
 
-/// One look.
+/// A sample.
 #[derive(Debug)]
 struct DelaySample {
     at: Duration,
@@ -43,32 +44,31 @@ struct DelaySample {
     acknowledged: HashMap<(SocketAddr, SocketAddr), u64>,
 }
 
-/// How fast the link and the paths of clients are, by times when they had more to carry than they
-/// could.
+/// Speed of the link and of clients' paths, measured while they were saturated.
 #[derive(Debug, Default)]
 struct LinkSpeed {
-    /// Since when there is more to send at each look.
+    /// Start of the busy period: each sample since has had outstanding bytes.
     busy_since: Option<Duration>,
-    /// The last samples of this busy period, of a [`STRETCH`] where there are so many.
+    /// Last samples of this busy period, up to a [`STRETCH`].
     stretch: VecDeque<SendSample>,
-    /// The speeds of whole stretches, in bytes a second, and when they ended.
+    /// Speeds over whole stretches, in bytes per second, with the time of their end.
     speeds: VecDeque<(Duration, f64)>,
-    /// The speed to go by, in bytes a second.
+    /// Current speed, in bytes per second.
     speed: Option<f64>,
 }
 
-/// The bytes that went between two looks.
+/// Bytes sent between two samples.
 #[derive(Debug)]
 struct SendSample {
     bytes: f64,
     time: Duration,
-    /// Whether it may hold a token bucket's burst.
+    /// True if the sample may include a token bucket's burst.
     has_burst: bool,
 }
 
 impl LinkSpeed {
-    /// Takes in what went in the time before this moment. One sample alone tells no speed where
-    /// anything else does.
+    /// Adds the bytes sent in the time before `at`. A single sample sets the speed only if there is
+    /// no better measurement.
     fn add_sample(&mut self, at: Duration, time: Duration, bytes: u64, is_busy: bool) {
         if !is_busy {
             (self.busy_since, self.stretch) = (None, VecDeque::new());
@@ -94,7 +94,7 @@ impl LinkSpeed {
         }
         let speed = bytes / time.as_secs_f64();
         if time < STRETCH {
-            // It goes until a whole stretch tells more, and only where none did before.
+            // Valid until a whole stretch is measured, and only if none was measured before.
             if self.speeds.is_empty() {
                 self.speed = Some(speed);
             }
@@ -105,7 +105,7 @@ impl LinkSpeed {
         self.speed = self.speeds.iter().map(|(_, speed)| *speed).reduce(f64::max);
     }
 
-    /// The time of the samples.
+    /// Returns the total time of the samples.
     fn time(&self) -> Duration {
         self.stretch.iter().map(|sample| sample.time).sum()
     }
@@ -116,8 +116,8 @@ impl Delay {
         Delay { kind, first_speed: None, last: None, link: LinkSpeed::default(), rates: BTreeMap::new() }
     }
 
-    /// Takes in one more look, some time after the one before. `sent` counts all bytes that were
-    /// ever sent, `at` is the time since the first look.
+    /// Adds a sample. `sent` is the number of all bytes sent so far. `at` is the time since the
+    /// first sample.
     pub(super) fn add_sample(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
@@ -126,7 +126,8 @@ impl Delay {
         let look = DelaySample { at, sent, in_flight, acknowledged: acknowledged.collect() };
         if let Some(last) = self.last.replace(look) {
             let time = at.saturating_sub(last.at);
-            // Clients have taken what was sent, less what is on its way now and wasn't then.
+            // Clients have received all sent bytes except the bytes in flight now. The bytes in
+            // flight at the last sample count as received since.
             let taken =
                 sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
             self.link.add_sample(at, time, taken, is_busy);
@@ -136,8 +137,8 @@ impl Delay {
         }
     }
 
-    /// The delay in seconds, if that is what there is to send; `now_ns` is by the clock that
-    /// requests began by.
+    /// Returns the delay in seconds for these outstanding bytes. `now_ns` is by the clock of the
+    /// requests' start times.
     pub(super) fn seconds(&self, sending: &Sending, now_ns: u64) -> Option<f64> {
         match self.kind {
             DelayKind::Paper => self.paper(&sending.open, now_ns),
@@ -145,7 +146,8 @@ impl Delay {
         }
     }
 
-    /// The delay of outstanding bytes, by the recent rates of the link and clients' paths.
+    /// Returns the delay from the outstanding bytes and the recent rates of the link and of
+    /// clients' paths.
     fn corrected(&self, open: &[OpenConnection]) -> Option<f64> {
         let bytes = self.bounded(open);
         if bytes < 1.0 {
@@ -154,9 +156,8 @@ impl Delay {
         self.link.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
     }
 
-    /// The sum of outstanding bytes; of a client no more than it takes in some times of the client
-    /// in the middle. A client that has come since the last look is done soon, as far as anybody
-    /// knows.
+    /// Returns the sum of outstanding bytes. A client counts up to some multiple of the median
+    /// client's time. A client without an earlier sample is assumed to finish soon.
     fn bounded(&self, open: &[OpenConnection]) -> f64 {
         let mut left: BTreeMap<ClientSource, f64> = BTreeMap::new();
         for one in open {
@@ -175,9 +176,10 @@ impl Delay {
         left.iter().map(counts).sum()
     }
 
-    /// Equations 2.3 to 2.5, a request as a busy child process: B / (sum of speeds / their number),
-    /// where a speed is what was sent of a request by the time since it came. All of B by the mean
-    /// of single speeds is the time that one process would take for the work of all.
+    /// Equations 2.3 to 2.5, with requests as busy child processes: B / (sum of speeds / number of
+    /// speeds). A speed is the sent part of a response divided by the time since its request. B
+    /// divided by the mean of single speeds is the time that one process would need for the work of
+    /// all.
     fn paper(&self, open: &[OpenConnection], now_ns: u64) -> Option<f64> {
         let bytes: u64 = open.iter().map(|one| one.left().0).sum();
         if bytes == 0 {
@@ -191,8 +193,8 @@ impl Delay {
     }
 }
 
-/// How fast clients take what they are sent, in bytes a second, of those who were there at the last
-/// look.
+/// Returns the rates at which clients receive data, in bytes per second, for clients of the last
+/// sample.
 fn rates(open: &[OpenConnection], last: &DelaySample, seconds: f64) -> BTreeMap<ClientSource, f64> {
     let mut rates = BTreeMap::new();
     for one in open {
@@ -215,7 +217,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A download of this client that has taken so much of so much, since so many seconds.
+    /// Builds a download of this client: received bytes, length, and age in seconds.
     fn download(client: u8, taken: u64, length: u64, since_seconds: u64) -> OpenConnection {
         let pending = Pending { answer: ResponseProgress::Known, end: length, ..Pending::unknown() };
         OpenConnection {
@@ -238,7 +240,7 @@ mod tests {
 
     const NOW_NS: u64 = 100_000_000_000;
 
-    /// The delay by one more look, so many seconds after the first.
+    /// Returns the delay after one more sample, at a time in seconds after the first.
     fn look(delay: &mut Delay, sending: &Sending, sent: u64, at_seconds: u64) -> Option<f64> {
         delay.add_sample(sending, Some(sent), Duration::from_secs(at_seconds));
         delay.seconds(sending, NOW_NS)
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(look(&mut delay, &first, 0, 1), None, "nothing is known of any speed");
         let second = of(vec![download(1, MIB, 10 * MIB, 1), download(2, MIB, 10 * MIB, 1)]);
         assert_eq!(look(&mut delay, &second, 2 * MIB, 2), Some(9.0));
-        // Idle for a while: the link is as fast as it was.
+        // Idle for a while: the link's speed stays.
         assert_eq!(look(&mut delay, &of(vec![]), 20 * MIB, 11), Some(0.0));
         let later = of(vec![download(3, 0, 4 * MIB, 0)]);
         assert_eq!(look(&mut delay, &later, 20 * MIB, 100), Some(2.0));
@@ -272,13 +274,13 @@ mod tests {
         for at in 0..4 {
             look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
         }
-        // Small answers now and then, long after: the link still takes 1 MiB in a second.
+        // Small answers now and then, long after: the link's speed is still 1 MiB/s.
         for at in 100..120 {
             look(&mut delay, &of(vec![]), 3 * MIB + at * 1_000, at);
         }
         let burst = of(vec![download(2, 0, 5 * MIB, 0)]);
         assert_eq!(look(&mut delay, &burst, 3 * MIB + 120_000, 120), Some(5.0));
-        // It has become slower.
+        // The link has become slower.
         for at in 121..140 {
             let sent = 3 * MIB + 120_000 + (at - 120) * MIB / 4;
             look(&mut delay, &of(vec![download(2, (at - 120) * MIB / 4, 9 * MIB, at - 120)]), sent, at);
@@ -288,8 +290,8 @@ mod tests {
         assert_eq!(look(&mut delay, &slow, 8 * MIB + 120_000, 140), Some(left / (MIB as f64 / 4.0)));
     }
 
-    /// A link of 1 MiB/s behind a token bucket of 64 KiB, whose burst comes within one sample: of
-    /// half a second, or of a millisecond.
+    /// A link of 1 MiB/s after a token bucket of 64 KiB. The bucket's burst is within one sample of
+    /// half a second or a millisecond.
     #[test]
     fn one_sample_governs_no_speed() {
         for bursts_at_ms in [1, 400, 900, 901, 2_400] {

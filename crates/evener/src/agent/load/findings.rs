@@ -1,8 +1,8 @@
-//! Answers directors that ask for the findings of this server's doctor: `GET /v1/findings`.
+//! Answers directors' requests for the findings of this server's doctor: `GET /v1/findings`.
 //!
-//! A director is believed by the farm's key, and not by its clock, which may be a finding itself:
-//! the first answer is a number that only this agent can make for that address, and the second
-//! request has its tag. The findings have one too, so that a director believes no stranger.
+//! The farm's key authenticates a director. Its clock is not used, since a wrong clock may be a
+//! finding. The first answer is a challenge for the director's address, which only this agent can
+//! make. The second request has the challenge's tag. The findings are authenticated, too.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -19,31 +19,30 @@ use crate::io::network;
 use crate::runtime::secret::random;
 use crate::views::Finding;
 
-/// The request's path.
 const PATH: &str = "/v1/findings";
-/// Contexts of the tags, since a key may be used for more.
+/// Contexts of the tags, which separate the key's uses.
 const PROOF: &[u8] = b"evener findings: a director";
 const ANSWER: &[u8] = b"evener findings: a server";
-/// A number holds for one to two times as long, in seconds.
+/// A challenge is valid for one to two times this time, in seconds.
 const SLOT_S: u64 = 10;
-/// The most that a director reads of an answer, in bytes.
+/// Maximum length of an answer that a director reads, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
-/// How long a server may take.
+/// Timeout of a server's answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The agent's side.
+/// The agent's side of the exchange.
 pub(super) struct FindingsAccess {
     key: Key,
     own: Key,
 }
 
-/// Whether a request is for findings.
+/// True if a request is for findings.
 pub(super) fn is_for(method: &str, target: &str) -> bool {
     method == "GET" && target.split('?').next() == Some(PATH)
 }
 
 impl FindingsAccess {
-    /// `None` where there are no random numbers.
+    /// Returns `None` if there are no random numbers.
     pub(super) fn new(key: Key) -> Option<FindingsAccess> {
         let mut own = [0; KEY_LEN];
         random(&mut own).ok()?;
@@ -54,7 +53,7 @@ impl FindingsAccess {
         self.own.seal(client.to_canonical().to_string().as_bytes(), slot.to_be_bytes().to_vec())
     }
 
-    /// The answer to a request: a number to prove, or the findings.
+    /// Answers a request, with a challenge or with the findings.
     pub(super) async fn answer(&self, target: &str, client: IpAddr) -> Response {
         let slot = monotonic_ns() / 1_000_000_000 / SLOT_S;
         let proof = target.split_once("?proof=").and_then(|(_, proof)| bytes_of(proof));
@@ -74,7 +73,7 @@ impl FindingsAccess {
     }
 }
 
-/// The findings of this host as a server, by the file that its agent goes by.
+/// Returns the findings of this host as a server, with its agent's configuration.
 async fn findings() -> Vec<Finding> {
     let fail = |message: String| vec![Finding::fail("agent", message)];
     let Some(path) = doctor::config_file() else { return fail("It has no configuration.".to_owned()) };
@@ -91,10 +90,10 @@ async fn findings() -> Vec<Finding> {
     tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| fail("The doctor failed.".to_owned()))
 }
 
-/// Asks the agent of a server, which listens there.
+/// Queries the agent of a server.
 ///
 /// # Errors
-/// Why there are no findings: a part of a sentence.
+/// Why there are no findings, as a part of a sentence.
 pub(crate) async fn fetch(to: SocketAddr, key: Key) -> Result<Vec<Finding>, String> {
     tokio::time::timeout(PATIENCE, fetch_proven(to, key)).await.map_err(|_| "no answer in time".to_owned())?
 }
@@ -113,7 +112,7 @@ async fn fetch_proven(to: SocketAddr, key: Key) -> Result<Vec<Finding>, String> 
     serde_json::from_str(json).map_err(|_| "its answer is of another version".to_owned())
 }
 
-/// A request's status and body.
+/// Returns status and body of a request's response.
 async fn get(to: SocketAddr, target: &str) -> Result<(u16, String), String> {
     let request = client::request("GET", target, &to.to_string()).map_err(|error| error.to_string())?;
     let answer = client::send(&Destination::plain(to), request, ANSWER_MAX).await;

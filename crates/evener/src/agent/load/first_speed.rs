@@ -1,5 +1,5 @@
-//! How fast the server program sends, before clients have shown it: the paper proposes one request
-//! at the start (its section 4).
+//! Speed of the server program before clients have shown it. The paper proposes one request at the
+//! start (its section 4).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::http::client::{self, Destination, RequestError};
 use crate::io::locating::is_local;
 use crate::io::network::Network;
 
-/// How long it may take, and how much of an answer is read, in bytes.
+/// Timeout of the request, and maximum number of bytes read.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const BYTES_MAX: usize = 1 << 20;
 
-/// A request that this host's server program may be sent.
+/// Request to this host's server program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FirstRequest {
     to: SocketAddr,
@@ -26,22 +26,24 @@ pub(super) struct FirstRequest {
     host: String,
 }
 
-/// One for each place of the file where a server program of this host may listen.
+/// Returns a request for each address in the file at which a server program of this host may
+/// listen.
 pub(super) fn first_requests(config: &Config, network: &Network) -> Vec<FirstRequest> {
     let services = config.services.iter().filter(|service| service.protocol == Protocol::Tcp);
-    // There may be hundreds of thousands.
+    // Iterated lazily: there may be hundreds of thousands of members.
     let members = config.members().filter_map(|member| Some(SocketAddr::new(member.address?, member.port)));
     let members = members.filter(|to| network.is_local(to.ip()));
     let of_members = members.map(|to| FirstRequest { to, path: "/".to_owned(), host: to.to_string() });
     services.flat_map(|service| requests_of(service, network)).chain(of_members).collect()
 }
 
-/// At its servers' own addresses, and at the service's, which a server may have.
+/// Returns requests to the own addresses of its servers, and to the service's addresses if this
+/// host holds them.
 fn requests_of(service: &Service, network: &Network) -> Vec<FirstRequest> {
     let port = service.addresses.first().map_or(80, SocketAddr::port);
     let servers = service.servers.iter().filter(|server| network.is_local(server.address));
     let own = servers.map(|server| SocketAddr::new(server.address, server.port.unwrap_or(port)));
-    // It may have been put in place since the network was read.
+    // The address may have been added since the network was read.
     let shared = service.addresses.iter().copied().filter(|address| is_local(address.ip()));
     let (path, host) = match &service.health.kind {
         HealthKind::Http { path, host, .. } => (path.clone(), host.clone()),
@@ -55,8 +57,8 @@ fn requests_of(service: &Service, network: &Network) -> Vec<FirstRequest> {
     own.chain(shared).map(request).collect()
 }
 
-/// The speed of the first that answers, in bytes a second: bytes of the answer by the time since
-/// the request. `None` where nobody answers.
+/// Returns the speed of the first request that is answered, in bytes per second: length of the
+/// response divided by the time since the request. `None` if no request is answered.
 pub(super) async fn measure(requests: &[FirstRequest]) -> Option<f64> {
     for request in requests {
         match tokio::time::timeout(TIMEOUT, bytes_and_time(request)).await {

@@ -1,5 +1,5 @@
-//! The programs that follow requests, as long as the agent measures; and where others find what
-//! they know.
+//! Lifetime of the programs that track requests, and the file by which other processes find their
+//! map.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use evener_dataplane::pending::PendingPrograms;
 
 use crate::runtime::files;
 
-/// Follows requests, over reloads too: what is known of those under way stays.
+/// Tracks requests, across reloads: the state of open requests stays.
 pub(super) struct RequestTracker {
     following: Option<Arc<PendingPrograms>>,
-    /// Has the number of the kernel's map.
+    /// File with the ID of the kernel's map.
     path: PathBuf,
 }
 
@@ -22,8 +22,8 @@ impl RequestTracker {
         RequestTracker { following: None, path: path(directory) }
     }
 
-    /// Follows requests to these ports from now on. Where the kernel doesn't let it, what it holds
-    /// in its queues is a lower bound.
+    /// Tracks requests to these ports. If the kernel refuses, the bytes in its queues serve as a
+    /// lower bound.
     pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<PendingPrograms>> {
         let done = match &self.following {
             Some(following) => following.follow(ports),
@@ -48,7 +48,7 @@ impl RequestTracker {
 
 impl Drop for RequestTracker {
     fn drop(&mut self) {
-        // Where there is none, none is shown.
+        // If the file does not exist, no map is published.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -57,7 +57,7 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("agent.requests")
 }
 
-/// The number of the map in which the agent of this folder follows requests.
+/// Returns the ID of the map in which this folder's agent tracks requests.
 pub(in crate::agent) fn number_of(directory: &Path) -> Option<u32> {
     fs::read_to_string(path(directory)).ok()?.trim().parse().ok()
 }

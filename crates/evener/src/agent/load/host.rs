@@ -1,4 +1,4 @@
-//! Reads what this host has counted: /proc, its sockets, and its server program's status page.
+//! Reads this host's counters: /proc, its sockets, and the status page of its server program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,35 +18,36 @@ use super::running::Processes;
 use crate::http::client::{self, Destination};
 use crate::io::diag::{self, Sending};
 
-/// A status page that takes longer says nothing this time.
+/// Timeout of the status page, and maximum size of its response in bytes.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const STATUS_MAX: usize = 64 * 1024;
 
-/// The kernel tells of each socket, and of ten thousand it takes some twenty milliseconds: then it
-/// is asked more rarely, so that this takes a hundredth of a processor at most.
+/// Inverse of the processor share that dumps may use.
+/// A dump of ten thousand sockets takes some twenty milliseconds. The interval of dumps grows with
+/// their duration.
 const SHARE_OF_TIME: u32 = 100;
 const RAREST: Duration = Duration::from_secs(10);
 
-/// A reading that took longer is made again, so many times in all.
+/// A reading that takes longer than this is repeated. READINGS is the maximum number of readings.
 const PROMPT: Duration = Duration::from_millis(2);
 const READINGS: u32 = 4;
 
-/// Requests that this program has made of the server: its page counts them as well.
+/// Number of this program's own requests to the server, which the server's page counts, too.
 static OWN_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a request that this program makes of the server.
+/// Counts a request of this program to the server.
 pub(in crate::agent) fn count_own_request() {
     OWN_REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// The bytes that sockets have to send, looked at as often as that takes little time, and whose
-/// processes count.
+/// Reader of the sockets' outstanding bytes, rate-limited by its duration, and of running
+/// processes.
 pub(super) struct Sockets {
     processes: Processes,
-    /// Whether it was told that they can't be read.
+    /// True if a failure to read the control group was logged.
     was_logged: bool,
     ports: BTreeSet<u16>,
-    /// By whom requests to these ports are followed, where the kernel lets it.
+    /// Programs that track requests to these ports, if the kernel allows them.
     following: Option<Arc<PendingPrograms>>,
     last: Option<ToSend>,
     bandwidth: Bandwidth,
@@ -76,8 +77,8 @@ impl Sockets {
         }
     }
 
-    /// Processes that run or wait to. Where a control group can't be read, the machine's are better
-    /// than none.
+    /// Returns the number of running or runnable processes. If the control group can't be read, the
+    /// machine's number is used.
     fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
         let found = self.processes.running(of_machine);
         if found.is_none() && !self.was_logged {
@@ -87,12 +88,12 @@ impl Sockets {
         found.or(of_machine)
     }
 
-    /// The bytes that connections have to send, and the bandwidth of their paths.
+    /// Returns the outstanding bytes of connections, and the bandwidth of their paths.
     fn read(&mut self) -> (Option<ToSend>, Option<PathBandwidth>) {
         (self.refresh(), self.bandwidth.paths())
     }
 
-    /// The bytes that connections have to send, as of now.
+    /// Returns the current outstanding bytes of connections.
     pub(super) fn refresh(&mut self) -> Option<ToSend> {
         if let Some(sending) = self.sample() {
             let following = self.following.as_deref();
@@ -108,8 +109,8 @@ impl Sockets {
         self.last
     }
 
-    /// The kernel's list of sockets, unless that was read a moment ago. Where the kernel gives
-    /// none, nothing is known any more.
+    /// Dumps the kernel's sockets, unless the last dump was recent. If the kernel refuses, the last
+    /// result is dropped.
     fn sample(&mut self) -> Option<Sending> {
         let began = Instant::now();
         if began < self.due {
@@ -118,7 +119,8 @@ impl Sockets {
         let before = processor_time();
         let sending =
             diag::sending(&self.ports, self.following.as_deref().and_then(PendingPrograms::requests));
-        // Not what passed meanwhile: on a busy server that is mostly others' time.
+        // Processor time, not wall clock time: on a busy server most of the latter belongs to other
+        // processes.
         let elapsed = processor_time().saturating_sub(before);
         self.due = began + (elapsed * SHARE_OF_TIME).min(RAREST);
         if let Err(error) = &sending {
@@ -129,8 +131,8 @@ impl Sockets {
     }
 }
 
-/// A value, and the time at which it was read. This thread may wait for a processor between the
-/// two, and the bytes of that time would be taken for speed: then it is read again.
+/// Returns a value and the time of its reading. If the thread was preempted between the two, the
+/// bytes sent meanwhile would count as speed. The reading is then repeated.
 fn promptly<T>(clock: impl Fn() -> Duration, read: impl Fn() -> T) -> (T, Duration) {
     for _ in 1..READINGS {
         let (before, value, after) = (clock(), read(), clock());
@@ -141,14 +143,15 @@ fn promptly<T>(clock: impl Fn() -> Duration, read: impl Fn() -> T) -> (T, Durati
     (read(), clock())
 }
 
-/// The sums of all connections.
+/// Returns the sums over all connections.
 fn to_send(sending: &Sending) -> ToSend {
     let left = sending.open.iter().map(|one| one.left());
     let (bytes, is_exact) =
         left.fold((0u64, true), |(sum, all), (left, exact)| (sum.saturating_add(left), all && exact));
     ToSend {
         connections: sending.connections,
-        // The kernel holds the end of a connection (FIN) as a byte, which is none of an answer.
+        // The kernel counts the end of a connection (FIN) as a byte, which is no part of a
+        // response.
         bytes: bytes.max(sending.bytes),
         lower_bound: sending.bytes,
         is_exact,
@@ -156,13 +159,13 @@ fn to_send(sending: &Sending) -> ToSend {
     }
 }
 
-/// The time by the clock that requests are followed by.
+/// Returns the time of the clock that request tracking uses.
 pub(in crate::agent) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     now.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// The processor time of this thread. None if the kernel doesn't tell.
+/// Returns the processor time of this thread. Zero if unknown.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
@@ -171,7 +174,7 @@ fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// All that can be read now.
+/// Reads all counters.
 pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters {
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));
@@ -187,14 +190,14 @@ pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters
     }
 }
 
-/// Processes that run or wait to, but for the one that asks.
+/// Returns the number of running or runnable processes, without this one.
 fn running(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
     Some(line.trim().parse::<u64>().ok()?.saturating_sub(1))
 }
 
-/// Processors' time that was spent, and all of it (proc_stat(5)): idle and waiting for disks isn't
-/// spent, and what guests had is in `user` already.
+/// Returns the busy and the total processor time (proc_stat(5)). Idle and iowait are not busy.
+/// Guests' time is included in `user`.
 fn busy(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().map_while(|time| time.parse().ok()).take(8).collect();
@@ -203,7 +206,7 @@ fn busy(stat: &str) -> Option<(u64, u64)> {
     Some((all.saturating_sub(idle), all))
 }
 
-/// Memory that is free or can be made so, and all of it, in kB.
+/// Returns the available and the total memory, in kB.
 fn memory(meminfo: &str) -> Option<(u64, u64)> {
     let of = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
@@ -212,7 +215,7 @@ fn memory(meminfo: &str) -> Option<(u64, u64)> {
     Some((of("MemAvailable:")?, of("MemTotal:")?))
 }
 
-/// Bytes that were sent over IPv4 and IPv6.
+/// Returns the number of bytes sent over IPv4 and IPv6.
 fn sent() -> Option<u64> {
     octets_out(&text("/proc/net/netstat"), &text("/proc/net/snmp6"))
 }
@@ -227,7 +230,7 @@ fn octets_out(netstat: &str, snmp6: &str) -> Option<u64> {
     Some(four.saturating_add(six))
 }
 
-/// Requests that the server program has answered, by its own page.
+/// Returns the number of requests that the server program has answered, from its status page.
 pub(super) async fn requests(url: &Url) -> Option<u64> {
     count_own_request();
     let fetched = async {
@@ -245,8 +248,8 @@ pub(super) async fn requests(url: &Url) -> Option<u64> {
     counted(&String::from_utf8_lossy(&page.body))
 }
 
-/// The count in nginx's stub_status (the third number below its heading), or in Apache's mod_status
-/// with `?auto`.
+/// Parses nginx's stub_status (the third number below its heading), or Apache's mod_status with
+/// `?auto`.
 fn counted(page: &str) -> Option<u64> {
     let mut lines = page.lines();
     if let Some(total) = page.lines().find_map(|line| line.strip_prefix("Total Accesses:")) {

@@ -1,4 +1,4 @@
-//! Readings of a host, made into load: rates and shares of the time between two readings, smoothed.
+//! Computes a host's load from its counters: rates and shares between two readings, smoothed.
 
 use std::time::Duration;
 
@@ -6,93 +6,93 @@ use serde::Serialize;
 
 use super::bandwidth::PathBandwidth;
 
-/// Chance ups and downs of this many seconds are smoothed away.
+/// Time constant of the smoothing, in seconds.
 const SMOOTHS_SECONDS: f64 = 5.0;
-/// More requests in a second are answered by no server.
+/// Maximum plausible number of requests per second.
 const REQUESTS_MAX: f64 = 1e8;
 
-/// A host's counters at one moment. A counter that can't be read isn't there.
+/// Counters of a host at one moment. `None` for a counter that can't be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct HostCounters {
-    /// Processes that run or wait to, without the one that reads.
+    /// Running or runnable processes, without this one.
     pub(super) running: Option<u64>,
-    /// Processors' time that was spent on anything, and all of it.
+    /// Busy and total processor time.
     pub(super) busy: Option<(u64, u64)>,
-    /// Memory that is free or can be made so, and all of it.
+    /// Available and total memory.
     pub(super) memory: Option<(u64, u64)>,
-    /// The bytes that connections of services have to send.
+    /// Outstanding bytes of the services' connections.
     pub(super) sockets: Option<ToSend>,
-    /// The bandwidth of paths to clients.
+    /// Bandwidth of the paths to clients.
     pub(super) paths: Option<PathBandwidth>,
-    /// Requests that its server program has answered.
+    /// Requests answered by the server program.
     pub(super) requests: Option<u64>,
-    /// The part of that which is this program's own.
+    /// Requests among them that this program sent.
     pub(super) own_requests: u64,
 }
 
-/// The bytes that connections of services have to send.
+/// Outstanding bytes of the services' connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ToSend {
-    /// How many are open.
+    /// Number of open connections.
     pub(super) connections: u64,
-    /// The bytes that clients lack of their answers.
+    /// Bytes of responses that clients have not received.
     pub(super) bytes: u64,
-    /// The part of it in the kernel.
+    /// Part of them in the kernel's queues.
     pub(super) lower_bound: u64,
-    /// Whether the end of each answer is known; else the kernel's part stands for those whose end
-    /// isn't.
+    /// True if the end of each response is known. Otherwise, a response with an unknown end counts
+    /// with its part in the kernel.
     pub(super) is_exact: bool,
-    /// How long it takes.
+    /// Time to send them.
     pub(super) delay_seconds: Option<f64>,
-    /// Requests that couldn't be followed, so far, for want of memory.
+    /// Number of requests that could not be tracked for lack of memory.
     pub(super) unfollowed: Option<u64>,
 }
 
-/// The reported load. An unknown value is null.
+/// Reported load. An unknown value is null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::agent) struct Load {
-    /// Processes that run or wait to.
+    /// Running or runnable processes.
     pub(in crate::agent) run_queue: Option<f64>,
-    /// Of all processors' time, what is spent.
+    /// Busy share of the processors.
     pub(in crate::agent) cpu: Option<f64>,
-    /// Of all memory, what is used.
+    /// Used share of the memory.
     pub(in crate::agent) memory: Option<f64>,
     /// Open connections of services.
     pub(in crate::agent) connections: Option<u64>,
     pub(in crate::agent) requests_per_second: Option<f64>,
-    /// The server groups' load, 10 (r + m).
+    /// Load of server groups, 10 (r + m).
     pub(in crate::agent) load: Option<f64>,
-    /// The bytes that clients lack of the answers to their requests.
+    /// Bytes of responses that clients have not received.
     pub(in crate::agent) bytes_to_send: Option<u64>,
-    /// The kernel's count of them: a smaller report is wrong.
+    /// Part of them in the kernel's queues. A correct report is never smaller.
     pub(in crate::agent) lower_bound: Option<u64>,
-    /// `exact`, or `lower_bound` where the end of some answer isn't known: what the server program
-    /// has yet to write of it isn't in the kernel.
+    /// `exact`, or `lower_bound` if the end of a response is unknown: the part that the server
+    /// program has not written yet is missing.
     pub(in crate::agent) bytes_source: Option<&'static str>,
-    /// How long those bytes will take at the speed of now.
+    /// Time to send these bytes at the current speed.
     pub(in crate::agent) delay_seconds: Option<f64>,
-    /// Requests that couldn't be followed, so far, for want of memory: of these the kernel's queue
-    /// is told.
+    /// Number of requests that could not be tracked for lack of memory. For them only the kernel's
+    /// queue is reported.
     pub(in crate::agent) requests_unfollowed: Option<u64>,
-    /// The rate to one of the clients, in bits a second, and that to the fastest: by replies of the
+    /// Rate to the median client and to the fastest one, in bits per second, from replies of the
     /// last minute.
     pub(in crate::agent) available_bps: Option<u64>,
     pub(in crate::agent) bottleneck_bps: Option<u64>,
 }
 
-/// Makes loads of readings.
+/// Computes the load from readings.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     last: Option<(HostCounters, Duration)>,
     run_queue: Option<f64>,
     cpu: Option<f64>,
     requests: Option<f64>,
-    /// The director's probes in a second, which are no client's.
+    /// Number of the director's probes per second, which are not clients' requests.
     probes_per_second: f64,
 }
 
 impl Meter {
-    /// The load by one more reading, so long after the meter began.
+    /// Returns the load after one more reading. `at` is the time since the start.
     pub(super) fn measure(&mut self, now: HostCounters, at: Duration) -> Load {
         let (last, last_at) = self.last.replace((now, at)).unwrap_or((HostCounters::default(), at));
         let seconds = at.saturating_sub(last_at).as_secs_f64();
@@ -124,13 +124,13 @@ impl Meter {
 }
 
 impl Meter {
-    /// Of the same, without the director's probes, of which there are so many in a second.
+    /// Creates a meter that subtracts the director's probes, at this rate per second.
     pub(super) fn without_probes(probes_per_second: f64) -> Meter {
         Meter { probes_per_second, ..Meter::default() }
     }
 
-    /// Requests of clients in a second. A page whose count falls, or rises by what no server
-    /// answers, says nothing this time.
+    /// Returns clients' requests per second. `None` if the page's count falls, or rises
+    /// implausibly.
     fn request_rate(&self, now: &HostCounters, last: &HostCounters, seconds: f64) -> Option<f64> {
         let grown = now.requests?.checked_sub(last.requests?)?;
         let own = now.own_requests.saturating_sub(last.own_requests);
@@ -140,7 +140,7 @@ impl Meter {
 }
 
 impl Load {
-    /// Sets the bytes to send as of now.
+    /// Sets the current outstanding bytes.
     pub(super) fn set_to_send(&mut self, now: Option<ToSend>) {
         self.connections = now.map(|sums| sums.connections);
         self.bytes_to_send = now.map(|sums| sums.bytes);
@@ -150,19 +150,20 @@ impl Load {
         self.requests_unfollowed = now.and_then(|sums| sums.unfollowed);
     }
 
-    /// How much of its weight the server wants, in percent: what it has left, and something in any
-    /// case.
+    /// Returns the share of its weight that the server wants, in percent: its idle share, at least
+    /// 1.
     pub(super) fn percent(&self) -> Option<u8> {
         self.cpu.map(|cpu| (100.0 * (1.0 - cpu)).round().clamp(1.0, 100.0) as u8)
     }
 }
 
-/// How bytes to send are known, in words.
+/// Returns the name of the source.
 pub(in crate::agent) fn source_of(is_exact: bool) -> &'static str {
     if is_exact { "exact" } else { "lower_bound" }
 }
 
-/// Follows what is known now, by how long that was so; what isn't known any more stays as it was.
+/// Moves the smoothed value towards the current one, by the time since the last reading. An unknown
+/// value changes nothing.
 fn smooth(smoothed: &mut Option<f64>, now: Option<f64>, seconds: f64) {
     let Some(now) = now else { return };
     let share = 1.0 - (-seconds / SMOOTHS_SECONDS).exp();

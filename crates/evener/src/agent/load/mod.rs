@@ -1,4 +1,4 @@
-//! This server's load, measured again and again, and reported on request: to directors, HAProxy,
+//! This server's load: measured periodically, and reported on request to directors, HAProxy and
 //! Prometheus.
 
 mod answers;
@@ -38,18 +38,18 @@ pub(super) use measure::{Load, source_of};
 use queries::QueryAccess;
 use running::Processes;
 
-/// A listener that can't be had is tried again after this time at most.
+/// Maximum time between attempts to open a listener.
 const AGAIN: Duration = Duration::from_secs(10);
-/// And soon at first: whoever listened there before a reload is about to end.
+/// First time between attempts: the listener from before a reload ends soon.
 const SOON: Duration = Duration::from_millis(20);
 
-/// The times between attempts to listen.
+/// Time between attempts to listen.
 #[derive(Default)]
 pub(super) struct RetryDelay(Duration);
 
 impl RetryDelay {
-    /// Waits for the next attempt, twice as long each time; true where it takes so long that it is
-    /// to be told.
+    /// Waits for the next attempt, twice as long each time. Returns true if the wait is so long
+    /// that it should be logged.
     pub(super) async fn wait(&mut self) -> bool {
         self.0 = (self.0 * 2).clamp(SOON, AGAIN);
         tokio::time::sleep(self.0).await;
@@ -57,41 +57,40 @@ impl RetryDelay {
     }
 }
 
-/// Measures and answers for as long as it lives.
+/// Measures and answers until dropped.
 pub(super) struct LoadExporter {
     settings: LoadSettings,
-    /// The last measurement.
+    /// Last measurement.
     load: Arc<watch::Sender<Load>>,
-    /// Directors that ask for reports.
+    /// Queries of groups' directors.
     queries: Arc<QueryAccess>,
-    /// By whom requests are followed, over reloads too.
+    /// Tracker of requests, which lives across reloads.
     followed: RequestTracker,
     tasks: JoinSet<()>,
 }
 
-/// All that it goes by.
+/// Settings of the measurement and its listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LoadSettings {
     config: AgentConfig,
-    /// Where clients' requests come.
+    /// Ports of clients' requests.
     ports: BTreeSet<u16>,
-    /// Those that the file names.
+    /// Directors in the file.
     directors: Arc<BTreeSet<IpAddr>>,
-    /// Those that may ask where not everybody may: `[farm] directors`, which are named for such
-    /// questions.
+    /// Directors of `[farm] directors`, which may query at every address, even one that refuses
+    /// other clients.
     askers: BTreeSet<IpAddr>,
-    /// Whether this host reports to groups.
+    /// True if this host reports to groups.
     is_member: bool,
-    /// How often directors probe it by HTTP, in thousandths in a second.
+    /// Rate of directors' HTTP probes, in thousandths per second.
     probes_milli: u64,
-    /// Where its server program may listen.
+    /// Requests for the first measurement of the speed.
     first_requests: Vec<FirstRequest>,
-    /// By which directors are believed that ask.
+    /// Keys that authenticate directors.
     keys: Option<ServerKeys>,
 }
 
-/// Ports of the services in the file, of servers that have their own, and of those that clients are
-/// told.
+/// Returns the ports of the file's services, of servers with ports of their own, and of members.
 pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     let services = config.services.iter();
     let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
@@ -99,12 +98,12 @@ pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     ports.chain(config.members().map(|member| member.port)).collect()
 }
 
-/// An agent's knowledge when it begins to measure, or goes on by another file.
+/// Inputs of the measurement: the file and its environment.
 pub(super) struct LoadContext<'a> {
     pub(super) config: &'a Config,
     pub(super) network: &'a Network,
     pub(super) memberships: &'a [MembershipConfig],
-    /// By which directors are believed that ask.
+    /// Keys that authenticate directors.
     pub(super) keys: Option<ServerKeys>,
 }
 
@@ -123,14 +122,14 @@ impl LoadSettings {
         }
     }
 
-    /// Whether anybody is told.
+    /// True if there is any listener or group to report to.
     fn measures(&self) -> bool {
         self.config.listen.is_some() || self.config.check_listen.is_some() || self.is_member
     }
 }
 
 impl LoadExporter {
-    /// Begins, by this file. `directory` is where `evener requests` looks.
+    /// Starts with this file. `directory` is the folder that `evener requests` reads.
     pub(super) fn start(known: &LoadContext<'_>, directory: &Path) -> LoadExporter {
         let settings = LoadSettings::of(known);
         let mut exporter = LoadExporter {
@@ -144,7 +143,7 @@ impl LoadExporter {
         exporter
     }
 
-    /// Goes on by another file; begins anew if it says anything else.
+    /// Adopts another file. Restarts if the settings differ.
     pub(super) fn follow(&mut self, known: &LoadContext<'_>) {
         let settings = LoadSettings::of(known);
         if settings != self.settings {
@@ -152,12 +151,11 @@ impl LoadExporter {
         }
     }
 
-    /// The measurements.
     pub(super) fn load(&self) -> watch::Receiver<Load> {
         self.load.subscribe()
     }
 
-    /// By whom reports are asked for.
+    /// Returns the queries of groups' directors.
     pub(super) fn queries(&self) -> &Arc<QueryAccess> {
         &self.queries
     }
@@ -222,7 +220,7 @@ async fn measure(
             Some(done) = refreshes.recv() => {
                 let now = sockets.refresh();
                 load.send_modify(|load| load.set_to_send(now));
-                // A client that has given up meanwhile needs no answer.
+                // The client may have disconnected.
                 let _ = done.send(());
             }
         }

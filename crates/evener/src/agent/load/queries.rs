@@ -1,5 +1,5 @@
-//! LOAD-QUERY: a group's director asks a member for its load, which answers by a message of its
-//! own.
+//! LOAD-QUERY: a group's director queries a member's load. The member answers with a separate
+//! message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,18 +24,19 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::ConnectionLimit;
 
-/// Connections at a time; whoever comes when all are taken gets that of the source that holds most.
+/// Maximum number of connections. If all slots are taken, a new connection evicts a connection of
+/// the source with the most connections.
 const AT_ONCE: usize = 16;
-/// How long one may take.
+/// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The permitted clients, and that one has sent a query.
+/// Clients that may query, and the signal of a query.
 #[derive(Debug)]
 pub(in crate::agent) struct QueryAccess {
-    /// Of each group, by its number, its directors' addresses.
+    /// Addresses of each group's directors, by the group's number.
     directors: Mutex<BTreeMap<usize, BTreeSet<IpAddr>>>,
     query_signal: watch::Sender<()>,
-    /// Sockets that are open for that alone.
+    /// Sockets that are open only for queries.
     open: Mutex<BTreeSet<SocketAddr>>,
 }
 
@@ -48,40 +49,40 @@ impl QueryAccess {
         }
     }
 
-    /// These may ask for a group from now on, and no others.
+    /// Sets the addresses that may query for a group.
     pub(in crate::agent) fn permit(&self, group: usize, directors: BTreeSet<IpAddr>) {
         let mut all = self.directors.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(group, directors);
     }
 
-    /// Nobody may ask for a group any more.
+    /// Removes a group's permissions.
     pub(in crate::agent) fn forget(&self, group: usize) {
         self.directors.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
     }
 
-    /// A socket is to be opened there; false where there is one already.
+    /// Registers a socket before it is opened. Returns false if there is one already.
     pub(in crate::agent) fn open(&self, at: SocketAddr) -> bool {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(at)
     }
 
-    /// It is closed.
+    /// Unregisters a closed socket.
     pub(in crate::agent) fn closed(&self, at: SocketAddr) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&at);
     }
 
-    /// Whether somebody may ask.
+    /// True if the client may query.
     pub(super) fn is_allowed(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         let all = self.directors.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().any(|directors| directors.contains(&client))
     }
 
-    /// Changes when somebody asks.
+    /// Returns a receiver that changes at each query.
     pub(in crate::agent) fn watch(&self) -> watch::Receiver<()> {
         self.query_signal.subscribe()
     }
 
-    /// The answer to a question of this method, if it is one of these.
+    /// Answers a LOAD-QUERY. Returns `None` for another method.
     pub(super) fn answer(&self, method: &str, client: IpAddr) -> Option<Response> {
         if Verb::of(method) != Some(Verb::LoadQuery) {
             return None;
@@ -94,8 +95,7 @@ impl QueryAccess {
     }
 }
 
-/// Answers those alone who may ask, and this question alone, at an address, for as long as it
-/// lives.
+/// Answers only LOAD-QUERY of permitted clients, at an address, until dropped.
 pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, tls: Option<TlsAcceptor>) {
     let mut again = RetryDelay::default();
     let listener = loop {
@@ -127,7 +127,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
             }
             io::Result::Ok(())
         });
-        // A bad or slow query has no answer.
+        // An invalid or slow query gets no answer.
         async move { drop(slot.unless_needed(answering).await) }
     })
     .await;

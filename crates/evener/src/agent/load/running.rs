@@ -1,32 +1,31 @@
-//! Processes that run or wait to: of the machine, of a control group, or of the container that this
-//! is.
+//! Running or runnable processes: of the machine, of a control group, or of this container.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are: of version 2, and beside those of version 1, which list their
-/// processes as well.
+/// Mount points of control groups, version 2 first. All hierarchies of version 1 list the same
+/// processes.
 const CGROUPS: [&str; 4] =
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/cpu"];
-/// Processes that are looked at, at the most: of more than these it isn't said.
+/// Maximum number of processes that are examined. With more, the number is unknown.
 const PROCESSES_MAX: usize = 16_384;
-/// How deep control groups are nested that are looked into.
+/// Maximum depth of control groups that are examined.
 const DEPTH_MAX: usize = 16;
 
 /// The processes that count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Processes {
-    /// All of the machine.
+    /// All processes of the machine.
     Machine,
-    /// Those of a control group, and of those below it.
+    /// Processes of a control group and its descendants.
     Group(PathBuf),
 }
 
 impl Processes {
-    /// Those of the group that the operator names. Without a name the machine's, unless this is a
-    /// container, whose root is a control group like others: `/proc/stat` says nothing of it alone.
+    /// Returns the processes of the named group. Without a name, the machine's, unless this is a
+    /// container: its root is a control group, and `/proc/stat` describes the whole machine.
     pub(super) fn of(cgroup: Option<&Path>) -> Processes {
         let [root, ..] = CGROUPS.map(Path::new);
         match cgroup {
@@ -41,8 +40,8 @@ impl Processes {
         }
     }
 
-    /// How many run or wait to, by `/proc/stat` where that says it. `None` where nothing can be
-    /// read.
+    /// Returns the number of running or runnable processes. `of_machine` is the number from
+    /// `/proc/stat`. `None` if the group can't be read.
     pub(super) fn running(&self, of_machine: Option<u64>) -> Option<u64> {
         match self {
             Processes::Machine => of_machine,
@@ -66,7 +65,7 @@ impl fmt::Display for Processes {
     }
 }
 
-/// The processes of a control group and of those below it.
+/// Collects the processes of a control group and its descendants.
 fn collect(group: &Path, depth: usize, processes: &mut BTreeSet<u32>) -> Option<()> {
     let text = fs::read_to_string(group.join("cgroup.procs")).ok()?;
     processes.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
@@ -75,14 +74,14 @@ fn collect(group: &Path, depth: usize, processes: &mut BTreeSet<u32>) -> Option<
     }
     for entry in fs::read_dir(group).ok()?.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // One that is gone meanwhile has no processes.
+            // A group that is gone by now has no processes.
             let _ = collect(&entry.path(), depth + 1, processes);
         }
     }
     (processes.len() <= PROCESSES_MAX).then_some(())
 }
 
-/// Threads of a process that run or wait to.
+/// Returns the number of a process's running or runnable threads.
 fn running_tasks(process: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
     let runs = |stat: String| is_running(&stat);
@@ -91,7 +90,8 @@ fn running_tasks(process: u32) -> u64 {
     running.map(u64::from).sum()
 }
 
-/// Whether a task's state is R: behind its name, which may have anything in it (proc_pid_stat(5)).
+/// True if a task's state is R. The state follows the name, which may contain any character
+/// (proc_pid_stat(5)).
 fn is_running(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }

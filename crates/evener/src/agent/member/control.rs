@@ -1,5 +1,5 @@
-//! Where the director asks for reports: a socket for that alone, unless the agent listens there for
-//! others, too.
+//! Listener for a group director's load queries, unless the agent's own listener has the same
+//! address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::agent::load::queries::{QueryAccess, serve};
 use crate::config::{AgentListen, LOAD_PORT, Tls};
 use crate::runtime::tls::{self, TlsError};
 
-/// Such a place.
+/// Address for load queries.
 pub(super) struct ControlAddress {
-    /// As the file names it.
+    /// URL in the file.
     named: Option<Url>,
     queries: Arc<QueryAccess>,
-    /// Where the agent answers anyway.
+    /// Address of the agent's own listener.
     listen: Option<AgentListen>,
-    /// The member's certificate, which it shows here.
+    /// TLS identity of the member.
     tls: Option<Tls>,
-    /// The listener that is open now.
+    /// The open listener.
     open: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
 impl ControlAddress {
-    /// None is open yet.
+    /// Creates the address without a listener.
     pub(super) fn new(wanted: &MembershipConfig, queries: Arc<QueryAccess>) -> ControlAddress {
         let named = wanted.settings.control.clone();
         let is_plain = named.as_ref().is_some_and(|url| !url.is_secure());
@@ -35,11 +35,11 @@ impl ControlAddress {
         ControlAddress { named, queries, listen: wanted.listen, tls, open: None }
     }
 
-    /// Listens where it is asked by a director that reaches this host at an address, and says where
-    /// that is.
+    /// Listens for queries of a director that reaches this host at the address `own`. Returns the
+    /// URL.
     ///
     /// # Errors
-    /// When the member's certificate can't be had.
+    /// If the member's certificate can't be used.
     pub(super) fn at(&mut self, own: IpAddr) -> Result<Option<Url>, TlsError> {
         let address = self.named.as_ref().and_then(Url::address).unwrap_or(own);
         let at = SocketAddr::new(address, self.named.as_ref().map_or(LOAD_PORT, Url::port));
@@ -56,7 +56,7 @@ impl ControlAddress {
             self.close();
             let own = self.tls.as_ref();
             let tls = own.map(|own| tls::server(&own.certificate, &own.key, None)).transpose()?;
-            // Another group's director may ask at the same place.
+            // Another group's director may use the same address.
             if self.queries.open(at) {
                 let serving = serve(at, Arc::clone(&self.queries), tls.map(TlsAcceptor::from));
                 self.open = Some((at, tokio::spawn(serving)));

@@ -1,4 +1,4 @@
-//! A group's director, as its members speak to it.
+//! Client of a group's director.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -20,23 +20,22 @@ use crate::http::client::{self, Answer, Destination, RequestError};
 use crate::runtime::shown::is_shown;
 use crate::runtime::tls::{self, TlsError};
 
-/// How long a message and its answer may take.
+/// Timeout of a message and its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that is read of an answer, in bytes.
+/// Maximum number of bytes read of an answer.
 const READ: usize = 16 * 1024;
-/// The most of its sentence that is passed on, in characters.
+/// Maximum length of the answer's sentence, in characters.
 const SENTENCE_MAX: usize = 200;
 
-/// Where a director is, and by which of its addresses this host reaches it.
+/// Addresses of a director, and this host's address towards it.
 pub(super) struct DirectorAddress {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) own: IpAddr,
 }
 
-/// The director.
 pub(super) struct DirectorClient {
     group: Url,
-    /// The authority of its certificate, and the certificate that the member shows.
+    /// Authority of the director's certificate, and identity of the member.
     ca: Option<PathBuf>,
     own: Option<Tls>,
 }
@@ -46,7 +45,7 @@ impl DirectorClient {
         DirectorClient { group, ca, own }
     }
 
-    /// The files as they are now: certificates are renewed.
+    /// Reads the files, since certificates are renewed.
     fn tls(&self) -> Result<Option<Arc<ClientConfig>>, TlsError> {
         if !self.group.is_secure() {
             return Ok(None);
@@ -55,10 +54,10 @@ impl DirectorClient {
         tls::client(self.ca.as_deref(), own).map(Some)
     }
 
-    /// Looks where it is: names lead elsewhere whenever their owners like.
+    /// Resolves the director's address each time, since names may change.
     ///
     /// # Errors
-    /// In a sentence.
+    /// A sentence.
     pub(super) async fn locate(&self) -> Result<DirectorAddress, String> {
         let (host, port) = (self.group.host(), self.group.port());
         let addresses: Vec<SocketAddr> = match self.group.address() {
@@ -74,7 +73,7 @@ impl DirectorClient {
         Ok(DirectorAddress { addresses, own })
     }
 
-    /// Sends a message. The answer is a status, and the first line of the director's text.
+    /// Sends a message. Returns the status, and the first line of the director's text.
     pub(super) async fn send(&self, verb: Verb, token: Option<&str>, body: &str) -> (DirectorAnswer, String) {
         let tls = match self.tls() {
             Ok(tls) => tls,
@@ -115,14 +114,14 @@ impl DirectorClient {
     }
 }
 
-/// The first line of an answer's body, for people: nothing that moves their cursor.
+/// Returns the first line of an answer's body, with printable characters only.
 fn sentence(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();
     line.chars().filter(|char| is_shown(*char)).take(SENTENCE_MAX).collect()
 }
 
-/// The address by which this host reaches another. Nothing is sent for that.
+/// Returns this host's address towards another host. No packet is sent.
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;

@@ -1,5 +1,5 @@
-//! The host's part in server groups: core's [`GroupMembership`] says what is due, and it is carried
-//! out here.
+//! This host as a member of server groups. Core's [`GroupMembership`] decides the next step, and
+//! this module executes it.
 
 mod control;
 mod director;
@@ -33,12 +33,12 @@ use shown::MembershipViews;
 pub(super) use shown::{MembershipView, read as read_shown};
 pub(super) use wanted::{MembershipConfig, wanted};
 
-/// Leaving takes no longer than this, also where the director doesn't answer.
+/// Timeout of leaving a group whose director doesn't answer.
 const LEAVING: Duration = Duration::from_secs(4);
-/// A load that isn't measured yet is waited for.
+/// Maximum wait for the first measurement of the load.
 const MEASURING: Duration = Duration::from_secs(3);
 
-/// All groups that this host is a member of, or wants to be.
+/// All groups that this host is a member of, or wants to join.
 pub(super) struct Memberships {
     running: Vec<MemberHandle>,
     shown: Arc<MembershipViews>,
@@ -47,18 +47,18 @@ pub(super) struct Memberships {
 
 struct MemberHandle {
     wanted: MembershipConfig,
-    /// Ends it: whether the group is told.
+    /// Ends the task. True if the group is to be notified.
     end: oneshot::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Memberships {
-    /// None yet. Their outcomes are written to a folder.
+    /// Creates an empty list. States are written to this folder.
     pub(super) fn new(directory: &Path) -> Memberships {
         Memberships { running: Vec::new(), shown: Arc::new(MembershipViews::new(directory)), next_number: 0 }
     }
 
-    /// Joins these from now on, and leaves all others. Those that are the same go on.
+    /// Joins these groups, and leaves all other groups. Unchanged memberships stay.
     pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, exporter: &LoadExporter) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {
@@ -67,7 +67,7 @@ impl Memberships {
                 self.running.push(before.swap_remove(at));
                 continue;
             }
-            // The same member by other settings says so by joining once more, and never leaves.
+            // A member with other settings joins again, without leaving.
             if let Some(at) = before.iter().position(|known| known.wanted.is_same_member(&one)) {
                 let _ = before.swap_remove(at).end.send(false);
             }
@@ -77,13 +77,13 @@ impl Memberships {
             self.running.push(MemberHandle { wanted: one, end, task });
             self.next_number += 1;
         }
-        // They end by themselves, as soon as their groups know.
+        // These tasks end by themselves, once their groups are notified.
         for gone in before {
             let _ = gone.end.send(true);
         }
     }
 
-    /// Ends all of them. Their groups are told unless the host keeps what it is.
+    /// Ends all memberships. Groups are notified unless `keep` is set.
     pub(super) async fn end(self, keep: bool) {
         let ending = self.running.into_iter().map(|MemberHandle { end, task, .. }| {
             let _ = end.send(!keep);
@@ -96,7 +96,7 @@ impl Memberships {
     }
 }
 
-/// One of them.
+/// Task of one membership.
 struct MemberTask {
     wanted: MembershipConfig,
     number: usize,
@@ -107,14 +107,14 @@ struct MemberTask {
     queries: Arc<QueryAccess>,
     shown: Arc<MembershipViews>,
     began: Instant,
-    /// The URL that it joined by.
+    /// URL with which the member has joined.
     url: Option<Url>,
-    /// When the last report was made, in milliseconds since 1970: no later one says less.
+    /// Time of the last report, in milliseconds since 1970. Later reports have later times.
     stamp_ms: u64,
     is_rate_logged: bool,
-    /// Reports without a rate, though a page is to tell it.
+    /// Number of consecutive reports without a request rate.
     without_rate: u32,
-    /// The director's answer to the last message.
+    /// Text of the director's last answer.
     sentence: String,
 }
 
@@ -148,14 +148,14 @@ impl MemberTask {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Goes on until it is to end.
+    /// Runs until ended.
     async fn run(mut self, mut ended: oneshot::Receiver<bool>) {
         let mut query_watch = self.queries.watch();
         self.show();
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
-                // The task that started it is gone: none is there to be notified.
+                // The task that started this one is gone, and can't be notified.
                 leaves = &mut ended => break leaves.unwrap_or(false),
                 Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();
@@ -177,7 +177,7 @@ impl MemberTask {
         self.shown.forget(self.number);
     }
 
-    /// Does what is due, one after the other.
+    /// Executes the due steps, one after the other.
     async fn step(&mut self) {
         let now_ms = self.now_ms();
         if self.membership.poll(now_ms).is_none() {
@@ -193,7 +193,7 @@ impl MemberTask {
                 MembershipOrder::Report { is_stamped } => self.report(is_stamped).await,
             };
             let mut draw = [0; 8];
-            // Without random numbers members report at the same time; no more than that.
+            // Without random numbers, members report at the same time, which is harmless.
             let _ = random(&mut draw);
             order = self.membership.answered(self.now_ms(), answer, u64::from_le_bytes(draw));
             if !was_member && self.membership.is_member() {
@@ -206,7 +206,7 @@ impl MemberTask {
         self.show();
     }
 
-    /// Says what has changed, once.
+    /// Logs a change of the state once.
     fn log_trouble(&self, news: Option<Option<MembershipTrouble>>) {
         match news {
             None => {}
@@ -215,7 +215,7 @@ impl MemberTask {
         }
     }
 
-    /// How it is, in words.
+    /// Describes the state in words.
     fn state(&self) -> String {
         match (self.membership.trouble(), self.membership.is_member()) {
             (Some(trouble @ MembershipTrouble::Director(_)), _) if !self.sentence.is_empty() => {
@@ -239,10 +239,10 @@ impl MemberTask {
         self.shown.set(self.number, shown);
     }
 
-    /// Whether its server answers at its URL.
+    /// True if the server answers at its URL.
     async fn works(&mut self) -> bool {
         if self.wanted.url.is_none() {
-            // It is where the group sees it, and that may be elsewhere than before.
+            // The URL is this host's address towards the group, which may have changed.
             let located = self.director.locate().await;
             let found = located.ok().and_then(|located| default_url("http", located.own, 80));
             if found.is_some() && self.url.is_some() && self.url != found {
@@ -250,7 +250,7 @@ impl MemberTask {
             }
             self.url = found.or(self.url.take());
         }
-        // Where the group can't be seen, joining says so.
+        // If the group can't be reached, the attempt to join will report it.
         let Some(url) = self.url.clone() else { return true };
         count_own_request();
         let probed = probe_member(&url, None, None, &self.wanted.health, &[]).await;
@@ -300,7 +300,7 @@ impl MemberTask {
         self.log_rate(load.requests_per_second.is_some());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or_default();
-        // A clock that was set back: reports go on where the last one was.
+        // After a backward step of the clock, times continue from the last report.
         self.stamp_ms = now_ms.max(self.stamp_ms.saturating_add(1));
         let rounded = (load.load.unwrap_or_default() * 10.0).round() / 10.0;
         let report = LoadInform {
@@ -311,10 +311,10 @@ impl MemberTask {
         self.send(Verb::Inform, &write_inform(&report)).await
     }
 
-    /// Says once where r is left out of loads.
+    /// Logs once that the request rate is missing in loads.
     fn log_rate(&mut self, is_known: bool) {
         self.without_rate = if is_known { 0 } else { self.without_rate.saturating_add(1) };
-        // Of the first report there is nothing to compare with.
+        // The first report has no previous count to compare with.
         let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
         if is_unknown && !std::mem::replace(&mut self.is_rate_logged, true) {
             tracing::info!(
@@ -329,14 +329,14 @@ impl MemberTask {
         let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
-            // It never knew it, or no more.
+            // The director doesn't know the member, or no longer.
             DirectorAnswer::Status(404) => {}
             _ => tracing::warn!("{}: its director was not told that it leaves: {reason}", self.wanted.name()),
         }
     }
 
     async fn send(&mut self, verb: Verb, body: &str) -> (DirectorAnswer, String) {
-        // As the file is now: tokens are renewed.
+        // Reads the file, since tokens are renewed.
         let token = match (&self.wanted.token_file, &self.url) {
             (Some(path), Some(url)) => {
                 let token =
@@ -352,7 +352,7 @@ impl MemberTask {
     }
 }
 
-/// Where something of this host is, by an address.
+/// Returns the URL of an address and port of this host.
 fn default_url(scheme: &str, address: IpAddr, port: u16) -> Option<Url> {
     Url::parse(&format!("{scheme}://{}", SocketAddr::new(address, port))).ok()
 }

@@ -1,5 +1,5 @@
-//! The state of memberships, for `evener agent --status`: a file beside the agent's lock, as long
-//! as the agent runs.
+//! States of memberships for `evener agent --status`, in a file beside the agent's lock while the
+//! agent runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime::files;
 
-/// One group.
+/// State of one membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct MembershipView {
-    /// Where its director is.
+    /// URL of the group.
     pub(in crate::agent) group: String,
-    /// The member, as far as it is known yet.
+    /// URL of the member, if known.
     pub(in crate::agent) url: Option<String>,
-    /// Whether the director has taken it in.
+    /// True if the director has accepted the member.
     pub(in crate::agent) member: bool,
-    /// Whether it is one without trouble.
+    /// True if the membership works without a problem.
     pub(in crate::agent) is_well: bool,
-    /// That in words, or why not.
+    /// State in words.
     pub(in crate::agent) state: String,
 }
 
-/// All of them, by number.
+/// All memberships, by number.
 pub(in crate::agent) struct MembershipViews {
     path: PathBuf,
     all: Mutex<BTreeMap<usize, MembershipView>>,
@@ -57,7 +57,7 @@ impl MembershipViews {
     }
 
     pub(super) fn clear(&self) {
-        // Where there is none, none is shown.
+        // If the file does not exist, no membership is shown.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -66,7 +66,7 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("agent.members")
 }
 
-/// Those of the agent that runs.
+/// Reads the memberships of the running agent.
 pub(in crate::agent) fn read(directory: &Path) -> Vec<MembershipView> {
     let bytes = fs::read(path(directory)).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()

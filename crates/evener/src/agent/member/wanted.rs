@@ -1,4 +1,4 @@
-//! Which groups this host is to be a member of, by the file.
+//! Groups that this host should join, from the file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -11,46 +11,43 @@ use crate::agent::desired::AgentIdentity;
 use crate::config::{AgentListen, Config, GroupService, MemberConfig};
 use crate::io::network::Network;
 
-/// How a server is probed of which the file says no more: whoever answers works, but for errors of
-/// its own.
+/// Default probe of a server: any status but a server error is good.
 const STATUS: (u16, u16) = (100, 499);
 const TIMEOUT_MS: u64 = 2_000;
 
-/// A group that this host is to be a member of.
+/// A group that this host should join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::agent) struct MembershipConfig {
-    /// Where the director is.
     pub(super) group: Url,
-    /// Where clients find the server; `None`: at the address by which the group is reached.
+    /// URL of the server for clients. `None`: this host's address towards the group.
     pub(super) url: Option<Url>,
-    /// A service of the file lists it: its directors' file has tokens, which may be here as well.
+    /// Token file of the service that lists this host. The file may exist on this host, too.
     pub(super) token_file: Option<PathBuf>,
-    /// How the server is probed before anything is said for it, and by the director if the file
-    /// says how.
+    /// Probe of the server before each message. `is_probed` is true if the director probes it, too.
     pub(super) health: HealthCheck,
     pub(super) is_probed: bool,
     pub(super) settings: MemberConfig,
-    /// Where the agent answers others.
+    /// Address of the agent's own listener.
     pub(super) listen: Option<AgentListen>,
-    /// Whether a page tells its requests.
+    /// True if a status page counts requests.
     pub(super) has_status_url: bool,
-    /// `[farm] directors`: they may ask as well.
+    /// `[farm] directors`, which may also query.
     pub(super) directors: Vec<IpAddr>,
 }
 
 impl MembershipConfig {
-    /// Whether it is the same member of the same group, however it is that.
+    /// True if both are the same member of the same group, with any settings.
     pub(super) fn is_same_member(&self, other: &MembershipConfig) -> bool {
         (&self.group, &self.url) == (&other.group, &other.url)
     }
 
-    /// How often a director asks the server by HTTP, in thousandths in a second.
+    /// Returns the rate of a director's HTTP probes, in thousandths per second.
     pub(in crate::agent) fn probes_milli(&self) -> u64 {
         let is_request = self.is_probed && matches!(self.health.kind, HealthKind::Http { .. });
         if is_request { 1_000_000 / self.health.interval_ms.max(1) } else { 0 }
     }
 
-    /// Its name in logs and views.
+    /// Returns the name in logs and views.
     pub(super) fn name(&self) -> String {
         match &self.url {
             Some(url) => format!("{url} in {}", self.group),
@@ -59,8 +56,8 @@ impl MembershipConfig {
     }
 }
 
-/// All of them: the group that `[agent.member]` names, and those services of the file that list
-/// this host, and may be joined.
+/// Returns the group of `[agent.member]`, and the services of the file that list this host and can
+/// be joined.
 pub(in crate::agent) fn wanted(
     config: &Config,
     identity: &AgentIdentity,
@@ -112,7 +109,7 @@ pub(in crate::agent) fn wanted(
     });
     let mut all: Vec<MembershipConfig> = named.into_iter().collect();
     for one in listed {
-        // The same group twice: the file's own section says more.
+        // If a group is named twice, the file's own section takes precedence.
         if !all.iter().any(|known| (&known.group, &known.url) == (&one.group, &one.url)) {
             all.push(one);
         }
@@ -124,7 +121,7 @@ fn may_be_joined(service: &GroupService) -> bool {
     service.group.joining.insecure || service.token_file.is_some() || service.client_ca.is_some()
 }
 
-/// Where a service of the file answers: at its first address, or at a director's where that is any.
+/// Returns the URL of a service: its first address, or a director's if that is unspecified.
 fn group_url(service: &GroupService, directors: &[IpAddr]) -> Option<Url> {
     let address = service.group.addresses.first()?;
     let ip = match address.ip().is_unspecified() {

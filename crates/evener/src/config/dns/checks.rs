@@ -1,4 +1,4 @@
-//! Names that may not be beside each other, beside zones and beside services, wherever they stand.
+//! Checks of names against each other, zones and services, across all files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::config::section::Section;
 use crate::config::{SourceText, include};
 use crate::runtime::spelling::meant;
 
-/// The files of names: the one of the section, and others by number.
+/// Files with names: the main file's section, and the files of `names_from` by number.
 pub(super) struct NameFiles<'a, 'd> {
     pub(super) section: &'a Section<'d>,
     pub(super) origin: SourceText<'a>,
@@ -29,7 +29,7 @@ impl NameFiles<'_, '_> {
         }
     }
 
-    /// Notes a problem of `placed` that another place explains.
+    /// Reports a problem of `placed` that another position explains.
     fn problem_with_other(
         &self,
         placed: &NameEntry,
@@ -50,7 +50,8 @@ impl NameFiles<'_, '_> {
     }
 }
 
-/// Each name is in a zone, once, is no service's, and has services that there are.
+/// Checks that each name is in a zone, is unique, is no service's name, and names existing
+/// services.
 pub(super) fn check(
     files: &NameFiles<'_, '_>,
     zones: &[(ZoneConfig, Span)],
@@ -60,7 +61,7 @@ pub(super) fn check(
     let zones: BTreeSet<&[u8]> = zones.iter().map(|(zone, _)| zone.name.as_wire()).collect();
     let by_name: BTreeMap<&str, &ServiceReference<'_>> =
         services.iter().map(|followed| (followed.name, followed)).collect();
-    // Names are read without regard to case, and a service's name needn't be one.
+    // Names are case-insensitive, and a service's name may be no DNS name.
     let like_names =
         services.iter().filter_map(|followed| Some((Name::parse(followed.name).ok()?, followed)));
     let like_names: BTreeMap<Name, &ServiceReference<'_>> = like_names.collect();
@@ -121,7 +122,7 @@ fn check_services(
     }
 }
 
-/// Complains of a policy that goes by what nobody will know.
+/// Reports a policy that needs signals which are never known.
 fn can_weigh(files: &NameFiles<'_, '_>, placed: &NameEntry, known: &Signals, who: &str, add: &str) {
     let policy = placed.config.name.policy;
     let Some(weighing) = placed.config.name.weighing() else { return };

@@ -1,5 +1,4 @@
-//! `names_from`: files that hold names alone, so that programs can write them and there may be
-//! many.
+//! `names_from`: files with nothing but names, which programs can write, and which can be many.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,25 +11,24 @@ use crate::config::problems::{Problem, ProblemSink};
 use crate::config::section::Section;
 use crate::config::{SourceText, patterns, syntax, variables};
 
-/// The help for other keys in such a file.
+/// Help for other keys in a file of `names_from`.
 const OTHERS: &str = "a file of `names_from` holds [[dns.name]] alone: move this into the file that names it";
 
-/// A file of `names_from` as it was read.
+/// Text of a file of `names_from`.
 #[derive(Clone, Debug)]
 pub struct NamesText {
-    /// The path, by which problems name the file.
+    /// Path, which problems show.
     pub name: String,
-    /// The whole text.
     pub text: String,
 }
 
-/// A file of names, and what is wrong with it.
+/// A file of names, and its problems.
 pub(in crate::config) struct NamesFile {
     pub(in crate::config) source: NamesText,
     pub(in crate::config) sink: ProblemSink,
 }
 
-/// Reads the names of all files that the section names, or of those that were read before.
+/// Reads the names of all files that the section names, or of files that were read before.
 pub(super) fn read(
     section: &Section<'_>,
     origin: SourceText<'_>,
@@ -51,8 +49,8 @@ pub(super) fn read(
     (files, names)
 }
 
-/// The files that patterns fit, relative to `folder`: in the order of the patterns, and by name
-/// where several fit one.
+/// Reads the files that match the patterns, relative to `folder`: in the order of the patterns, and
+/// in alphabetical order within one.
 fn texts_of(section: &Section<'_>, folder: &Path, patterns: &[Spanned<String>]) -> Vec<NamesText> {
     let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
     for pattern in patterns {
@@ -73,7 +71,7 @@ fn texts_of(section: &Section<'_>, folder: &Path, patterns: &[Spanned<String>]) 
     texts
 }
 
-/// The names of a file, which is the one of this number.
+/// Reads the names of the file with this number.
 fn names_of(
     file: &NamesFile,
     number: usize,

@@ -1,4 +1,4 @@
-//! `[dns]`: zones that are answered for, and names whose addresses depend on how servers are.
+//! `[dns]`: zones, and balanced names with addresses that depend on the state of servers.
 
 mod checks;
 mod files;
@@ -33,55 +33,52 @@ use super::section::{Complaint, Section};
 use super::unwritten::DefaultedPolicies;
 use super::{addresses, values};
 
-/// The names answered by DNS.
+/// DNS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsConfig {
-    /// Where, by UDP and TCP.
+    /// Addresses to listen on, by UDP and TCP.
     pub listen: Vec<SocketAddr>,
-    /// For how many queries of a network that hasn't shown where it is.
+    /// Rate limit for queries from networks without a valid cookie.
     pub limit: Limit,
-    /// This server's identifier.
+    /// Identifier of this server (NSID).
     pub nsid: String,
-    /// A file with the secrets of cookies, where others share them or they are to outlive a start.
+    /// File with the secrets of cookies, if servers share them or cookies must survive a restart.
     pub cookie_secret_file: Option<PathBuf>,
-    /// For which zones.
     pub zones: Vec<ZoneConfig>,
-    /// The names in them that are balanced.
+    /// Balanced names in the zones.
     pub names: Vec<Arc<NameConfig>>,
 }
 
 impl DnsConfig {
-    /// Whether agents are asked for packets by which paths are measured.
+    /// True if paths are measured by packets of agents.
     pub fn probes_paths(&self) -> bool {
         self.names.iter().filter_map(|name| name.name.probe).any(|probing| probing.mode == PathMode::Udp)
     }
 
-    /// How many servers are listed for names alone.
+    /// Returns the number of servers that are listed for names alone.
     pub fn servers(&self) -> usize {
         self.own_servers().count()
     }
 
-    /// Them.
+    /// Returns the servers that are listed for names alone.
     pub fn own_servers(&self) -> impl Iterator<Item = &OwnServer> {
         self.names.iter().filter_map(|name| name.name.list()).flat_map(|list| &list.servers)
     }
 }
 
-/// A zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneConfig {
-    /// Its name.
     pub name: Name,
-    /// Its records besides balanced names; `None`: those that every zone has.
+    /// File of its records. `None`: the minimum of records. Balanced names are added.
     pub file: Option<PathBuf>,
 }
 
-/// A service that names may be for.
+/// A service that names may follow.
 pub(super) struct ServiceReference<'a> {
     name: &'a str,
-    /// Where it stands.
+    /// Position in the file.
     span: Span,
-    /// All that may be known of its servers' load.
+    /// Signals that may be known about its servers.
     signals: Signals,
 }
 
@@ -91,14 +88,14 @@ impl<'a> ServiceReference<'a> {
         ServiceReference { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 
-    /// Members tell their load in one number.
+    /// Members report their load as one number.
     pub(super) fn group(group: &'a Group, span: Span) -> ServiceReference<'a> {
         let report = Report { load_milli: Some(1), ..Report::default() };
         ServiceReference { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
     }
 }
 
-/// The signals of servers that are probed, and asked like this for their load.
+/// Returns the signals of servers that are probed, and queried by `report`.
 fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
     let reports_load = report.is_some_and(|report| report.kind.reports_load());
     let some = reports_load.then_some(1);
@@ -109,11 +106,11 @@ fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
     }
 }
 
-/// The text of a name server's identifier is short.
+/// Maximum length of the server's identifier.
 const NSID_MAX: usize = 64;
 
-/// Reads the section, and the files that it has names from. `services` are those of the file; names
-/// without a policy are noted as such.
+/// Reads the section, and its files of names. `services` are the services of the file. Names
+/// without a policy are recorded in `unwritten`.
 pub(super) fn read(
     section: &Section<'_>,
     services: &[ServiceReference<'_>],
@@ -156,7 +153,7 @@ pub(super) fn read(
     for placed in names.iter().filter(|placed| placed.policy.is_none()) {
         unwritten.name(&placed.config.name.settings.name, placed.config.name.policy.name);
     }
-    // A list made out of that of what was read would go on to take all of its room.
+    // Collecting in place would keep the larger allocation of the entries.
     let mut configs = Vec::with_capacity(names.len());
     configs.extend(names.into_iter().map(|placed| Arc::new(placed.config)));
     let config = DnsConfig {
@@ -170,7 +167,8 @@ pub(super) fn read(
     (config, others)
 }
 
-/// Answers go out from the address that was asked, so it has to be known.
+/// Parses an address to listen on. Answers must be sent from the queried address, so the
+/// unspecified address is refused.
 fn listen(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     match addresses::listening(value)? {
         any if any.ip().is_unspecified() => Complaint::new(

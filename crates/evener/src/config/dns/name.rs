@@ -1,4 +1,4 @@
-//! `[[dns.name]]`: a name whose addresses depend on how servers are.
+//! `[[dns.name]]`: a balanced name.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -25,19 +25,19 @@ use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{addresses, defaults, health, report, values};
 
-/// A balanced name, and what of it is on this host.
+/// A balanced name, and its files on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameConfig {
-    /// The name as `core` has it.
+    /// The name as `core` needs it.
     pub name: Arc<BalancedName>,
-    /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record
-    /// but the zone file's.
+    /// Protocols announced to browsers by an HTTPS record. If empty, only the zone file's record
+    /// exists.
     pub alpn: Box<[String]>,
-    /// Where ranks are read that somebody else made.
+    /// File of ranks that another program writes.
     pub rank_from: Option<Box<Path>>,
-    /// Where ranks are written, as lines.
+    /// File to write ranks to, as lines.
     pub rank_file: Option<Box<Path>>,
-    /// Where states are written as gdnsd reads them.
+    /// File to write states to, in gdnsd's format.
     pub gdnsd_file: Option<Box<Path>>,
 }
 
@@ -47,19 +47,19 @@ pub(in crate::config) const PATH_MODES: [(&str, PathMode); 2] =
 pub(in crate::config) const ANSWERS: [(&str, bool); 2] = [("servers", false), ("addresses", true)];
 pub(in crate::config) const RANKS: [(&str, bool); 2] = [("corrected", false), ("paper", true)];
 
-/// A name, and where in the file it, its policy and the services that it names stand.
+/// A name, with the positions of its name, its policy and its services in the file.
 pub(super) struct NameEntry {
     pub(super) config: NameConfig,
-    /// The number of its file among those of `names_from`.
+    /// Index of its file in `names_from`. `None` for the main file.
     pub(super) file: Option<usize>,
     pub(super) name: Span,
     pub(super) policy: Option<Span>,
     pub(super) services: Vec<Spanned<String>>,
-    /// Files that are written for it.
+    /// Files that are written for the name.
     pub(super) files: Vec<Spanned<PathBuf>>,
 }
 
-/// Settings of servers, each once: most of many names have the same.
+/// Interned settings of servers. Most names share the same settings.
 #[derive(Debug, Default)]
 pub(super) struct SettingsInterner {
     healths: HashSet<Arc<HealthCheck>>,
@@ -67,7 +67,7 @@ pub(super) struct SettingsInterner {
     settings: HashSet<Arc<pool::PoolSettings>>,
 }
 
-/// The one of these that is equal, which it becomes where there is none.
+/// Returns the equal value of the set, or inserts this one.
 fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     if let Some(known) = all.get(&one) {
         return Arc::clone(known);
@@ -77,8 +77,8 @@ fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     new
 }
 
-/// The TLS name of a protocol (RFC 7301). Its length is one octet, and few are longer than three
-/// letters.
+/// Parses the name of a TLS protocol (RFC 7301). Its length must fit an octet, and few names are
+/// longer than three letters.
 fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
     if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
@@ -87,7 +87,7 @@ fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
     Complaint::new(format!("is no protocol's name: {text:?}"), "write for example [\"h2\", \"h3\"]")
 }
 
-/// A file that the daemon writes, wherever it was started.
+/// Parses the absolute path of a file that the daemon writes.
 fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     let path = values::path(value)?;
     if path.is_absolute() && path.file_name().is_some() {
@@ -97,7 +97,7 @@ fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     Complaint::new(format!("is no file's whole path: {:?}", path.display().to_string()), help)
 }
 
-/// Reads a name of the file of this number.
+/// Reads a name of the file with this number.
 pub(super) fn read(
     section: &mut Section<'_>,
     file: Option<usize>,
@@ -184,8 +184,8 @@ pub(super) fn read(
     })
 }
 
-/// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which
-/// formula: the paper's gives the best one alone, and believes what it is reported.
+/// Reads the period of ranks, the maximum gain by load, and for [`rank::POLICY`] the formula. The
+/// paper's formula answers with the best server alone, and uses reported load unchanged.
 fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'static Policy, Period, u64) {
     let is_paper = section.word(&keys::RANK, &RANKS);
     let period = section.or(&keys::PERIOD, period, Period::always(0));
@@ -211,7 +211,7 @@ fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'
     if is_paper { (&rank::PAPER, period, u64::MAX) } else { (policy, period, gain) }
 }
 
-/// How paths are probed: off unless the file has it.
+/// Reads how paths are probed. Off by default.
 fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
     let interval = section.time(&keys::PROBE);
     let mode = section.get(&keys::PROBE_MODE, values::choice(&PATH_MODES, &[]));
@@ -255,7 +255,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
     }
 }
 
-/// Servers by their addresses alone, and those with more to say of them.
+/// Reads the servers, each either an address alone or a table.
 fn servers(section: &Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();

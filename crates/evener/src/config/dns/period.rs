@@ -1,4 +1,4 @@
-//! How long ranks of a name count as they were: always as long, or by time of day.
+//! Period of a name's ranks: constant, or by time of day.
 
 use evener_core::dns::Period;
 use toml::de::DeValue;
@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use crate::config::section::Complaint;
 use crate::config::values;
 
-/// A time, or a list of times of day with one each.
+/// Parses a time, or a list of times of day with a time each.
 pub(super) fn period(value: &DeValue<'_>) -> Result<Period, Complaint> {
     let time = values::duration_ms(0..=86_400_000);
     let DeValue::Array(entries) = value else { return time(value).map(Period::always) };
@@ -30,7 +30,7 @@ pub(super) fn period(value: &DeValue<'_>) -> Result<Period, Complaint> {
     Ok(Period::new(steps))
 }
 
-/// `HH:MM`, in seconds since midnight.
+/// Parses `HH:MM`, in seconds since midnight.
 fn time_of_day(value: &DeValue<'_>) -> Option<u32> {
     let DeValue::String(text) = value else { return None };
     let (hours, minutes) = text.split_once(':')?;

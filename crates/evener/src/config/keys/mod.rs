@@ -1,6 +1,7 @@
-//! Every key of evener.toml, declared once: its type with limits and default, and which services,
-//! groups and names take it. Readers, error messages, the JSON Schema and the importers' limits
-//! come from here; the prose is in evener.example.toml.
+//! All keys of evener.toml, each declared once: its type with limits and default, and the tables
+//! that can have it.
+//! Readers, error messages, the JSON Schema and the importers use these declarations. The
+//! documentation is in evener.example.toml.
 
 mod schema;
 pub(super) mod tables;
@@ -18,15 +19,15 @@ pub(super) enum KeyConsumer {
     Packets = 1,
     /// A service with method `redirect`.
     Redirect = 2,
-    /// A name.
+    /// A balanced name.
     Names = 4,
 }
 
-/// The choices that decide which keys a table may have. Tables within it have the same ones.
+/// Choices that decide which keys a table may have. Subtables inherit them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
     pub(super) consumer: KeyConsumer,
-    /// `None` if the file has no method that there is: what is wrong with other keys is a guess.
+    /// `None` if the file names an unknown method. Problems of other keys are then uncertain.
     pub(super) method: Option<Method>,
     pub(super) placement: Placement,
     /// The `kind` of the table itself.
@@ -43,40 +44,40 @@ impl Scope {
 pub(super) struct ConfigKey {
     pub(super) name: &'static str,
     pub(super) value: ValueType,
-    /// A sum of [`KeyConsumer`]s.
+    /// Bit set of [`KeyConsumer`]s.
     consumers: u8,
-    /// Why the key isn't for another consumer, and what to do.
+    /// Reason why other consumers can't have the key, and a remedy.
     foreign: Option<(&'static str, &'static str)>,
-    /// Methods that take the key, by a director and on every host; none: all.
+    /// Methods that support the key, with placement director and with every-host. Empty for all.
     methods: [&'static [Method]; 2],
-    /// The only placement that takes the key, why, and what to do.
+    /// The only placement that supports the key, the reason, and a remedy.
     placement: Option<(Placement, &'static str, &'static str)>,
-    /// A key without which this one means nothing, and what to do.
+    /// A key that this one requires, and a remedy.
     requires: Option<(&'static str, &'static str)>,
-    /// The kinds of the table that take the key, what these are, and a kind to write.
+    /// Kinds of the table that support the key, a name for them, and a kind to suggest.
     kinds: Option<(&'static [&'static str], &'static str, &'static str)>,
 }
 
-/// A type of values.
+/// Type of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ValueType {
     Flag(bool),
-    /// A whole number, perhaps with a default.
+    /// A whole number: limits and optional default.
     Number(u64, u64, Option<u64>),
-    /// A number such as 1.5, kept in percent: limits and default.
+    /// A number such as 1.5, stored in percent: limits and default.
     Factor(u64, u64, u64),
     /// A share such as "50%".
     Share,
-    /// A time with its unit: limits and default in milliseconds.
+    /// A time with its unit: limits and optional default in milliseconds.
     Time(u64, u64, Option<u64>),
-    /// One of these words, perhaps with a default.
+    /// A word of the list, with an optional default.
     Word(fn() -> Vec<&'static str>, Option<&'static str>),
     Text,
-    /// Texts or numbers, one or a list of them.
+    /// Texts or numbers: one, or a list of them.
     List,
-    /// A table of keys.
+    /// A table with these keys.
     Table(&'static [&'static ConfigKey]),
-    /// A list of such tables.
+    /// A list of tables with these keys.
     Tables(&'static [&'static ConfigKey]),
 }
 
@@ -118,7 +119,7 @@ impl ConfigKey {
         ConfigKey::new(name, ValueType::Word(words, None))
     }
 
-    /// The default of a number, or of a time in milliseconds.
+    /// Sets the default of a number, or of a time in milliseconds.
     const fn or(self, default: u64) -> ConfigKey {
         let value = match self.value {
             ValueType::Number(least, most, _) => ValueType::Number(least, most, Some(default)),
@@ -173,7 +174,7 @@ impl ConfigKey {
         ConfigKey { kinds: Some((kinds, called, instead)), ..self }
     }
 
-    /// The keys of a table.
+    /// Returns the keys of a table.
     pub(super) fn keys(&self) -> &'static [&'static ConfigKey] {
         match self.value {
             ValueType::Table(keys) | ValueType::Tables(keys) => keys,
@@ -185,7 +186,7 @@ impl ConfigKey {
         self.consumers & consumer as u8 != 0
     }
 
-    /// The limits of a number, or of a time in milliseconds.
+    /// Returns the limits of a number, or of a time in milliseconds.
     pub(crate) const fn limits(&self) -> RangeInclusive<u64> {
         match self.value {
             ValueType::Number(least, most, _)
@@ -195,7 +196,7 @@ impl ConfigKey {
         }
     }
 
-    /// The default of a number, of a time in milliseconds, or of a factor in percent.
+    /// Returns the default of a number, of a time in milliseconds, or of a factor in percent.
     pub(super) const fn default(&self) -> u64 {
         match self.value {
             ValueType::Number(_, _, Some(default))
@@ -205,8 +206,8 @@ impl ConfigKey {
         }
     }
 
-    /// Why the key can't stand in a table of this scope and title, and what to do; `has` says which
-    /// other keys are there.
+    /// Returns why the key can't be in a table of this scope and title, and a remedy. `has` tests
+    /// for other keys of the table.
     pub(super) fn misplaced(
         &self,
         scope: &Scope,
@@ -244,7 +245,7 @@ impl ConfigKey {
     }
 }
 
-/// Why keys of other consumers can't stand in a table of this title, and what to do.
+/// Returns why keys of other consumers can't be in a table of this title, and a remedy.
 fn foreign(consumer: KeyConsumer, title: &str) -> (&'static str, &'static str) {
     let is_of_server = title.ends_with(".server]]");
     match (consumer, is_of_server) {
@@ -265,17 +266,17 @@ fn foreign(consumer: KeyConsumer, title: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// The limits of intervals of probes, in milliseconds.
+/// Returns the limits of intervals of probes, in milliseconds.
 pub(crate) fn interval_limits_ms() -> RangeInclusive<u64> {
     tables::health::INTERVAL.limits()
 }
 
-/// The limits of idle times of sessions, in milliseconds.
+/// Returns the limits of idle times of sessions, in milliseconds.
 pub(crate) fn idle_limits_ms() -> RangeInclusive<u64> {
     tables::timeouts::TCP.limits()
 }
 
-/// The header under which a key belongs that stands at the top of the file.
+/// Returns the header of the table to which a key at the top of the file belongs.
 pub(super) fn home(name: &str) -> Option<String> {
     let singular = name.strip_suffix('s').unwrap_or(name);
     let mut level: Vec<(String, &ConfigKey)> =

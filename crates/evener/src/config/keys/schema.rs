@@ -1,4 +1,4 @@
-//! A JSON Schema of evener.toml (draft 2020-12), by which editors complete and check the file.
+//! JSON Schema of evener.toml (draft 2020-12), with which editors complete and check the file.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -6,10 +6,10 @@ use super::tables::FILE;
 use super::{ConfigKey, KeyConsumer, ValueType};
 use crate::config::values::written;
 
-/// Any text that `${NAME}` is a part of: its value is known to the daemon only.
+/// Matches text with `${NAME}`. Only the daemon knows the value.
 const VARIABLE: &str = r"\$\{";
 
-/// Returns the schema. `describe` knows what a key of a table means, by the table's header (empty
+/// Returns the schema. `describe` returns the description of a key, by the table's header (empty
 /// for the file) and the key.
 pub fn json(describe: &dyn Fn(&str, &str) -> Option<String>) -> Json {
     let mut schema = table("", FILE, describe);

@@ -24,13 +24,13 @@ macro_rules! table {
 }
 
 const PORTS: std::ops::RangeInclusive<u64> = 1..=65_535;
-/// Intervals of probes, questions and discovery, in milliseconds.
+/// Limits of the intervals of probes, queries and discovery, in milliseconds.
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 50..=3_600_000;
-/// Idle times of sessions, in milliseconds.
+/// Limits of the idle times of sessions, in milliseconds.
 const IDLE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
-/// Times between members' messages, in milliseconds.
+/// Limits of the times between members' messages, in milliseconds.
 const GROUP_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
-/// Intervals of hosts' and agents' reports, in milliseconds.
+/// Limits of the intervals of hosts' and agents' reports, in milliseconds.
 const REPORT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 const SESSIONS: std::ops::RangeInclusive<u64> = 1_024..=16_777_216;
 const COUNTS: std::ops::RangeInclusive<u64> = 1..=100;
@@ -38,20 +38,20 @@ const COUNTS: std::ops::RangeInclusive<u64> = 1..=100;
 const NAME: ConfigKey = ConfigKey::text("name");
 const ADDRESS: ConfigKey = ConfigKey::text("address");
 const POLICY: ConfigKey = ConfigKey::words("policy", config::values::policies);
-/// The most that a server may gain by its report: up to twice what two candidates can give it.
+/// Maximum gain of a server by its report: up to twice the maximum with two candidates.
 const REPORT_GAIN: ConfigKey = ConfigKey::new("report_gain", ValueType::Factor(100, 3_200, GAIN_PERCENT));
 const SLOW_START: ConfigKey = ConfigKey::time("slow_start", 0..=3_600_000).or(0);
 const PANIC_THRESHOLD: ConfigKey = ConfigKey::new("panic_threshold", ValueType::Share);
 const WEIGHT: ConfigKey = ConfigKey::number("weight", 0..=65_535).or(1);
 const BACKUP: ConfigKey = ConfigKey::flag("backup", false);
 const HEALTH_ADDRESS: ConfigKey = ConfigKey::text("health_address");
-/// Active sessions of one server; 0: any number.
+/// Maximum number of active sessions per server. 0 for no limit.
 const MAX_CONNECTIONS: ConfigKey = ConfigKey::number("max_connections", 0..=u32::MAX as u64).or(0);
 const CERTIFICATE: ConfigKey = ConfigKey::text("certificate");
 const PRIVATE_KEY: ConfigKey = ConfigKey::text("key");
 const MEMBER_REPORT: ConfigKey = ConfigKey::time("report", GROUP_MS).or(15_000);
 
-/// The keys of the file itself.
+/// Keys of the file itself.
 pub(in crate::config) static FILE: &[&ConfigKey] = file::KEYS;
 
 table!(file {
@@ -134,7 +134,7 @@ table!(member {
     TLS = ConfigKey::new("tls", ValueType::Table(tls::KEYS));
 });
 
-/// Why a key means nothing without discovery.
+/// Help for keys that require discovery.
 const NO_DISCOVERY: &str = "add discover = \"arp\", or remove it";
 
 table!(service {
@@ -147,7 +147,7 @@ table!(service {
         ConfigKey::words("placement", || names(&config::placement::PLACEMENTS)).or_word("director").only_for(Packets);
     POLICY = super::POLICY;
     REPORT_GAIN = super::REPORT_GAIN;
-    // Hosts that pass on packets of others hear of each other at different moments.
+    // Hosts of every-host learn of each other's state at different times.
     SLOW_START = super::SLOW_START.placement(
         Placement::Director,
         "would part the tables of hosts for a while, and with placement = \"every-host\" all need the same",
@@ -157,14 +157,14 @@ table!(service {
         ConfigKey::flag("stateless", false).only_for(Packets).placement(Placement::EveryHost, "is only for placement \"every-host\"", "remove it");
     SOURCE_NAT = ConfigKey::flag("source_nat", false).only_for(Packets).methods(&[Nat]);
     PASSIVE_CHECKS = ConfigKey::flag("passive_checks", false).only_for(Packets).methods(&[Nat]);
-    // Hosts that aren't on the link are reached by a tunnel, whatever the method.
+    // Hosts that aren't on the link are reached by a tunnel, with any method.
     ENCAPSULATION = ConfigKey::words("encapsulation", || names(&config::method::ENCAPSULATIONS))
         .only_for(Packets)
         .methods(&[Tunnel, Handoff])
         .methods_on_every_host(&[]);
-    // No IPv6 link takes less (RFC 8200, section 5); no IP packet is longer.
+    // Minimum MTU of an IPv6 link (RFC 8200, section 5), and maximum length of an IP packet.
     MTU = ConfigKey::number("mtu", 1_280..=65_535).only_for(Packets).methods(&[Tunnel, Handoff]).methods_on_every_host(&[]);
-    // With a handoff the director offers clients a segment size itself.
+    // With a handoff the director itself offers the segment size to clients.
     CLAMP_MSS = ConfigKey::flag("clamp_mss", true).only_for(Packets).methods(&[Tunnel]).methods_on_every_host(&[L2, Tunnel]);
     LATER_REQUESTS = ConfigKey::words("later_requests", || names(&config::method::LATER_REQUESTS))
         .or_word("stay")
@@ -292,7 +292,8 @@ table!(group {
 
 table!(dns {
     LISTEN = ConfigKey::list("listen");
-    // Answers a second to a network that hasn't shown where it is, and at once; then to all.
+    // Answers per second to a network without a valid cookie, its burst, and the rate for all
+    // networks.
     RATE = ConfigKey::number("rate", 0..=1_000_000).or(200);
     BURST = ConfigKey::number("burst", 1..=1_000_000).or(1_000);
     TOTAL_RATE = ConfigKey::number("total_rate", 0..=1_000_000).or(5_000);
@@ -303,7 +304,7 @@ table!(dns {
     NAME = ConfigKey::new("name", ValueType::Tables(name::KEYS));
 });
 
-/// The keys of a file of `names_from`.
+/// Keys of a file of `names_from`.
 pub(in crate::config) static NAMES_FILE: &[&ConfigKey] = &[&NAMES_FILE_DNS];
 pub(in crate::config) static NAMES_FILE_DNS: ConfigKey =
     ConfigKey::new("dns", ValueType::Table(&[&dns::NAME]));
@@ -326,7 +327,7 @@ table!(name {
     RANK_FROM = ConfigKey::text("rank_from");
     RANK_FILE = ConfigKey::text("rank_file");
     GDNSD_FILE = ConfigKey::text("gdnsd_file");
-    // Resolvers ask again about as often as servers change.
+    // Resolvers repeat a query about as often as servers change.
     TTL = ConfigKey::number("ttl", 0..=604_800).or(5);
     TOP = ConfigKey::number("top", 1..=16).or(1);
     PANIC_THRESHOLD = super::PANIC_THRESHOLD.not_for(Names).foreign(

@@ -1,5 +1,5 @@
-//! The loop's part in names: it carries out what core orders for them, and has queries answered by
-//! what core makes of them.
+//! Balanced names within the control loop: executes core's orders, and publishes core's answers for
+//! queries.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,24 +25,21 @@ use crate::names::{BoundSockets, DnsServers, NamesError, QueryContext, QueryCoun
 use crate::runtime::secret::SecretFileError;
 use crate::runtime::{files, reader};
 
-/// A file with more is none of ranks.
+/// Maximum size of a file of ranks, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Why names can't be answered for.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// Queries can't be heard.
     #[error(transparent)]
     Sockets(#[from] NamesError),
-    /// A zone can't be had, or another file.
     #[error(transparent)]
     File(#[from] DnsFileError),
-    /// There is no secret, by which agents believe who probes paths.
+    /// The secret is missing, with which probes of paths are authenticated.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
 }
 
-/// The needs of a file's names, before any query is answered by it.
+/// Files, keys and sockets of a file's names, before queries are answered by them.
 pub(super) struct OpenedNames {
     dns: DnsConfig,
     sockets: BoundSockets,
@@ -50,15 +47,15 @@ pub(super) struct OpenedNames {
     path_key: Option<Key>,
 }
 
-/// All that names are answered with.
+/// State for answering queries for names.
 pub(super) struct NameControl {
-    /// As the file in force has them, by whose order they have their numbers.
+    /// Names of the file in force, in its order. A name's number is its index.
     names: Vec<Arc<NameConfig>>,
     nsid: String,
     read: DnsFiles,
-    /// By which agents believe who probes paths.
+    /// Key that authenticates probes of paths.
     path_key: Option<Key>,
-    /// Of a file that isn't in force yet.
+    /// Names of a file that isn't in force yet.
     next: Option<OpenedNames>,
     questions: ServerQueries,
     servers: DnsServers,
@@ -69,7 +66,7 @@ pub(super) struct NameControl {
 }
 
 impl NameControl {
-    /// For no names yet. `key` is a secret for the draws of answers.
+    /// Creates the control without names. `key` is a secret for random draws of answers.
     pub(super) fn new(key: Seed, facts: mpsc::Sender<Input>) -> NameControl {
         let empty = dns::Catalog::new([], [], key, "");
         let answering = Arc::new(QueryContext::new(empty, key, Arc::default()));
@@ -88,34 +85,34 @@ impl NameControl {
         }
     }
 
-    /// Counters of queries.
+    /// Returns the counters of queries.
     pub(super) fn counts(&self) -> Arc<QueryCounts> {
         Arc::clone(&self.answering.counts)
     }
 
-    /// Gets all that a file's names need and that can be refused; nothing changes by that.
+    /// Opens all that a file's names need and that may fail, without an effect on names in force.
     ///
     /// # Errors
-    /// The refusal.
+    /// The first failure.
     pub(super) fn open(&self, config: &Config, files: DnsFiles) -> Result<OpenedNames, OpenError> {
         let path_key = path_probe::key(config)?;
         let sockets = self.servers.open(&config.dns.listen)?;
         Ok(OpenedNames { dns: config.dns.clone(), sockets, files, path_key })
     }
 
-    /// Goes on with the names of a file as soon as core does; with `None` it won't.
+    /// Sets the names to adopt as soon as core does. `None` cancels that.
     pub(super) fn will_follow(&mut self, opened: Option<OpenedNames>) {
         self.next = opened;
     }
 
-    /// Queries are answered from now on.
+    /// Starts to answer queries.
     pub(super) fn begin(&mut self) {
         if let Err(error) = self.servers.begin() {
             tracing::error!("{error}");
         }
     }
 
-    /// Carries out an order of names, which are as the snapshot has them.
+    /// Executes an order for names. The snapshot has the names' current state.
     pub(super) fn execute(&mut self, order: NameOrder, snapshot: &Snapshot) {
         match order {
             NameOrder::Reloaded => self.follow(),
@@ -131,14 +128,14 @@ impl NameControl {
         }
     }
 
-    /// A question of names has come back.
+    /// Handles the end of a query to a server.
     pub(super) fn answered(&mut self, fact: &Input) {
         if matches!(fact, Input::Name { fact: NameFact::Server(..), .. }) {
             self.questions.ended();
         }
     }
 
-    /// Goes on with the file that core goes on with.
+    /// Adopts the file that core has adopted.
     fn follow(&mut self) {
         let Some(OpenedNames { dns, sockets, files, path_key }) = self.next.take() else { return };
         (self.read, self.path_key) = (files, path_key);
@@ -154,7 +151,7 @@ impl NameControl {
         let zones = self.read.zones.iter().cloned();
         let names = dns::Catalog::new(zones, balanced, self.key, &self.nsid);
         self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
-        // Without names a farm is small, and changes of it at run time come one after the other.
+        // Without names a farm is small, and its run-time changes come in quick succession.
         if !self.names.is_empty() || !self.read.zones.is_empty() {
             heap::give_back();
         }
@@ -166,7 +163,7 @@ impl NameControl {
         }
     }
 
-    /// Has ranks read on a thread of its own, since a file system may not answer.
+    /// Reads ranks on a separate thread, since a file system may hang.
     fn read_ranks(&self, name: Arc<BalancedName>, number: usize) {
         let config = self.names.get(number);
         let Some(path) = config.and_then(|config| config.rank_from.clone()) else { return };
@@ -175,7 +172,7 @@ impl NameControl {
             let what = path.display().to_string();
             let read = reader::within(reader::TIMEOUT, &what, move || text_of(&path)).await;
             let fact = NameFact::Ranks(read.and_then(|text| text));
-            // The loop ends first only when the daemon does.
+            // The receiver is gone only when the daemon ends.
             let _ = facts.send(Input::Name { name, fact }).await;
         });
     }

@@ -1,5 +1,4 @@
-//! Questions to servers that are listed for a name alone: they are probed, and asked for their
-//! load, from here.
+//! Probes and load queries of servers that are listed for a name alone.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -18,17 +17,16 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::runtime::descriptors::ClientLimits;
 
-/// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and
-/// some memory, and the first round asks all servers.
+/// Queries to servers: under way or waiting. Each needs a descriptor and memory, and the first
+/// round queries all servers.
 pub(super) struct ServerQueries {
-    /// So many are under way at a time; unknown while nobody was asked.
+    /// Maximum number of queries under way. Computed at the first query.
     limit: OnceCell<usize>,
     under_way: usize,
     waiting: VecDeque<(Arc<BalancedName>, usize, ServerQuery)>,
     facts: mpsc::Sender<Input>,
 }
 
-/// A question to a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerQuery {
     Probe,
@@ -40,13 +38,13 @@ impl ServerQueries {
         ServerQueries { limit: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
     }
 
-    /// Asks a server as soon as there is room.
+    /// Queries a server as soon as there is room.
     pub(super) fn enqueue(&mut self, name: Arc<BalancedName>, server: usize, question: ServerQuery) {
         self.waiting.push_back((name, server, question));
         self.start_waiting();
     }
 
-    /// A question is through.
+    /// Handles the end of a query.
     pub(super) fn ended(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.start_waiting();
@@ -64,7 +62,7 @@ impl ServerQueries {
             let facts = self.facts.clone();
             tokio::spawn(async move {
                 let fact = NameFact::Server(server, answer(&name, server, question).await);
-                // The loop ends first only when the daemon does.
+                // The receiver is gone only when the daemon ends.
                 let _ = facts.send(Input::Name { name, fact }).await;
             });
         }
@@ -90,12 +88,12 @@ async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fa
     }
 }
 
-/// Probes a server once, by this host's own stack, as clients come.
+/// Probes a server once through this host's own stack, as clients connect.
 async fn probe_server(name: &BalancedName, server: &OwnServer, health: &HealthCheck) -> Result<u64, Failure> {
     let address = server.health_address.unwrap_or(server.address.ip());
     let to = SocketAddr::new(address, health.port.unwrap_or(server.address.port()));
     let kind = match &health.kind {
-        // Clients call it by its own port, whichever is probed.
+        // The Host header has the server's own port, whichever port is probed.
         HealthKind::Http { path, host: None, status, body, tls: None } => HealthKind::Http {
             path: path.clone(),
             host: Some(authority(server.address)),
@@ -103,7 +101,7 @@ async fn probe_server(name: &BalancedName, server: &OwnServer, health: &HealthCh
             body: body.clone(),
             tls: None,
         },
-        // By TLS it is the name whose certificate they have.
+        // With TLS, the balanced name is the default name for the certificate.
         HealthKind::Http { path, host, status, body, tls: Some(tls) } => HealthKind::Http {
             path: path.clone(),
             host: host.clone(),
@@ -117,12 +115,12 @@ async fn probe_server(name: &BalancedName, server: &OwnServer, health: &HealthCh
     probe(&target, None, &kind, Duration::from_millis(health.timeout_ms)).await
 }
 
-/// The same TLS, with a name where it has none.
+/// Returns the TLS settings, with a default for the name.
 fn named(tls: &ProbeTls, name: &str) -> ProbeTls {
     ProbeTls { name: tls.name.clone().or_else(|| Some(name.to_owned())), ..tls.clone() }
 }
 
-/// As a Host line has it: without the port that http has anyway.
+/// Returns an address as in a Host header, without http's default port.
 fn authority(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) if address.port() == 80 => address.ip().to_string(),

@@ -1,4 +1,4 @@
-//! Files with the ranks of names, for others to read: the paper's, and gdnsd's.
+//! Writes files with the ranks of names for other programs: in the paper's format, and in gdnsd's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use evener_core::dns::NameSnapshot;
 use crate::config::NameConfig;
 use crate::runtime::files;
 
-/// The files that others read ranks from, as they were written last.
+/// Files of ranks, with their last written text.
 #[derive(Debug, Default)]
 pub(super) struct RankFiles {
     written: BTreeMap<PathBuf, String>,
@@ -17,8 +17,7 @@ pub(super) struct RankFiles {
 }
 
 impl RankFiles {
-    /// Writes those of a name anew, each whole or not at all, if they say something else than
-    /// before.
+    /// Writes the files of a name atomically, if their text has changed.
     pub(super) fn write(&mut self, config: &NameConfig, seen: &NameSnapshot) {
         if let Some(path) = &config.rank_file {
             self.replace(path, lines(seen));
@@ -39,7 +38,7 @@ impl RankFiles {
                 }
                 self.written.insert(path.to_owned(), text);
             }
-            // It is tried again with each change, and told once.
+            // Each change retries the write. Only the first failure is logged.
             Err(error) => {
                 if self.failed.insert(path.to_owned()) {
                     tracing::warn!(path = %path.display(), %error, "ranks can't be written; answers go on");
@@ -49,8 +48,8 @@ impl RankFiles {
     }
 }
 
-/// The paper's file: servers with their ranks, the best first. A server that isn't given isn't in
-/// it.
+/// Returns the paper's file: addresses with their ranks, the best first. Addresses that are not
+/// answered are left out.
 fn lines(seen: &NameSnapshot) -> String {
     let ranked = seen.addresses.iter().filter_map(|one| Some((seen.rank(one)?, one.address)));
     let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();
@@ -58,8 +57,7 @@ fn lines(seen: &NameSnapshot) -> String {
     ranked.iter().map(|(rank, address)| format!("{} {address} {rank}\n", seen.name.settings.name)).collect()
 }
 
-/// gdnsd-plugin-extfile(8): the state of each address, and for how long an answer with it may be
-/// kept.
+/// Returns the file for gdnsd-plugin-extfile(8): the state and the TTL of each address.
 fn extfile(seen: &NameSnapshot) -> String {
     let mut states: BTreeMap<IpAddr, bool> = BTreeMap::new();
     for one in &seen.addresses {

@@ -1,5 +1,5 @@
-//! One node decides for all: asking the dispatcher, and answering as it. A node without an answer
-//! decides by its own tables, and says so.
+//! Dispatcher of the farm: queries to it, and answers as it. A node without an answer decides by
+//! its own tables, and reports that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use super::{AddressPair, LccpNode, LccpState};
 use crate::events::DaemonEvent;
 use crate::handoff::{ControlLink, ControlQuery, FourTuple, NormalizedRequest};
 
-/// The dispatcher's state at this node.
+/// State of the dispatcher, at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct DispatcherState {
-    /// Where it is; `None` if there is none, or if this node is the one.
+    /// Address. `None` if there is no dispatcher, or if this node is the dispatcher.
     pub(super) at: Option<IpAddr>,
-    /// Whether it left a question without an answer since it gave one.
+    /// True if the dispatcher has not answered a query since its last answer.
     pub(super) unanswered: bool,
-    /// Whether it was said that this node decides by its own tables.
+    /// True if it was reported that this node decides by its own tables.
     pub(super) alone: bool,
 }
 
 impl LccpNode {
-    /// The node to ask which server is to have a connection; `None` where no other node decides.
+    /// Returns the dispatcher to query. `None` if no other node decides.
     pub(crate) fn dispatcher_elsewhere(&self) -> Option<IpAddr> {
         self.0.talk().dispatcher.at
     }
 
-    /// Tells the dispatcher which connections of those that it has decided are over. Those that get
-    /// lost it forgets by itself, later.
+    /// Notifies the dispatcher of connections that it has assigned and that have ended. Lost
+    /// notifications are harmless, since the dispatcher forgets connections later.
     pub(crate) fn announce_ended(&self, over: &[FourTuple]) {
         let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
         for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
@@ -39,14 +39,14 @@ impl LccpNode {
         }
     }
 
-    /// The dispatcher, and whether it decides; nothing without one.
+    /// Returns the dispatcher, and whether it responds. `None` without a dispatcher.
     pub(crate) fn dispatcher(&self) -> Option<(IpAddr, bool)> {
         let DispatcherState { at, unanswered, .. } = self.0.talk().dispatcher;
         at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
     }
 
-    /// Notes whether the dispatcher has answered. Said once for each time that it is gone: it was
-    /// `asked` then, or isn't heard at all.
+    /// Records whether the dispatcher responds. Publishes each change once. `requested` is true if
+    /// it was queried, false if it is unreachable.
     pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, requested: bool) {
         let known = &mut self.0.talk().dispatcher;
         known.unanswered = !answers && (known.unanswered || requested);
@@ -55,7 +55,7 @@ impl LccpNode {
         }
     }
 
-    /// Only who has a control loop to ask has a dispatcher, too.
+    /// Publishes the event. Only nodes with a control loop have a dispatcher.
     fn publish_dispatcher(&self, address: IpAddr, decides: bool) {
         if let Some(control) = &self.0.control {
             control.publish(DaemonEvent::Dispatcher { address, decides });
@@ -64,8 +64,8 @@ impl LccpNode {
 }
 
 impl LccpState {
-    /// Has the control loop say what a node asks; without an answer there is no server. Where
-    /// nobody listens, or there is too much to be asked, nothing is said.
+    /// Answers a node's query through the control loop. Sends no answer without a control loop, or
+    /// if there are too many queries.
     fn consult<F>(
         self: &Arc<Self>,
         way: AddressPair,
@@ -86,7 +86,7 @@ impl LccpState {
         });
     }
 
-    /// Decides for another node.
+    /// Answers a dispatch query of another node.
     pub(super) fn decide(
         self: &Arc<Self>,
         way: AddressPair,
@@ -101,7 +101,7 @@ impl LccpState {
         });
     }
 
-    /// Sends on to a server what comes here for a connection that another node has given to it.
+    /// Forwards a connection that another node has assigned to a server.
     pub(super) fn forward(
         self: &Arc<Self>,
         way: AddressPair,
@@ -116,7 +116,7 @@ impl LccpState {
         });
     }
 
-    /// Notes that a connection is over.
+    /// Passes the end of a connection to the control loop.
     pub(super) fn close(&self, socket: SocketId) {
         if let Some(control) = &self.control {
             control.try_send(ControlQuery::Close { ends: ends(socket) });

@@ -1,5 +1,5 @@
-//! Asking another node about one connection, and what it answers. When that is given up is for its
-//! [`Transfer`](evener_core::director::transfer::Transfer) to say.
+//! Exchange with another node about one connection. Its
+//! [`Transfer`](evener_core::director::transfer::Transfer) decides about timeouts.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tokio::sync::mpsc;
 use super::{ANSWERS, LccpNode, LccpState, OpenExchange};
 use crate::handoff::FourTuple;
 
-/// The exchange with one node about one connection. Its answers are received until this is dropped.
+/// An exchange with one node about one connection. Answers are received until it is dropped.
 pub(crate) struct PeerExchange {
     shared: Arc<LccpState>,
     node: IpAddr,
     receptor: Receptor,
     socket: SocketId,
-    /// By this it is known which of several about one connection it is: the next may begin before
-    /// it has ended.
+    /// Identifies the exchange among several about one connection: a new one may begin before this
+    /// one has ended.
     sender: mpsc::Sender<MessageBody>,
     answers: mpsc::Receiver<MessageBody>,
 }
 
 impl LccpNode {
-    /// Begins to speak with a node about a connection; `None` if it isn't heard, or has no such
-    /// component.
+    /// Begins an exchange with a node about a connection. `None` if the node is unreachable, or
+    /// lacks the component.
     pub(crate) fn exchange(
         &self,
         node: IpAddr,
@@ -43,7 +43,7 @@ impl LccpNode {
         Some(PeerExchange { shared: Arc::clone(&self.0), node, receptor, socket, sender, answers })
     }
 
-    /// Counts what came of one.
+    /// Counts an event of a transfer.
     pub(crate) fn count(&self, notice: TransferEvent) {
         let counts = &self.0.counts;
         let count = match notice {
@@ -64,17 +64,17 @@ impl LccpNode {
 }
 
 impl PeerExchange {
-    /// Which connection it is about.
+    /// Returns the connection's addresses and ports.
     pub(crate) fn socket(&self) -> SocketId {
         self.socket
     }
 
-    /// Tells the node something.
+    /// Sends a message to the node.
     pub(crate) fn send(&self, body: MessageBody) {
         self.shared.send(self.node, self.receptor, body);
     }
 
-    /// The node's next answer; none for ever, if it doesn't give one.
+    /// Returns the node's next answer. Never resolves if there is none.
     pub(crate) async fn answer(&mut self) -> MessageBody {
         match self.answers.recv().await {
             Some(body) => {
@@ -83,7 +83,7 @@ impl PeerExchange {
                 }
                 body
             }
-            // Only when it is dropped.
+            // Unreachable: this exchange holds a sender itself.
             None => std::future::pending().await,
         }
     }

@@ -1,10 +1,10 @@
-//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes
+//! This host as an LCCP node. It exchanges messages with the farm's other nodes
 //! (`docs/how-it-works/lccp.md`), directly over IP.
 //!
-//! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets,
-//! the clock, and what the messages are for: [`exchange`] asks another node about a connection,
-//! [`take`] makes sockets of those that come, [`release`] lets one go, [`dispatch`] answers for the
-//! one node that decides for all.
+//! [`evener_core::node::lccp`] authenticates and encodes messages. This module has the sockets, the
+//! clock, and the actions: [`exchange`] queries another node about a connection, [`take`] makes
+//! sockets of connections, [`release`] releases a connection, [`dispatch`] answers as the
+//! dispatcher.
 
 mod dispatch;
 mod exchange;
@@ -41,19 +41,20 @@ use crate::handoff::ControlLink;
 use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
-/// Nodes greet each other so often: who restarts is known again within it, and who is gone is
-/// noticed soon.
+/// Interval of hello messages, within which a restarted node is known again and a gone one is
+/// noticed.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
-/// Answers that wait for who asked.
+/// Capacity of the queue of an exchange's answers.
 const ANSWERS: usize = 64;
-/// Questions of other nodes that the control loop is asked at a time; further ones come again.
+/// Maximum number of concurrent queries of other nodes to the control loop. Further ones are
+/// retransmitted.
 const CONSULTED_MAX: usize = 1_024;
 
-/// This node. Clones are the same one.
+/// This node. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct LccpNode(Arc<LccpState>);
 
-/// The state that all its tasks share.
+/// State shared by all tasks of the node.
 struct LccpState {
     part: NodeRole,
     secret: Secret,
@@ -61,74 +62,74 @@ struct LccpState {
     components: Components,
     talk: Mutex<LccpTask>,
     taker: Option<HandoffReceiver>,
-    /// The way to the control loop, which has the tables; none on servers.
+    /// Channel to the control loop, which has the tables. `None` on servers.
     control: Option<ControlLink>,
-    /// Bounds what other nodes ask for at a time.
+    /// Limits concurrent queries of other nodes.
     consulted: Arc<Semaphore>,
     counts: HandoffCounts,
 }
 
-/// The counts of actions by messages.
+/// Counters of actions.
 #[derive(Default)]
 struct HandoffCounts {
-    /// Connections that a server has taken, and said so.
+    /// Handoffs acknowledged by a server.
     given: AtomicU64,
-    /// That it can't have.
+    /// Handoffs that a server could not restore.
     not_restored: AtomicU64,
-    /// Of which it said nothing in time.
+    /// Handoffs that a server did not answer in time.
     unanswered: AtomicU64,
-    /// That were taken here.
+    /// Handoffs accepted here.
     taken: AtomicU64,
-    /// That couldn't be.
+    /// Handoffs refused here.
     handoffs_refused: AtomicU64,
-    /// That a server was asked to let go.
+    /// Releases requested from a server.
     release_requested: AtomicU64,
-    /// That it let go.
+    /// Connections released by a server.
     released: AtomicU64,
-    /// That were at work there, and are asked for again.
+    /// Releases that a server refused because the connection was busy. They are requested again.
     release_busy: AtomicU64,
     /// That were let go here.
     grant: AtomicU64,
     /// Questions to the dispatcher.
     requested: AtomicU64,
-    /// That it answered by a server.
+    /// Queries that the dispatcher answered with a server.
     answered: AtomicU64,
-    /// By a server that is none by the own tables.
+    /// Answers with a server that this node's tables don't allow.
     unbelieved: AtomicU64,
-    /// Connections that were decided here since no dispatcher answered.
+    /// Connections decided by this node because the dispatcher did not answer.
     alone: AtomicU64,
-    /// The requests of other nodes that were answered here, as their dispatcher or forwarder.
+    /// Queries of other nodes answered here, as their dispatcher or forwarder.
     decided: AtomicU64,
 }
 
-/// The task that sends and receives.
+/// Sockets and sessions of the node.
 struct LccpTask {
     keys: HourlyKeys,
-    /// The nodes, and the own address that each is spoken to from.
+    /// Nodes, each with this host's source address for it.
     nodes: BTreeMap<IpAddr, Option<IpAddr>>,
     dispatcher: DispatcherState,
     listeners: BTreeMap<IpAddr, RawReceiver>,
-    /// By node and own address; there are none with others.
+    /// Sessions by node and own address.
     sessions: BTreeMap<(IpAddr, IpAddr), LccpSession>,
-    /// The exchanges that wait for an answer of a node about a connection.
+    /// Exchanges that wait for a node's answer about a connection.
     waiting: BTreeMap<(IpAddr, SocketId), OpenExchange>,
-    /// Counts of sessions that are gone, and the last number in any of them: the other nodes may
-    /// remember.
+    /// Counters of ended sessions, and the highest sequence number of any, since other nodes may
+    /// remember it.
     past: MessageCounters,
     past_sequence: u64,
-    /// Why messages aren't heard, which is said once.
+    /// Reason why no messages can be received. Logged once.
     trouble: Option<String>,
 }
 
 struct OpenExchange {
-    /// The number of the first message that asked: what answers an earlier one is about an earlier
-    /// connection.
+    /// Sequence number of the first message of the exchange. An answer to an earlier message
+    /// concerns an earlier connection.
     since: Option<u64>,
     answers: mpsc::Sender<MessageBody>,
 }
 
 impl LccpNode {
-    /// Begins to speak, to nobody yet: see [`LccpNode::follow`].
+    /// Starts the node, without any peers: see [`LccpNode::follow`].
     ///
     /// # Errors
     /// Without random numbers.
@@ -176,19 +177,19 @@ impl LccpNode {
         Ok(LccpNode(shared))
     }
 
-    /// Whether it has this secret.
+    /// True if the node uses this secret.
     pub(crate) fn has(&self, secret: &Secret) -> bool {
         self.0.secret == *secret
     }
 
-    /// Takes connections, and lets them go, as the programs that accept them here know them.
+    /// Sets the programs' view of connections, for handoffs and releases.
     pub(crate) fn look_at(&self, connections: Connections) {
         if let Some(taker) = &self.0.taker {
             taker.look_at(connections);
         }
     }
 
-    /// Speaks with the nodes of this file from now on, from this host's addresses as they are.
+    /// Adopts the nodes of this file, and this host's current addresses.
     pub(crate) fn follow(&self, config: &Config, network: &Network) {
         let nodes = nodes::nodes(self.0.part, config, network);
         let own: BTreeSet<IpAddr> =
@@ -221,7 +222,7 @@ impl LccpNode {
         talk.forget_strangers();
     }
 
-    /// The counts, by name.
+    /// Returns all counters, by name.
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
         let counts = &self.0.counts;
         let done = [
@@ -245,15 +246,15 @@ impl LccpNode {
         all.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// How many messages were refused, by reason.
+    /// Returns the number of refused messages, by reason.
     pub(crate) fn refused(&self) -> BTreeMap<String, u64> {
         let messages = self.0.talk().messages();
         let refused = messages.refusals().filter(|(_, count)| *count > 0);
         refused.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// The nodes by address: `known`, `silent` if one isn't heard any more, `unknown` if it never
-    /// was.
+    /// Returns the state of each node, by address: `known`, `silent` if it is no longer received,
+    /// `unknown` if it never was.
     pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
         let talk = self.0.talk();
         let state = |node: &IpAddr| match talk.towards(*node) {
@@ -264,7 +265,7 @@ impl LccpNode {
         talk.nodes.keys().map(|node| (node.to_string(), state(node).to_owned())).collect()
     }
 
-    /// The nodes of whose messages none is understood, by address, and why.
+    /// Returns the nodes whose messages are all refused, by address, with the reason.
     pub(crate) fn not_understood(&self) -> BTreeMap<IpAddr, Refusal> {
         let talk = self.0.talk();
         let trouble = |node: &IpAddr| Some((*node, talk.towards(*node)?.trouble()?));
@@ -274,18 +275,18 @@ impl LccpNode {
 
 impl LccpState {
     fn talk(&self) -> MutexGuard<'_, LccpTask> {
-        // Nothing is half done in there that another could not go on with.
+        // A panic leaves the state consistent.
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node is heard and has a component.
+    /// True if a node is alive and has a component.
     fn speaks(&self, node: IpAddr, receptor: Receptor) -> bool {
         let talk = self.talk();
         let session = talk.towards(node).filter(|session| session.is_alive(now_ms()));
         session.and_then(LccpSession::components).is_some_and(|all| all.contains(receptor))
     }
 
-    /// Says something to a node that is known.
+    /// Sends a message to a known node.
     fn send(&self, node: IpAddr, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
         let LccpTask { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
@@ -313,7 +314,7 @@ impl LccpState {
         }
     }
 
-    /// Takes in what stood behind the IP header of a packet from a node.
+    /// Handles the content of an IP packet from a node.
     fn receive(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
         let Some(message) = self.believe(way, bytes) else { return };
         match (message.receptor, &message.body) {
@@ -344,7 +345,7 @@ impl LccpState {
             ) => {
                 let talk = self.talk();
                 let waiting = talk.waiting.get(&(way.node, *socket));
-                // An answer without a waiting exchange came late, or twice.
+                // An answer without a waiting exchange is late or a duplicate.
                 if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&message)) {
                     let _ = waiting.answers.try_send(message.body);
                 }
@@ -355,7 +356,8 @@ impl LccpState {
         }
     }
 
-    /// Judges a message, and answers greetings; the message, if it is to be acted on.
+    /// Authenticates a message and answers hello messages. Returns the message if it requires an
+    /// action.
     fn believe(&self, way: AddressPair, bytes: &[u8]) -> Option<LccpMessage> {
         let AddressPair { node, own } = way;
         let mut talk = self.talk();
@@ -373,13 +375,13 @@ impl LccpState {
         received.message
     }
 
-    /// Counts on from where an earlier session with this node may have ended.
+    /// Creates a session. Its sequence numbers continue after the numbers of an earlier session.
     fn stranger(&self, way: AddressPair, after: u64) -> LccpSession {
         let own = LocalNode { address: way.own, incarnation: self.incarnation, components: self.components };
         LccpSession::new(own, way.node, after)
     }
 
-    /// Where there is a control loop, whoever listens to its events hears of nodes, too.
+    /// Publishes an event through the control loop, or logs it without one.
     fn publish(&self, notice: LccpEvent) {
         let event = DaemonEvent::Node(notice);
         match &self.control {
@@ -388,7 +390,7 @@ impl LccpState {
         }
     }
 
-    /// Greets all nodes: those that don't know this one's life, and those that may have ended.
+    /// Sends a hello to all nodes, including unknown and silent ones.
     fn send_inits(&self) {
         let mut talk = self.talk();
         let LccpTask { keys, nodes, listeners, sessions, past_sequence, .. } = &mut *talk;
@@ -409,12 +411,13 @@ impl LccpState {
 }
 
 impl LccpTask {
-    /// The session that is spoken in with a node.
+    /// Returns the current session with a node.
     fn towards(&self, node: IpAddr) -> Option<&LccpSession> {
         self.sessions.get(&(node, self.nodes.get(&node).copied().flatten()?))
     }
 
-    /// Drops the sessions with those who are no nodes any more, and at addresses that are gone.
+    /// Removes sessions with nodes that are no longer in the file, and sessions of addresses that
+    /// are gone.
     fn forget_strangers(&mut self) {
         let LccpTask { nodes, listeners, sessions, past, past_sequence, .. } = self;
         sessions.retain(|(node, own), session| {
@@ -427,7 +430,7 @@ impl LccpTask {
         });
     }
 
-    /// The counts of messages, over all sessions.
+    /// Returns the message counters, over all sessions.
     fn messages(&self) -> MessageCounters {
         let mut all = self.past;
         self.sessions.values().for_each(|session| all.add(session.counters()));
@@ -441,7 +444,7 @@ impl OpenExchange {
     }
 }
 
-/// Between which node and which address of this host.
+/// A node and this host's own address.
 #[derive(Clone, Copy, Debug)]
 struct AddressPair {
     node: IpAddr,
@@ -459,7 +462,7 @@ fn open(shared: &Arc<LccpState>, own: IpAddr) -> io::Result<RawReceiver> {
     RawReceiver::open(own, is_node, receive)
 }
 
-/// Greets for as long as the node is there.
+/// Sends hello messages while the node exists.
 async fn send_inits(shared: Weak<LccpState>) {
     let mut hello_timer = tokio::time::interval(HELLO_INTERVAL);
     loop {
@@ -471,7 +474,7 @@ async fn send_inits(shared: Weak<LccpState>) {
     }
 }
 
-/// The monotonic clock in milliseconds.
+/// Returns the monotonic clock in milliseconds.
 pub(crate) fn now_ms() -> u64 {
     evener_dataplane::now_ns() / 1_000_000
 }

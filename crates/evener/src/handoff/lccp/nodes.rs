@@ -1,4 +1,4 @@
-//! The nodes to speak with: hosts of the file, and no others.
+//! Nodes to exchange messages with: only hosts of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,19 +8,19 @@ use evener_core::farm::Service;
 use crate::config::Config;
 use crate::io::network::Network;
 
-/// This host's role where connections are handed over.
+/// Role of this host in handoffs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
-    /// Has clients' connections, and gives them away.
+    /// Holds clients' connections and hands them off.
     Director,
-    /// Takes them.
+    /// Accepts handed-off connections.
     Server,
-    /// Does both.
+    /// Both.
     Host,
 }
 
-/// The other nodes, each with the address of this host that it is spoken to from, while a route
-/// leads there. Servers have nothing to say to each other.
+/// Returns the other nodes, each with this host's source address for it if there is a route.
+/// Servers don't exchange messages with each other.
 pub(super) fn nodes(part: NodeRole, config: &Config, network: &Network) -> BTreeMap<IpAddr, Option<IpAddr>> {
     let servers =
         config.handed_over().filter(|_| part != NodeRole::Server).flat_map(|service| &service.servers);
@@ -31,15 +31,15 @@ pub(super) fn nodes(part: NodeRole, config: &Config, network: &Network) -> BTree
     others.map(|address| (address, network.source_towards(address))).collect()
 }
 
-/// This host's addresses that the file has, by which others know it.
+/// Returns this host's addresses in the file, by which other nodes know it.
 pub(super) fn own(config: &Config, network: &Network) -> BTreeSet<IpAddr> {
     let servers = config.handed_over().flat_map(|service| &service.servers).map(|server| server.address);
     let known = servers.chain(config.tunnel_sources()).chain(config.farm.dispatcher);
     known.filter(|address| network.is_local(*address)).collect()
 }
 
-/// The services whose connections are taken. A host that gives connections away takes those of
-/// which it is a server, too.
+/// Returns the services with connections that are accepted here. A host that hands connections off
+/// also accepts connections of its own servers.
 pub(super) fn served(part: NodeRole, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
     let serves = |service: &&Service| {
         let is_here = || service.servers.iter().any(|server| network.is_local(server.address));

@@ -1,9 +1,8 @@
-//! Letting an open connection go, so that another server can have it: a later request is for other
-//! servers.
+//! Releases an open connection, so that another server can have it for a later request.
 //!
-//! Only one that rests is let go: each request on it has its whole answer, and the next is the one
-//! that the director holds. The server's own program is told by a reset of the client's, which goes
-//! into its host's stack; the client notices nothing.
+//! Only an idle connection is released: each request has its whole response, and the next one is
+//! held by the director. A reset in the client's name is injected into this host's stack, which
+//! closes the server program's socket. The client notices nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,11 +19,11 @@ use super::state::at_rest;
 use super::take::HandoffReceiver;
 use super::{AddressPair, LccpState, now_ms};
 
-/// When it is looked whether a connection is gone, in milliseconds since the look before.
+/// Pauses between checks if a connection is gone, in milliseconds.
 const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
 
 impl LccpState {
-    /// Lets a connection go, and answers once there is something to say.
+    /// Releases a connection, and sends the answer.
     pub(super) fn release(
         self: &Arc<Self>,
         way: AddressPair,
@@ -85,13 +84,13 @@ impl HandoffReceiver {
             {
                 idle
             }
-            // An earlier segment is missing yet, or more is under way.
+            // An earlier segment is missing, or data is in flight.
             ConnectionState::Idle(_) | ConnectionState::Busy => return Some(Err(ErrorCode::Busy)),
         };
         self.inject(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
-            // The client has the server's very last bytes.
+            // The client has received all of the server's bytes.
             if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
                 return Some(if silent { Ok(at_rest(&idle)) } else { Err(ErrorCode::NotRestored) });
             }

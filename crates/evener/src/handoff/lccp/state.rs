@@ -1,10 +1,10 @@
-//! A saved connection in the words of the protocol, and back.
+//! Conversion between a saved connection and the protocol's messages.
 
 use evener_core::node::lccp::{ReceivedConnection, Scales, SocketId, TcpState, TcpWindow, TransferImage};
 use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 use evener_dataplane::server::Idle;
 
-/// Which connection, and all of it; `None` if it is in no state that could be told.
+/// Returns a connection's identity and image. `None` if its state can't be encoded.
 pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, TransferImage)> {
     let socket = SocketId::new(saved.client, saved.service)?;
     let state = TcpState {
@@ -22,8 +22,8 @@ pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, TransferImage)> {
     Some((socket, TransferImage::new(state, &saved.unacked, &saved.unread)?))
 }
 
-/// A connection that rests, with nothing in its queues. Whether there are timestamps is told, and
-/// not what they say.
+/// Returns the state of an idle connection, whose queues are empty. The state records if there are
+/// timestamps, but not their value.
 pub(super) fn at_rest(idle: &Idle) -> TcpState {
     TcpState {
         snd_una: idle.send_next,
@@ -53,7 +53,7 @@ fn window(window: &Window) -> TcpWindow {
     }
 }
 
-/// The connection that was given here.
+/// Returns the connection that was handed off to this host.
 pub(crate) fn saved(socket: SocketId, handed: ReceivedConnection) -> Saved {
     let ReceivedConnection { state, send, receive } = handed;
     let send_next = state.snd_una.wrapping_add(state.send_len);
@@ -99,7 +99,7 @@ mod tests {
                 client: client.parse().unwrap(),
                 service: service.parse().unwrap(),
                 receive_next: 5_018,
-                // The bytes stand on both sides of where numbers begin anew.
+                // The bytes span the wrap of sequence numbers.
                 send_next: 100,
                 unacked: vec![1; unacked],
                 unsent,

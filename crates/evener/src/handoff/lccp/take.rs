@@ -1,6 +1,6 @@
-//! Taking open connections: the client's segments once more, into this host's own stack, where the
-//! program that accepts what is handed over makes a socket of them. That it is there is what is
-//! acknowledged.
+//! Accepts open connections.
+//! The client's segments are injected into this host's own stack. There, the program for handoffs
+//! makes a socket of them. The acknowledgment confirms that the socket exists.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,25 +23,25 @@ use crate::handoff::{LOOPBACK, framed};
 use crate::io::diag::{self, FoundSocket};
 use crate::io::network::Network;
 
-/// When a connection is looked for, in milliseconds since it was looked for before. After the first
-/// look, and each fourth from there, what is missing is put into the stack. A server with many
-/// connections to take may be late; who gives one waits for longer.
+/// Pauses between lookups of a connection's socket, in milliseconds. After the first lookup, and
+/// each fourth from there, missing segments are injected. A server with many handoffs may be slow.
+/// The sender waits for longer.
 const LOOKS_MS: [u64; 12] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
-/// Data and options of a segment that any stack takes, in bytes.
+/// Maximum segment size including options that any stack accepts, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
 
-/// Where connections are taken.
+/// Acceptor of handoffs.
 pub(super) struct HandoffReceiver {
-    /// The way into this host's own stack.
+    /// Socket that injects packets into this host's stack.
     stack: LinkSocket,
     incoming: Mutex<IncomingHandoffs>,
     releases: Mutex<Releases>,
-    /// The programs' view of connections here, once they run.
+    /// The programs' view of connections, once the programs run.
     connections: Mutex<Option<Connections>>,
 }
 
 impl HandoffReceiver {
-    /// Opens the way into the stack.
+    /// Opens the socket for injection.
     pub(super) fn open(network: &Network) -> io::Result<HandoffReceiver> {
         diag::check()?;
         let loopback = network.interfaces.iter().find(|(_, interface)| interface.loopback);
@@ -54,33 +54,33 @@ impl HandoffReceiver {
         })
     }
 
-    /// Takes connections to these from now on.
+    /// Sets the services whose connections are accepted.
     pub(super) fn serve(&self, services: BTreeSet<SocketAddr>) {
         self.incoming().serve(services);
     }
 
-    /// Goes by these from now on.
+    /// Sets the programs' view of connections.
     pub(super) fn look_at(&self, connections: Connections) {
         *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = Some(connections);
     }
 
-    /// The programs' view of connections here, once they run.
+    /// Returns the programs' view of connections, once the programs run.
     pub(super) fn connections(&self) -> Option<Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether connections to a service are taken here.
+    /// True if connections of a service are accepted here.
     pub(super) fn serves(&self, service: SocketAddr) -> bool {
         self.incoming().serves(service)
     }
 
-    /// Forgets what nobody asks for again.
+    /// Removes old state that no retransmission needs.
     pub(super) fn forget_old(&self, now_ms: u64) {
         self.incoming().forget_old(now_ms);
         self.releases().forget_old(now_ms);
     }
 
-    /// The recently released connections.
+    /// Returns the recently released connections.
     pub(super) fn releases(&self) -> MutexGuard<'_, Releases> {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,17 +89,19 @@ impl HandoffReceiver {
         self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts one packet of the client's there.
+    /// Injects one packet of the client.
     pub(super) fn inject(&self, packet: &[u8]) {
         if let Err(error) = self.stack.send(&framed(LOOPBACK, packet)) {
             tracing::debug!(%error, "a segment of a connection was not put in");
         }
     }
 
-    /// Makes the connection's socket. `None`: it is there, and lacks bytes, or this can't be told.
+    /// Makes the connection's socket. `None` if the socket lacks bytes, or if the result is
+    /// unknown.
     async fn restore(&self, socket: SocketId, saved: &Saved) -> Option<Result<(), ErrorCode>> {
         let connections = self.connections();
-        // No cookie vouches for what is in the middle of its life, or was silent for long.
+        // There is no valid cookie for a connection in the middle of its life, or after a long
+        // silence.
         if let Some(Err(error)) = connections.as_ref().map(|connections| connections.expect(saved)) {
             tracing::debug!(%error, "a connection is not expected");
         }
@@ -111,7 +113,7 @@ impl HandoffReceiver {
             let seen = Self::find_socket(socket, connections.as_ref(), saved)?;
             match seen.outcome(saved.unread.len()) {
                 ReplayOutcome::Taken => return Some(Ok(())),
-                // Bytes that were put in may be on their way yet.
+                // Injected bytes may still be in flight.
                 ReplayOutcome::Lacks { from } if look % 4 == 0 => self.put_in(saved, from),
                 ReplayOutcome::Lacks { .. } => {}
             }
@@ -120,7 +122,7 @@ impl HandoffReceiver {
         (last? == LocalSocket::Nothing).then_some(Err(ErrorCode::NotRestored))
     }
 
-    /// The socket of a connection; `None` if that can't be found out.
+    /// Finds a connection's socket. `None` if the lookup fails.
     fn find_socket(
         socket: SocketId,
         connections: Option<&Connections>,
@@ -128,7 +130,7 @@ impl HandoffReceiver {
     ) -> Option<LocalSocket> {
         let seen = diag::find(socket).and_then(|found| match found {
             FoundSocket::Connection { received } => Ok(LocalSocket::Connection { received }),
-            // Asked for last: what wasn't there may have been made, and gone, since.
+            // Queried last: a socket that was missing before may have been made and closed since.
             _ => match connections.map(|connections| connections.was_made(saved)).transpose()? {
                 Some(true) => Ok(LocalSocket::Gone),
                 _ => Ok(LocalSocket::Nothing),
@@ -139,39 +141,37 @@ impl HandoffReceiver {
         seen.inspect_err(unknown).ok()
     }
 
-    /// Puts the client's segments into this host's stack, as if they came in by the loopback
-    /// interface: those behind so many bytes that it has.
+    /// Injects the client's segments through the loopback interface, without the first `from`
+    /// bytes, which the socket has.
     fn put_in(&self, saved: &Saved, from: usize) {
         let left = Saved { unread: saved.unread.get(from..).unwrap_or_default().to_vec(), ..saved.clone() };
         repair::replay(&left, SEGMENT_MAX).iter().for_each(|packet| self.inject(packet));
     }
 }
 
-/// The socket of a connection.
+/// State of a connection's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LocalSocket {
-    /// No socket, and there was none.
+    /// There is no socket, and there was none.
     Nothing,
-    /// Its socket, which has so many of the client's bytes.
+    /// There is a socket, which has received this number of the client's bytes.
     Connection { received: u64 },
-    /// No socket any more.
+    /// The socket existed, and is closed.
     Gone,
 }
 
-/// The result for the client's segments.
+/// Progress of the injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayOutcome {
-    /// They are with the server's program, or were.
+    /// The server's program has got all bytes.
     Taken,
-    /// Those behind so many bytes are missing: the stack had no room, or they are on their way to
-    /// it.
+    /// The bytes after `from` are missing: the stack had no room, or they are in flight.
     Lacks { from: usize },
 }
 
 impl LocalSocket {
-    /// Nothing is put twice into a stack that made a socket of it. The server's program may have
-    /// answered, and ended the connection at once, and would answer again. Behind the first segment
-    /// no socket is made of anything.
+    /// Never injects bytes again that a socket has received. The server's program may have answered
+    /// and closed the connection, and would answer twice. Only a first segment makes a socket.
     fn outcome(self, len: usize) -> ReplayOutcome {
         let received = match self {
             LocalSocket::Gone => return ReplayOutcome::Taken,
@@ -180,14 +180,14 @@ impl LocalSocket {
         };
         match received >= len {
             true => ReplayOutcome::Taken,
-            // Its first segment is on its way through the stack just now.
+            // The first segment is passing through the stack.
             false => ReplayOutcome::Lacks { from: if received == 0 { len } else { received } },
         }
     }
 }
 
 impl LccpState {
-    /// Takes a piece of a connection, and answers once there is something to say.
+    /// Handles a piece of a handoff, and sends the answer.
     pub(super) fn receive_handoff(
         self: &Arc<Self>,
         way: AddressPair,
@@ -221,7 +221,7 @@ impl LccpState {
                     tracing::debug!(client = %socket.client(), "a connection could not be had here");
                     MessageBody::Error { socket: Some(socket), code }
                 }
-                // The giver says it again.
+                // The sender retransmits.
                 None => return,
             };
             shared.answer(way, &message, Receptor::Distributor, body);
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(LocalSocket::Nothing.outcome(3_000), ReplayOutcome::Lacks { from: 0 });
         assert_eq!(LocalSocket::Gone.outcome(3_000), ReplayOutcome::Taken);
         assert_eq!([seen(3_000), seen(5_000)], [ReplayOutcome::Taken; 2]);
-        // The first segment is what sockets are made of.
+        // Only the first segment makes a socket.
         assert_eq!([seen(0), seen(1_388)].map(|seen| seen == ReplayOutcome::Lacks { from: 0 }), [false; 2]);
         assert_eq!(seen(1_388), ReplayOutcome::Lacks { from: 1_388 });
     }

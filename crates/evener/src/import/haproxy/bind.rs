@@ -1,4 +1,4 @@
-//! The addresses that a frontend binds.
+//! Addresses of `bind` in a frontend.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,14 +8,14 @@ use crate::import::draft::{DraftService, Sourced};
 use crate::import::reasons::{self, LeftReason};
 use crate::import::values::{self, EndpointHost};
 
-/// Beginnings of addresses that are sockets of the host.
+/// Prefixes of addresses that are local sockets.
 const SOCKETS: [&str; 8] = ["unix@", "uxst@", "uxdg@", "abns@", "abnsz@", "fd@", "sockpair@", "rhttp@"];
-/// Beginnings of addresses of UDP.
+/// Prefixes of UDP addresses.
 const UDP: [&str; 3] = ["udp@", "udp4@", "udp6@"];
-/// Beginnings of addresses of HTTP/3.
+/// Prefixes of HTTP/3 addresses.
 const QUIC: [&str; 2] = ["quic4@", "quic6@"];
 
-/// Options of `bind`: how many words follow, and why they have no counterpart.
+/// Options of `bind`: name, number of arguments, and why they have no counterpart.
 const OPTIONS: [(&str, usize, &LeftReason); 66] = [
     ("ssl", 0, &reasons::TLS_HERE),
     ("accept-proxy", 0, &reasons::PROXY_PROTOCOL),
@@ -99,7 +99,7 @@ const MORE: [(&str, usize, &LeftReason); 9] = [
 ];
 
 impl HaproxyReader<'_, '_> {
-    /// The addresses that clients connect to.
+    /// Adds the addresses that clients connect to.
     pub(super) fn addresses(&mut self, service: &mut DraftService, section: &HaproxySection) {
         let mut binds: Vec<(&str, &HaproxyLine)> = Vec::new();
         if section.head.word(2).contains(':') {
@@ -151,12 +151,12 @@ impl HaproxyReader<'_, '_> {
         }
     }
 
-    /// Names the options of a line `bind ADDRESS ...`.
+    /// Leaves the options of a line `bind ADDRESS ...` with reasons.
     fn bind_options(&mut self, line: &HaproxyLine) {
         let skip = if line.word(0) == "bind" { 2 } else { 3 };
         let mut words = line.words.iter().skip(skip).map(String::as_str);
         while let Some(word) = words.next() {
-            // A section's head may name its defaults.
+            // The head of a section may name its `defaults`.
             if skip == 3 && word == "from" {
                 words.next();
                 continue;
@@ -165,7 +165,7 @@ impl HaproxyReader<'_, '_> {
             let (takes, reason) =
                 known.map_or((0, &reasons::UNKNOWN), |(_, takes, reason)| (*takes, *reason));
             let value = if takes > 0 { words.next().unwrap_or_default() } else { "" };
-            // The words of the default.
+            // These are the defaults, so nothing is lost.
             if !matches!((word, value), ("verify", "none") | ("proto", "h1")) {
                 self.ledger.leave_part(line.line, format!("{word} {value}").trim(), reason);
             }

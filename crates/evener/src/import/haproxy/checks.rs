@@ -1,4 +1,4 @@
-//! How HAProxy checks the servers of a backend.
+//! Checks of the servers of a backend.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use crate::import::values;
 /// Checks as the lines of a backend describe them.
 #[derive(Default)]
 struct BackendChecks {
-    /// The last kind of check counts.
+    /// True if the last kind of check in the backend is HTTP.
     has_http: bool,
     health: DraftHealth,
-    /// The lines of rules for checks by HTTP, and the last one that asks for such checks.
+    /// Lines of rules for HTTP checks. `httpchk` is the last line that turns on such checks.
     lines: BTreeSet<usize>,
     httpchk: Option<usize>,
     has_sent: bool,
-    /// `timeout check`, and its line.
+    /// Value and line of `timeout check`.
     timeout: Option<(u64, usize)>,
 }
 
-/// The probes: kind by the backend, times by the first server that is checked.
+/// Sets the probes. The backend sets their kind, and the first checked server their times.
 pub(super) fn read(
     lines: &[&HaproxyLine],
     options: &[ServerOptions],
@@ -33,7 +33,7 @@ pub(super) fn read(
     ledger: &mut Ledger<'_>,
 ) {
     let Some(first) = options.iter().find(|of| of.is_checked) else {
-        // HAProxy takes such servers for good.
+        // HAProxy regards servers without checks as up.
         pool.health.kind = (!options.is_empty()).then_some("none");
         return;
     };
@@ -44,7 +44,7 @@ pub(super) fn read(
     for other in options.iter().filter(|of| !of.is_checked && of.server.weight > 0) {
         ledger.leave_part(other.server.address.line, "that it is not checked", &reasons::UNCHECKED);
     }
-    // Rules of a section take the place of those of its defaults.
+    // The rules of a section replace all rules of its defaults.
     let is_rule = |line: &&&HaproxyLine| line.word(0) == "http-check";
     let rules_of = lines.iter().rfind(is_rule).map(|line| line.section);
     let mut checks = BackendChecks::default();
@@ -52,7 +52,7 @@ pub(super) fn read(
         checks.take(line, pool, ledger);
     }
     if checks.has_http {
-        // A rule for the text leaves the status open.
+        // With a rule for the text, HAProxy accepts every status.
         if checks.health.body.is_some() && checks.health.status.is_empty() {
             checks.health.status.push("100-599".to_owned());
         }
@@ -70,10 +70,10 @@ pub(super) fn read(
     {
         ledger.leave_part(first.server.address.line, "its checks by TLS", reason);
     }
-    // With no server up it answers 503.
+    // With no server up, HAProxy answers 503.
     pool.keys.push("keep_last = false".to_owned());
     pool.health.kind = pool.health.kind.or(Some("tcp"));
-    // HAProxy waits for an answer until the next check, or as long as is written.
+    // HAProxy waits for a response until the next check, or for `timeout check`.
     let interval = *pool.health.interval_ms.get_or_insert(2_000);
     let timeout = checks.timeout.map_or(interval, |(ms, _)| ms.max(1));
     pool.health.timeout_ms = Some(values::fitting_timeout_ms(timeout, interval));
@@ -88,7 +88,7 @@ impl BackendChecks {
                 self.httpchk = Some(line.line);
                 self.httpchk(line, ledger);
             }
-            // A plain connection is the kind without any.
+            // Checks without a kind only connect.
             ("option", "tcp-check") => {
                 self.has_http = false;
                 pool.lines.insert(line.line);
@@ -115,7 +115,7 @@ impl BackendChecks {
         }
     }
 
-    /// `option httpchk [METHOD] URI [VERSION]`, where headers may stand behind the version.
+    /// Parses `option httpchk [METHOD] URI [VERSION]`. Headers may follow the version.
     fn httpchk(&mut self, line: &HaproxyLine, ledger: &mut Ledger<'_>) {
         (self.health.path, self.health.host) = (None, None);
         let (method, uri, version) = match (line.word(2), line.word(3), line.word(4)) {
@@ -145,7 +145,7 @@ impl BackendChecks {
         }
     }
 
-    /// A header of the request: only the host is a setting of probes.
+    /// Reads a header of the request. Probes have only a setting for the host.
     fn header(&mut self, line: usize, name: &str, value: &str, ledger: &mut Ledger<'_>) {
         match name.eq_ignore_ascii_case("host") && !value.is_empty() && !value.contains('%') {
             true => self.health.host = Some(value.to_owned()),
@@ -156,7 +156,7 @@ impl BackendChecks {
         }
     }
 
-    /// `http-check send meth GET uri / ver HTTP/1.1 hdr host NAME`
+    /// Parses `http-check send meth GET uri / ver HTTP/1.1 hdr host NAME`.
     fn send(&mut self, line: &HaproxyLine, ledger: &mut Ledger<'_>) {
         let mut words = line.words.iter().skip(2).map(String::as_str);
         while let Some(word) = words.next() {
@@ -173,7 +173,7 @@ impl BackendChecks {
         }
     }
 
-    /// `http-check expect status CODES` or `string TEXT`
+    /// Parses `http-check expect status CODES` or `http-check expect string TEXT`.
     fn expect(&mut self, line: &HaproxyLine, ledger: &mut Ledger<'_>) {
         let is_code = |text: &str| {
             let (low, high) = text.split_once('-').unwrap_or((text, text));

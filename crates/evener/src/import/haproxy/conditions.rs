@@ -1,4 +1,4 @@
-//! ACLs by host, path and method, as the patterns of routes.
+//! Converts ACLs on host, path and method to the patterns of routes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use evener_core::path::content::{HostPattern, PathPattern};
 use super::words::HaproxyLine;
 use crate::import::assemble::DraftPattern;
 
-/// The parts of a request that a condition goes by. Several of a kind are alternatives.
+/// Patterns of a condition on requests. Several patterns of a kind are alternatives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConditionPatterns {
     pub(super) hosts: Vec<String>,
@@ -16,7 +16,7 @@ pub(super) struct ConditionPatterns {
 }
 
 impl ConditionPatterns {
-    /// Both at once; `None` where routes can't say so.
+    /// Returns the conjunction of two conditions, or `None` if routes can't express it.
     fn and(mut self, other: &ConditionPatterns) -> Option<ConditionPatterns> {
         let pairs = [
             (&mut self.hosts, &other.hosts),
@@ -32,12 +32,12 @@ impl ConditionPatterns {
         Some(self)
     }
 
-    /// How many routes it becomes.
+    /// Returns the number of routes for the condition.
     pub(super) fn count(&self) -> usize {
         self.hosts.len().max(1).saturating_mul(self.paths.len().max(1))
     }
 
-    /// Hosts with paths, each with each.
+    /// Returns a pattern for each combination of a host and a path.
     pub(super) fn routes(&self) -> Vec<DraftPattern> {
         let or_any = |texts: &[String]| match texts.is_empty() {
             true => vec![None],
@@ -54,13 +54,13 @@ impl ConditionPatterns {
     }
 }
 
-/// ACLs by name, each with its lines, and whether it looks at a request. One that routes can't have
-/// is `None`.
+/// ACLs by name: their patterns, their lines, and whether they examine a request.
+/// The patterns are `None` if routes can't express the ACL.
 #[derive(Debug, Default)]
 pub(super) struct Acls(BTreeMap<String, (Option<ConditionPatterns>, Vec<usize>, bool)>);
 
 impl Acls {
-    /// Takes a line `acl NAME CRITERION ...`; several of one name are alternatives.
+    /// Adds a line `acl NAME CRITERION ...`. Several lines of one name are alternatives.
     pub(super) fn add(&mut self, line: &HaproxyLine) {
         let test = line.words.get(2..).unwrap_or_default();
         let read = patterns(test);
@@ -83,7 +83,7 @@ impl Acls {
         });
     }
 
-    /// Whether a condition looks at a request, and not at a name in TLS alone.
+    /// True if a condition examines a request, not only the server name of TLS.
     pub(super) fn needs_request(&self, words: &[String]) -> bool {
         let of_request = |word: &str| {
             ["path", "url", "hdr", "req.hdr", "method"].iter().any(|beginning| word.starts_with(beginning))
@@ -92,8 +92,8 @@ impl Acls {
         words.iter().any(|word| of_request(word) || named(word))
     }
 
-    /// The alternatives of a condition (`if ...`), and the lines of the ACLs that it names; `None`
-    /// where routes can't say it.
+    /// Returns the alternatives of a condition (`if ...`), and the lines of its ACLs.
+    /// Returns `None` if routes can't express the condition.
     pub(super) fn condition(&self, words: &[String]) -> Option<(Vec<ConditionPatterns>, Vec<usize>)> {
         let mut alternatives = Vec::new();
         let mut lines = Vec::new();
@@ -119,7 +119,7 @@ impl Acls {
     }
 }
 
-/// The patterns of `CRITERION [flags] VALUES`.
+/// Returns the patterns of `CRITERION [flags] VALUES`.
 fn patterns(test: &[String]) -> Option<ConditionPatterns> {
     let (criterion, rest) = test.split_first()?;
     let mut values = Vec::new();
@@ -144,7 +144,7 @@ fn patterns(test: &[String]) -> Option<ConditionPatterns> {
         | "hdr_dom(host)" | "hdr_end(host)" | "req.ssl_sni_end" | "ssl_fc_sni_end" | "req_ssl_sni_end" => {
             ("host", ending(criterion))
         }
-        // The end of a URL may be that of its query.
+        // The end of a URL may be the end of its query, so `url_end` isn't supported.
         "path" | "path_beg" | "path_end" | "path_dir" | "path_sub" | "url_beg" => {
             ("path", criterion.split_once('_').map_or("str", |(_, kind)| kind))
         }
@@ -159,7 +159,7 @@ fn patterns(test: &[String]) -> Option<ConditionPatterns> {
     })
 }
 
-/// Whether a line has a test of paths or methods that ignores their case, as routes can't.
+/// True if a line compares paths or methods without case, which routes can't do.
 pub(super) fn ignores_case(words: &[String]) -> bool {
     let is_criterion = |word: &str| word == "method" || word.starts_with("path") || word.starts_with("url");
     let mut words = words.iter().map(String::as_str);
@@ -186,23 +186,23 @@ fn ending(criterion: &str) -> &'static str {
     }
 }
 
-/// A value as patterns that Evener reads.
+/// Returns the patterns that Evener has for a value.
 fn pattern(name: &str, kind: &str, value: &str) -> Option<Vec<String>> {
     if value.contains(['*', '?']) {
         return None;
     }
     let texts = match (name, kind) {
         ("host" | "path", "str") => vec![value.to_owned()],
-        // One label may stand anywhere in a name.
+        // A single label could be anywhere in a name, so the value needs a dot.
         ("host", "dom") if value.contains('.') => vec![value.to_owned(), format!("*.{value}")],
         ("host", "end") if value.starts_with('.') => vec![format!("*{value}")],
         ("path", "beg") => vec![format!("{value}*")],
-        // Behind the slash that paths begin with, or with it.
+        // The value may be the first slash of the path, or come after that.
         ("path", "end") if value.starts_with('/') => vec![value.to_owned(), format!("/*{value}")],
         ("path", "sub") if value.starts_with('/') => vec![format!("{value}*"), format!("/*{value}*")],
         ("path", "end") => vec![format!("/*{value}")],
         ("path", "dir") => {
-            // At the beginning of the path or deeper in it, as its end or with more behind it.
+            // The folder may be at the beginning of the path or deeper, and at its end or not.
             let folder = value.trim_matches('/');
             if folder.is_empty() {
                 return None;

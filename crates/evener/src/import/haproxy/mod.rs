@@ -1,4 +1,4 @@
-//! haproxy.cfg: frontends with their backends become services.
+//! Imports haproxy.cfg: frontends with their backends become services.
 
 mod bind;
 mod checks;
@@ -31,12 +31,12 @@ struct HaproxyReader<'s, 'p> {
     ledger: Ledger<'s>,
     places: &'p mut Placeholders,
     sections: Vec<HaproxySection>,
-    /// Backends that were read, by their place.
+    /// Backends read so far, by the number of their section.
     pools: BTreeMap<usize, DraftPool>,
     services: Vec<DraftService>,
 }
 
-/// The services of a file, and the account of its lines.
+/// Returns the services of a file, and the ledger of its lines.
 pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
     let (lines, conditional) = words::lines(source);
     let significant = lines.iter().chain(&conditional).map(|line| line.line).collect();
@@ -60,24 +60,25 @@ pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<Dr
 }
 
 impl HaproxyReader<'_, '_> {
-    /// The lines of a section behind those of its `defaults`, which may have some of their own.
+    /// Returns the lines of the section's `defaults`, followed by the lines of the section.
+    /// A section `defaults` may itself have `defaults`.
     fn lines(&self, section: &HaproxySection) -> Vec<HaproxyLine> {
         let of = |section: &HaproxySection| section.defaults.and_then(|at| self.sections.get(at));
-        // Each stands before the one that it holds for, so that there is an end.
+        // A section's defaults always precede it, so the chain ends.
         let chain = std::iter::successors(Some(section), |section| of(section));
         let mut sections: Vec<&HaproxySection> = chain.collect();
         sections.reverse();
         sections.into_iter().flat_map(|section| &section.lines).cloned().collect()
     }
 
-    /// Whether a section is switched off, by itself or by its defaults.
+    /// True if a section is disabled by its own lines or by its defaults.
     fn is_disabled(&self, section: &HaproxySection) -> bool {
         let lines = self.lines(section);
         let last = lines.iter().rev().find(|line| matches!(line.word(0), "disabled" | "enabled"));
         last.is_some_and(|line| line.word(0) == "disabled")
     }
 
-    /// Whether a backend serves nobody.
+    /// True if a backend is disabled or has no servers.
     fn is_off(&mut self, at: usize) -> bool {
         let is_disabled = self.sections.get(at).is_some_and(|section| self.is_disabled(section));
         is_disabled || self.pool(at).servers.is_empty()
@@ -127,7 +128,7 @@ impl HaproxyReader<'_, '_> {
         self.services.push(service);
     }
 
-    /// The backends that requests are for, by their conditions, and that for all others.
+    /// Returns the backends with their conditions, and the default backend.
     fn choices(
         &mut self,
         at: usize,
@@ -140,7 +141,8 @@ impl HaproxyReader<'_, '_> {
         section.lines.iter().filter(|line| line.word(0) == "acl").for_each(|line| acls.add(line));
         let mut choices = Vec::new();
         let mut routes = 0;
-        // The line behind which no other rule counts, and that of the default.
+        // True after a rule without a condition, which makes later rules unreachable; and the line
+        // of the default.
         let (mut is_decided, mut default_line) = (false, None);
         let mut default =
             (section.kind == "listen" && section.lines.iter().any(|l| l.word(0) == "server")).then_some(at);
@@ -169,7 +171,7 @@ impl HaproxyReader<'_, '_> {
                     used.insert(line.line);
                 }
                 ("use_backend", Some(backend)) if line.word(2).is_empty() => {
-                    // The default counts where no rule does, wherever it stands.
+                    // The default applies only if no rule does, wherever its line is.
                     if let Some(line) = default_line.filter(|line| used.remove(line)) {
                         self.ledger.leave(line, &reasons::UNREACHED);
                     }
@@ -177,7 +179,7 @@ impl HaproxyReader<'_, '_> {
                     default = Some(backend);
                     used.insert(line.line);
                 }
-                // Without mode http there is no request that a condition could look at.
+                // Without `mode http`, there is no request to examine.
                 ("use_backend", Some(_))
                     if !is_http && acls.needs_request(line.words.get(3..).unwrap_or_default()) =>
                 {
@@ -201,7 +203,9 @@ impl HaproxyReader<'_, '_> {
         (choices, default)
     }
 
-    /// The way to a backend by a condition, if it becomes no more routes than are left.
+    /// Returns the choice of a backend by a condition.
+    /// Returns `None`, and leaves the line, if routes can't express the condition or exceed
+    /// `routes_left`.
     fn choice(
         &mut self,
         pool: usize,
@@ -245,7 +249,8 @@ impl HaproxyReader<'_, '_> {
         self.pools.entry(at).or_default()
     }
 
-    /// A connection that is idle for so long is over for HAProxy; Evener then forgets its session.
+    /// Sets the idle timeout of the sessions to the longest timeout of HAProxy for idle
+    /// connections.
     fn timeouts(service: &mut DraftService, lines: &[HaproxyLine]) {
         let mut longest = None;
         for line in lines.iter().filter(|line| line.word(0) == "timeout") {
@@ -258,7 +263,7 @@ impl HaproxyReader<'_, '_> {
         service.idle_ms = longest;
     }
 
-    /// Names the reason of every line that is still open.
+    /// Leaves every remaining line with its reason.
     fn leave_rest(&mut self) {
         for (at, section) in self.sections.clone().into_iter().enumerate() {
             let all = section.lines.iter().chain([&section.head]);
@@ -295,8 +300,8 @@ impl HaproxyReader<'_, '_> {
         }
     }
 
-    /// Leaves the open ones of these; with reasons of their own only where the section is used, or
-    /// the table has one.
+    /// Leaves the remaining lines among these.
+    /// If the section isn't used, lines that Evener could import are left as unused.
     fn leave_lines(&mut self, lines: &[HaproxyLine], is_used: bool) {
         const HANDLED: [&str; 11] = [
             "acl",

@@ -1,4 +1,4 @@
-//! A backend: servers, balancing and checks.
+//! Imports a backend: servers, balancing and checks.
 
 use super::checks;
 use super::server::{self, ServerOptions};
@@ -14,7 +14,7 @@ use crate::import::settle::SERVERS;
 pub(super) fn read(lines: &[&HaproxyLine], ledger: &mut Ledger<'_>, places: &mut Placeholders) -> DraftPool {
     let mut pool = DraftPool::default();
     balance(lines, &mut pool, ledger);
-    // Each holds for the servers behind it, with those before it.
+    // A `default-server` line applies to the servers after it, together with earlier ones.
     let mut defaults: Vec<&HaproxyLine> = Vec::new();
     let mut options: Vec<ServerOptions> = Vec::new();
     for line in lines {
@@ -28,7 +28,7 @@ pub(super) fn read(lines: &[&HaproxyLine], ledger: &mut Ledger<'_>, places: &mut
             _ => {}
         }
     }
-    // Without another server, one for emergencies is a server.
+    // If all servers are backups, they become ordinary servers.
     let has_others = options.iter().any(|of| !of.is_backup);
     options.retain_mut(|of| match of.is_backup && has_others {
         true => match features::backup(&mut of.server) {
@@ -48,7 +48,7 @@ pub(super) fn read(lines: &[&HaproxyLine], ledger: &mut Ledger<'_>, places: &mut
     pool
 }
 
-/// HAProxy uses one backup at a time, unless it is told to use all.
+/// Handles several backups: HAProxy uses one at a time, unless `allbackups` is set.
 fn backups(lines: &[&HaproxyLine], options: &[ServerOptions], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {
     let written = lines.iter().rev().find(|line| line.words.iter().any(|word| word == "allbackups"));
     match written.filter(|line| line.word(0) == "option") {
@@ -79,7 +79,7 @@ fn balance(lines: &[&HaproxyLine], pool: &mut DraftPool, ledger: &mut Ledger<'_>
     }
 }
 
-/// Slow start and agents, which are the service's.
+/// Sets slow start and agent checks, which are settings of the service in Evener.
 fn agents(options: &[ServerOptions], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {
     pool.slow_start_ms = options.iter().find_map(|of| of.slow_start_ms);
     for other in options.iter().filter(|of| of.slow_start_ms != pool.slow_start_ms) {

@@ -9,8 +9,8 @@ use crate::import::ledger::Ledger;
 use crate::import::reasons::{self, LeftReason};
 use crate::import::values::{self, EndpointHost};
 
-/// Options of servers: how many words follow, and why they have no counterpart. Without a reason
-/// they have one, in [`ServerOptions::take`].
+/// Options of servers: name, number of arguments, and why they have no counterpart.
+/// Options without a reason are applied in [`ServerOptions::take`].
 const OPTIONS: [(&str, usize, Option<&LeftReason>); 94] = [
     ("check", 0, None),
     ("no-check", 0, None),
@@ -108,14 +108,14 @@ const OPTIONS: [(&str, usize, Option<&LeftReason>); 94] = [
     ("ws", 1, Some(&reasons::CONNECTION)),
 ];
 
-/// A server with what its options say of its whole backend.
+/// A server, and its options that affect the whole backend.
 #[derive(Clone, Debug)]
 pub(super) struct ServerOptions {
     pub(super) server: DraftServer,
     pub(super) health: DraftHealth,
     pub(super) is_checked: bool,
     pub(super) is_backup: bool,
-    /// Out of service until its operator enables it, whatever its weight.
+    /// True if an operator has to enable the server first. Its weight is then 0.
     is_disabled: bool,
     pub(super) slow_start_ms: Option<u64>,
     pub(super) has_agent: bool,
@@ -124,25 +124,25 @@ pub(super) struct ServerOptions {
     tls: ServerTls,
 }
 
-/// TLS as a server's options describe it, for its checks.
+/// TLS options of a server, for its checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ServerTls {
     is_on: bool,
-    /// `check-ssl` or `no-check-ssl`.
+    /// `Some(true)` for `check-ssl`, `Some(false)` for `no-check-ssl`.
     check: Option<bool>,
     believes_all: bool,
-    /// A file of authorities; `@system-ca` is the system's.
+    /// File of certificate authorities; `@system-ca` means those of the system.
     ca: Option<String>,
-    /// `check-sni` before `verifyhost` before `sni`.
+    /// `check-sni` takes precedence over `verifyhost`, and that over `sni`.
     check_name: Option<String>,
     verify_name: Option<String>,
     name: Option<String>,
-    /// Whether checks go elsewhere than requests, by another address or port.
+    /// True if checks go to another address or port than requests.
     is_elsewhere: bool,
 }
 
-/// The server of a line `server NAME ADDRESS ...`, with the options of `default-server` before its
-/// own. `None` where it has no address, which has then been noted.
+/// Parses a line `server NAME ADDRESS ...`. The options of `default-server` precede its own.
+/// Returns `None`, and leaves the line, if the server has no usable address.
 pub(super) fn read(
     line: &HaproxyLine,
     defaults: &[&HaproxyLine],
@@ -220,24 +220,24 @@ impl ServerTls {
 }
 
 impl ServerOptions {
-    /// Settings of checks, apart from the lines of the backend.
+    /// Returns the check settings of the server, without the backend's.
     pub(super) fn check_settings(&self) -> (&DraftHealth, bool, Option<DraftTls>) {
         (&self.health, self.checks_by_tls(), self.tls())
     }
 
-    /// Whether checks are by TLS: as requests are, where they go to the same port.
+    /// True if checks use TLS. By default, they do if requests use TLS and go to the same port.
     pub(super) fn checks_by_tls(&self) -> bool {
         self.tls.check.unwrap_or(self.tls.is_on && !self.tls.is_elsewhere)
     }
 
-    /// How checks take certificates, as far as it is known.
+    /// Returns how checks verify certificates, or `None` if the file of authorities isn't known.
     pub(super) fn tls(&self) -> Option<DraftTls> {
         let ServerTls { check_name, verify_name, name, .. } = self.tls.clone();
         let name = check_name.or(verify_name).or(name);
         match (self.tls.believes_all, self.tls.ca.as_deref()) {
             (true, _) => Some(DraftTls { name, ca: None, verify: false }),
             (false, Some("@system-ca")) => Some(DraftTls { name, ca: None, verify: true }),
-            // A relative name depends on settings of the process.
+            // The folder of a relative name depends on settings of the process.
             (false, Some(ca)) if ca.starts_with('/') => {
                 Some(DraftTls { name, ca: Some(ca.to_owned()), verify: true })
             }
@@ -256,7 +256,7 @@ impl ServerOptions {
             let part = format!("{word} {value}");
             self.tls.note(word, value);
             let refused = match reason {
-                // The default of the source.
+                // `proto h1` is the default.
                 Some(_) if (word, value) == ("proto", "h1") => None,
                 Some(reason) => Some(*reason),
                 None => self.set(word, value).err(),
@@ -267,7 +267,7 @@ impl ServerOptions {
         }
     }
 
-    /// Takes an option that has a counterpart.
+    /// Applies an option that has a counterpart.
     fn set(&mut self, word: &str, value: &str) -> Result<(), &'static LeftReason> {
         let interval = values::time_ms(value, 1).filter(|ms| values::interval_limits_ms().contains(ms));
         let count = value.parse::<u64>().ok().filter(|count| (1..=100).contains(count));

@@ -1,4 +1,4 @@
-//! haproxy.cfg in sections and words, and why some words have no counterpart.
+//! Splits haproxy.cfg into sections and words, and returns why some words have no counterpart.
 
 use crate::import::reasons::{self, LeftReason};
 use crate::import::source::Source;
@@ -26,23 +26,23 @@ const SECTIONS: [&str; 19] = [
     "acme",
 ];
 
-/// A line's words.
+/// A line, split into words.
 #[derive(Clone, Debug)]
 pub(super) struct HaproxyLine {
-    /// Its place in the source.
+    /// Place in the source.
     pub(super) line: usize,
-    /// The line of the head of its section; 0 where there is none.
+    /// Line of the head of its section, or 0 if there is no section.
     pub(super) section: usize,
     pub(super) words: Vec<String>,
 }
 
 impl HaproxyLine {
-    /// The word at this place; empty where there is none.
+    /// Returns the word at this index, or an empty one if there is none.
     pub(super) fn word(&self, at: usize) -> &str {
         self.words.get(at).map_or("", String::as_str)
     }
 
-    /// The word behind this one.
+    /// Returns the word after this one.
     pub(super) fn after(&self, word: &str) -> Option<&str> {
         let at = self.words.iter().position(|one| one == word)?;
         self.words.get(at + 1).map(String::as_str)
@@ -56,13 +56,13 @@ pub(super) struct HaproxySection {
     pub(super) name: String,
     pub(super) head: HaproxyLine,
     pub(super) lines: Vec<HaproxyLine>,
-    /// The `defaults` that hold for it, by their place among the sections.
+    /// Index of the `defaults` section that applies.
     pub(super) defaults: Option<usize>,
-    /// Its last line.
+    /// Last line of the section.
     pub(super) last: usize,
 }
 
-/// The sections of these lines, and the lines that stand before the first.
+/// Groups the lines into sections. Also returns the lines before the first section.
 pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<HaproxyLine>) {
     let (mut sections, mut before): (Vec<HaproxySection>, Vec<HaproxyLine>) = (Vec::new(), Vec::new());
     let mut defaults = None;
@@ -81,7 +81,8 @@ pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<Hap
         let named = words
             .after("from")
             .map(|name| sections.iter().rposition(|known| known.kind == "defaults" && known.name == *name));
-        // Without `from` a section has the last defaults; these themselves have none.
+        // A section without `from` uses the last `defaults`. A `defaults` section then has none
+        // itself.
         let last = defaults.filter(|_| kind != "defaults");
         let section = HaproxySection {
             name: words.word(1).to_owned(),
@@ -99,7 +100,8 @@ pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<Hap
     (sections, before)
 }
 
-/// The lines with words, and those that depend on the environment: within `.if`, or with variables.
+/// Returns the lines with words, and separately the lines that depend on the environment.
+/// The latter are within `.if`, or have variables.
 pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
     let (mut plain, mut conditional) = (Vec::new(), Vec::new());
     let mut depth = 0_usize;
@@ -110,7 +112,7 @@ pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
         match words.words.is_empty() {
             true => {}
             false if depth > 0 || is_condition => conditional.push(words.clone()),
-            // Addresses that aren't known have placeholders.
+            // Unknown addresses get placeholders.
             false if has_variable(&line.text) && !matches!(words.word(0), "bind" | "server") => {
                 conditional.push(words.clone());
             }
@@ -121,7 +123,7 @@ pub(super) fn lines(source: &Source) -> (Vec<HaproxyLine>, Vec<HaproxyLine>) {
     (plain, conditional)
 }
 
-/// The words of a line, as HAProxy's manual has it: quotes, backslashes, and `#` for a comment.
+/// Splits a line into words. Quotes, backslashes and `#` have the meaning of HAProxy's manual.
 pub(super) fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -145,7 +147,7 @@ pub(super) fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether a line has an environment variable, as HAProxy reads them within quotes.
+/// True if a line has an environment variable, which HAProxy expands within double quotes.
 pub(super) fn has_variable(line: &str) -> bool {
     let (mut quote, mut chars) = (None, line.chars().peekable());
     while let Some(c) = chars.next() {
@@ -165,7 +167,7 @@ pub(super) fn has_variable(line: &str) -> bool {
     false
 }
 
-/// The character behind a backslash, which stays where it escapes nothing.
+/// Appends the character that a backslash escapes. A backslash that escapes nothing stays.
 fn escape(chars: &mut std::str::Chars<'_>, word: &mut String) {
     let mut rest = chars.clone();
     let code = |rest: &str| u8::from_str_radix(rest.get(..2)?, 16).ok().map(char::from);
@@ -184,7 +186,7 @@ fn escape(chars: &mut std::str::Chars<'_>, word: &mut String) {
     *chars = rest;
 }
 
-/// Why lines have no counterpart, by their first words: the longest beginning counts.
+/// Reasons why lines have no counterpart, by their first words. The longest match applies.
 const LEFT: [(&str, &LeftReason); 131] = [
     ("acl", &reasons::CONTENT),
     (".diag", &reasons::PROCESS),
@@ -319,11 +321,11 @@ const LEFT: [(&str, &LeftReason); 131] = [
     ("unique-id", &reasons::HEADERS),
 ];
 
-/// Options that only differ from checks of other protocols in their names.
+/// Options for checks of other protocols.
 pub(super) const CHECKS: [&str; 7] =
     ["ssl-hello-chk", "smtpchk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "spop-check"];
 
-/// Why a line of a proxy has no counterpart.
+/// Returns why a line of a proxy has no counterpart.
 pub(super) fn reason(words: &HaproxyLine) -> &'static LeftReason {
     let skip = usize::from(matches!(words.word(0), "no" | "default"));
     let text = words.words.iter().skip(skip).take(3).cloned().collect::<Vec<_>>().join(" ");
@@ -333,7 +335,7 @@ pub(super) fn reason(words: &HaproxyLine) -> &'static LeftReason {
     }
     let fits = |beginning: &str| match beginning.contains(' ') {
         true => text.starts_with(beginning),
-        // `reqadd` and `stick-table` begin with theirs.
+        // The names of `reqadd` and `stick-table` begin with such an entry.
         false => match beginning {
             "req" | "rsp" | "stick" | "unique-id" | "email-alert" => text.starts_with(beginning),
             whole => text.split(' ').next() == Some(whole),
@@ -343,7 +345,7 @@ pub(super) fn reason(words: &HaproxyLine) -> &'static LeftReason {
     found.max_by_key(|(beginning, _)| beginning.len()).map_or(&reasons::UNKNOWN, |(_, reason)| reason)
 }
 
-/// Why a whole section has no counterpart.
+/// Returns why a whole section has no counterpart.
 pub(super) fn section_reason(kind: &str) -> &'static LeftReason {
     match kind {
         "peers" => &reasons::STICK_TABLES,

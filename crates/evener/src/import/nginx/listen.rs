@@ -1,4 +1,4 @@
-//! The addresses that a `server` block listens at.
+//! Addresses of `listen` in a `server` block.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use crate::import::reasons::{self, LeftReason};
 use crate::import::tree::Statement;
 use crate::import::values::{self, EndpointHost};
 
-/// An address that a block listens at.
+/// An address that a block listens on.
 #[derive(Clone, Debug)]
 pub(super) struct Listen<'t> {
     text: &'t str,
@@ -21,7 +21,8 @@ pub(super) struct Listen<'t> {
 }
 
 impl NginxReader<'_, '_> {
-    /// The addresses of a block; plain ones alone where there are such.
+    /// Returns the addresses of a block.
+    /// If the block has plain addresses, addresses with TLS are left.
     pub(super) fn listens<'t>(&mut self, statement: &'t Statement) -> Vec<Listen<'t>> {
         let has_tls = statement.inner().iter().any(|one| one.word(0) == "ssl" && one.word(1) == "on");
         let written: Vec<&Statement> =
@@ -50,7 +51,7 @@ impl NginxReader<'_, '_> {
         listens
     }
 
-    /// One `listen ADDRESS ...`, unless it is no address of a service.
+    /// Parses one `listen ADDRESS ...`. Returns `None` if a service can't have the address.
     fn listen<'t>(&mut self, one: &'t Statement, has_tls: bool) -> Option<Listen<'t>> {
         let text = one.word(1);
         let has = |word: &str| one.words.iter().any(|one| one == word);
@@ -85,7 +86,7 @@ impl NginxReader<'_, '_> {
         })
     }
 
-    /// Gives a service the addresses of a block.
+    /// Adds the addresses of a block to a service.
     pub(super) fn addresses(&mut self, service: &mut DraftService, listens: &[Listen<'_>]) {
         let mut any: Option<IpAddr> =
             service.addresses.iter().find(|known| known.remark.is_some()).map(|known| known.value.ip());
@@ -117,7 +118,7 @@ impl NginxReader<'_, '_> {
     }
 }
 
-/// Why an option of `listen` has no counterpart.
+/// Returns why an option of `listen` has no counterpart.
 fn option(word: &str) -> Option<&'static LeftReason> {
     match word.split('=').next().unwrap_or_default() {
         "default_server" | "default" | "ssl" | "udp" => None,

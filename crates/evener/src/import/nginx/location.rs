@@ -1,4 +1,4 @@
-//! Names of virtual hosts and locations, as patterns of routes.
+//! Converts names of virtual hosts and locations to patterns of routes.
 
 use std::cmp::Reverse;
 
@@ -7,32 +7,32 @@ use evener_core::path::content::{HostPattern, PathPattern};
 use crate::import::assemble::PoolChoice;
 use crate::import::tree::Statement;
 
-/// The requests of a location, and how soon nginx looks at it.
+/// The requests of a location, and its rank among the locations of nginx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocationMatch {
-    /// `None` alone: all requests of the virtual host.
+    /// Path patterns. A single `None` matches all requests of the virtual host.
     pub(super) paths: Vec<Option<String>>,
-    /// Smaller ones come first: of a kind, prefixes by their length.
+    /// Smaller ranks come first. Prefixes of the same kind are sorted by length, the longest first.
     pub(super) rank: (LocationKind, Reverse<usize>),
 }
 
-/// Kinds of locations in the order in which they count.
+/// Kinds of locations, in the order of their precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LocationKind {
     Exact,
-    /// A prefix by `^~`.
+    /// A prefix with `^~`.
     First,
     Regex,
     Prefix,
 }
 
 impl LocationMatch {
-    /// All requests.
+    /// Matches all requests.
     pub(super) fn all() -> LocationMatch {
         LocationMatch { paths: vec![None], rank: (LocationKind::Prefix, Reverse(0)) }
     }
 
-    /// Whether it takes all requests that come to it.
+    /// True if the location matches all requests of its virtual host.
     pub(super) fn takes_all(&self) -> bool {
         self.paths.iter().all(Option::is_none)
     }
@@ -45,12 +45,12 @@ impl LocationMatch {
         self.rank.0 == LocationKind::First
     }
 
-    /// Makes a prefix one like others.
+    /// Makes a prefix with `^~` an ordinary prefix.
     pub(super) fn set_plain(&mut self) {
         self.rank.0 = LocationKind::Prefix;
     }
 
-    /// The beginning of its paths.
+    /// Returns the prefix of its paths, or `None` if the location isn't a prefix.
     pub(super) fn prefix(&self) -> Option<String> {
         let is_prefix = matches!(self.rank.0, LocationKind::First | LocationKind::Prefix);
         let pattern = self.paths.first().filter(|_| is_prefix)?.clone().unwrap_or_else(|| "/*".to_owned());
@@ -58,17 +58,17 @@ impl LocationMatch {
     }
 }
 
-/// Whether nothing but redirects inside nginx leads to it.
+/// True if only internal redirects of nginx lead to the location.
 pub(super) fn is_named(location: &Statement) -> bool {
     location.word(1).starts_with('@')
 }
 
-/// Whether it goes by a regular expression.
+/// True if the location is a regular expression.
 pub(super) fn is_regex(location: &Statement) -> bool {
     location.word(1).starts_with('~')
 }
 
-/// Reads the words behind `location`; `None` where no pattern takes the same requests.
+/// Parses the words after `location`. Returns `None` if no pattern matches the same requests.
 pub(super) fn read(location: &Statement) -> Option<LocationMatch> {
     let one = |kind: LocationKind, path: Option<String>, length: usize| LocationMatch {
         paths: vec![path],
@@ -76,7 +76,7 @@ pub(super) fn read(location: &Statement) -> Option<LocationMatch> {
     };
     let prefix =
         |kind: LocationKind, path: &str| one(kind, (path != "/").then(|| format!("{path}*")), path.len());
-    // The modifier may stand at the path.
+    // The modifier may be written without a space before the path.
     let (sign, path) = match (location.word(1), location.word(2)) {
         (text, "") => {
             let signs = ["^~", "~*", "~", "="];
@@ -100,7 +100,7 @@ pub(super) fn read(location: &Statement) -> Option<LocationMatch> {
     (all.paths.iter().all(is_valid) && !has_star && !path.is_empty()).then_some(all)
 }
 
-/// A regular expression of file names' ends, such as `\.(png|jpg)$`.
+/// Converts a regular expression for file name extensions, such as `\.(png|jpg)$`.
 fn endings(regex: &str) -> Option<Vec<String>> {
     let middle = regex.strip_prefix("\\.")?.strip_suffix('$')?;
     let inner = match middle.strip_prefix('(') {
@@ -112,7 +112,7 @@ fn endings(regex: &str) -> Option<Vec<String>> {
     words.iter().all(is_word).then(|| words.iter().map(|word| format!("/*.{word}")).collect())
 }
 
-/// The names of a virtual host as patterns, and those that are none.
+/// Returns the names of a virtual host as patterns, and the names that have none.
 pub(super) fn hosts(names: &[String]) -> (Vec<String>, Vec<String>) {
     let (mut hosts, mut left) = (Vec::new(), Vec::new());
     for name in names {
@@ -130,7 +130,7 @@ pub(super) fn hosts(names: &[String]) -> (Vec<String>, Vec<String>) {
     (hosts, left)
 }
 
-/// Puts whole names before wildcards, and longer wildcards before shorter ones, as nginx does.
+/// Sorts exact names before wildcards, and longer wildcards before shorter ones, like nginx.
 pub(super) fn sort_by_host(choices: &mut [PoolChoice]) {
     choices.sort_by_key(|choice| {
         let host = choice.patterns.first().and_then(|pattern| pattern.host.as_deref()).unwrap_or("*");

@@ -1,4 +1,4 @@
-//! nginx.conf: virtual hosts that pass requests on, and servers of `stream`, become services.
+//! Imports nginx.conf: virtual hosts with `proxy_pass`, and servers of `stream`, become services.
 
 mod listen;
 mod location;
@@ -22,13 +22,13 @@ const WORDING: Wording = Wording {
               clients directly. Without routes \"nat\" would do; \"redirect\" sends clients to URLs of servers.",
 };
 
-/// `http` or `stream`: its statements, and the pools that were read.
+/// A context `http` or `stream`: its statements, and the pools read so far.
 struct Context<'t> {
     statements: Vec<&'t Statement>,
     upstreams: BTreeMap<String, &'t Statement>,
-    /// By the number that choices have.
+    /// Pools by number.
     pools: BTreeMap<usize, DraftPool>,
-    /// The numbers of pools, by the name of the upstream or the address itself, and the port.
+    /// Numbers of pools, by upstream name or address, and port.
     numbers: BTreeMap<String, usize>,
 }
 
@@ -38,7 +38,7 @@ struct NginxReader<'s, 'p> {
     services: Vec<DraftService>,
 }
 
-/// The services of a file, and the account of its places.
+/// Returns the services of a file, and the ledger of its places.
 pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
     let statements = &tree.statements;
     let mut reader = NginxReader {
@@ -56,7 +56,7 @@ pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftS
             false => reader.ledger.leave_open(statement.lines(), &reasons::UNUSED),
         }
     }
-    // Files of conf.d have what is in `http` or `stream` elsewhere.
+    // Files of conf.d contain the statements of `http` or `stream` without that block.
     let (inside, outside): (Vec<&Statement>, Vec<&Statement>) =
         statements.iter().filter(|statement| !is_context(statement)).partition(|statement| {
             matches!(statement.word(0), "server" | "upstream" | "map" | "geo" | "split_clients")
@@ -67,7 +67,7 @@ pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftS
         false => (Vec::new(), inside.clone()),
     };
     if !of_stream.is_empty() {
-        // Both may use the same upstreams.
+        // Upstreams may be used by `http` and by `stream`.
         let shared = inside.iter().copied().filter(|one| one.word(0) != "server");
         reader.context(false, of_stream);
         reader.context(true, of_http.into_iter().chain(shared).collect());
@@ -81,7 +81,7 @@ pub(super) fn read<'s>(tree: &'s Tree, places: &mut Placeholders) -> (Vec<DraftS
 impl NginxReader<'_, '_> {
     fn context(&mut self, is_http: bool, statements: Vec<&Statement>) {
         let upstreams = statements.iter().filter(|statement| statement.word(0) == "upstream");
-        // nginx compares their names without case.
+        // nginx compares names of upstreams without case.
         let upstreams =
             upstreams.map(|statement| (statement.word(1).to_ascii_lowercase(), *statement)).collect();
         let (pools, numbers) = (BTreeMap::new(), BTreeMap::new());
@@ -98,7 +98,8 @@ impl NginxReader<'_, '_> {
         self.leave_all(others);
     }
 
-    /// Leaves what is open in these, with the reason of each; whole blocks as one.
+    /// Leaves the remaining places of these statements with their reasons. A whole block becomes
+    /// one entry.
     fn leave_all<'t>(&mut self, statements: impl IntoIterator<Item = &'t Statement>) {
         for statement in statements {
             let inside = statement.inner();
@@ -112,7 +113,7 @@ impl NginxReader<'_, '_> {
             self.leave_all(inside);
             let structural = matches!(statement.word(0), "server" | "location");
             let has_carried = inside.iter().any(|inner| self.ledger.has_carried(inner.whole()));
-            // Requests that none of its inner locations takes are not passed on.
+            // nginx answers requests itself that none of the inner locations matches.
             let is_whole = statement.word(0) == "server" || server::passes_directly(statement);
             match (structural, has_carried && is_whole) {
                 (true, true) => self.ledger.carry_all(statement.lines()),
@@ -128,8 +129,8 @@ impl NginxReader<'_, '_> {
         }
     }
 
-    /// The number of the pool that a name or address stands for; `None` where a variable decides.
-    /// `port` is that of a server without one.
+    /// Returns the number of the pool for an upstream name or address.
+    /// Returns `None` if the target has a variable. `port` is the default port of its servers.
     fn pool(
         &mut self,
         context: &mut Context<'_>,
@@ -137,7 +138,7 @@ impl NginxReader<'_, '_> {
         port: Option<u16>,
         line: usize,
     ) -> Option<usize> {
-        // The port that the client asks for, which a server without a port has.
+        // Servers without a port use the port that the client connects to.
         let (target, port) = match text.strip_suffix(":$server_port") {
             Some(host) => (host, None),
             None => (text, port),
@@ -150,7 +151,7 @@ impl NginxReader<'_, '_> {
             return Some(*number);
         }
         let pool = match context.upstreams.get(&target.to_ascii_lowercase()) {
-            // There the port is never that of the scheme.
+            // For servers of an upstream, the default port doesn't depend on the scheme.
             Some(upstream) => upstream::read(upstream, port.and(Some(80)), &mut self.ledger, self.places),
             None => upstream::direct(target, port, line, &mut self.ledger, self.places),
         };
@@ -160,7 +161,7 @@ impl NginxReader<'_, '_> {
         Some(number)
     }
 
-    /// Keeps a service that has servers.
+    /// Adds the service if it has servers.
     fn keep(&mut self, service: DraftService) {
         if !service.servers.is_empty() {
             let lines: BTreeSet<usize> = service.all_lines();

@@ -14,23 +14,22 @@ use crate::import::settle::ADDRESSES;
 use crate::import::tree::Statement;
 use crate::import::values::EndpointHost;
 
-/// A virtual host.
 struct VirtualHost<'t> {
     statement: &'t Statement,
     names: Vec<String>,
     listens: Vec<Listen<'t>>,
 }
 
-/// Addresses of one port that the same virtual hosts listen at.
+/// Addresses with the same port and the same virtual hosts.
 struct SharedAddresses<'t> {
     listens: Vec<Listen<'t>>,
-    /// By their places in the file.
+    /// Numbers of the virtual hosts, in the order of the file.
     hosts: Vec<usize>,
-    /// The one for requests of other names.
+    /// Number of the default virtual host, which gets requests for unknown names.
     default: usize,
 }
 
-/// A location's requests, the pool that takes them, and its places.
+/// The requests of a location, the number of its pool, and its places.
 type LocationPool = (LocationMatch, usize, BTreeSet<usize>);
 
 impl NginxReader<'_, '_> {
@@ -51,7 +50,7 @@ impl NginxReader<'_, '_> {
         VirtualHost { statement, names, listens: self.listens(statement) }
     }
 
-    /// The addresses, together where all of the same virtual hosts listen at them.
+    /// Groups the addresses that have the same port, virtual hosts and default.
     fn by_address<'t>(&mut self, hosts: &[VirtualHost<'t>]) -> Vec<SharedAddresses<'t>> {
         let mut addresses: Vec<SharedAddresses<'t>> = Vec::new();
         for (at, host) in hosts.iter().enumerate() {
@@ -94,7 +93,7 @@ impl NginxReader<'_, '_> {
         shared
     }
 
-    /// The service of virtual hosts at their addresses.
+    /// Adds the service of virtual hosts with the same addresses.
     fn service(&mut self, context: &mut Context<'_>, all: &[VirtualHost<'_>], shared: &SharedAddresses<'_>) {
         let hosts: Vec<&VirtualHost<'_>> = shared.hosts.iter().filter_map(|at| all.get(*at)).collect();
         if self.services.len() >= ADDRESSES {
@@ -120,7 +119,8 @@ impl NginxReader<'_, '_> {
         }
         let mut choices = Vec::new();
         for (at, host) in shared.hosts.iter().zip(&hosts) {
-            // The default one needs routes of its names only where another one takes some of them.
+            // The default host needs routes for its names only if another host's pattern matches
+            // one of them.
             let is_needed = *at != shared.default || is_taken_by_others(host, &hosts);
             if is_needed && passes_on(host.statement) {
                 choices.extend(self.named_host(context, host, &mut service.lines));
@@ -137,7 +137,7 @@ impl NginxReader<'_, '_> {
         self.keep(service);
     }
 
-    /// The routes of a virtual host by its names.
+    /// Returns the routes of a virtual host for its names.
     fn named_host(
         &mut self,
         context: &mut Context<'_>,
@@ -166,8 +166,8 @@ impl NginxReader<'_, '_> {
         choices
     }
 
-    /// The routes of the virtual host for all other names, and the pool of requests that none of
-    /// its locations takes.
+    /// Returns the routes of the default virtual host.
+    /// Also returns the pool for requests that none of its locations matches.
     fn default_host(
         &mut self,
         context: &mut Context<'_>,
@@ -192,8 +192,8 @@ impl NginxReader<'_, '_> {
         (choices, default)
     }
 
-    /// The locations of a virtual host that pass requests on, in the order in which nginx looks at
-    /// them.
+    /// Returns the routes of the default virtual host.
+    /// Also returns the pool for requests that none of its other locations matches.
     fn locations(&mut self, context: &mut Context<'_>, server: &Statement) -> Vec<LocationPool> {
         let mut found = Vec::new();
         let named: Vec<&Statement> = server
@@ -202,7 +202,7 @@ impl NginxReader<'_, '_> {
             .filter(|one| one.word(0) == "location" && location::is_named(one))
             .collect();
         self.locations_of(context, server, &named, &mut found);
-        // Of a server without locations `try_files` is for all requests.
+        // If no location matches all requests, `try_files` of the server does.
         let root = LocationMatch::all();
         let has_root = found.iter().any(|(matching, ..)| matching.takes_all());
         if let Some(target) = fallback(server, &named).filter(|_| !has_root)
@@ -222,7 +222,7 @@ impl NginxReader<'_, '_> {
         found
     }
 
-    /// The locations of a block, and those inside them.
+    /// Collects the locations of a block, including nested ones.
     fn locations_of(
         &mut self,
         context: &mut Context<'_>,
@@ -260,9 +260,9 @@ impl NginxReader<'_, '_> {
         }
     }
 
-    /// Sorts locations: exact ones, then the longest prefix unless a regular expression takes the
-    /// request. `^~` puts its prefix before those, as routes can where no longer prefix goes on
-    /// from it.
+    /// Sorts the locations: exact ones, then regular expressions, then the longest prefix.
+    /// A prefix with `^~` precedes the regular expressions. Routes can do so only if no longer
+    /// prefix extends it.
     fn in_order(&mut self, server: &Statement, found: &mut Vec<LocationPool>) {
         let has_regex = found.iter().any(|(matching, ..)| matching.is_regex());
         let prefixes: Vec<String> = found.iter().filter_map(|(matching, ..)| matching.prefix()).collect();
@@ -278,7 +278,7 @@ impl NginxReader<'_, '_> {
                 self.ledger.leave_part(place, "^~", &reasons::LOCATION_ORDER);
             }
         }
-        // All requests are for a root of this kind, so that no regular expression is looked at.
+        // If the root location has `^~`, nginx never evaluates the regular expressions.
         if found.iter().any(|(matching, ..)| matching.is_before_regexes() && matching.takes_all()) {
             for (.., lines) in found.extract_if(.., |(matching, ..)| matching.is_regex()) {
                 lines.into_iter().for_each(|line| self.ledger.leave(line, &reasons::UNREACHED));
@@ -287,7 +287,7 @@ impl NginxReader<'_, '_> {
         found.sort_by_key(|(matching, ..)| matching.rank);
     }
 
-    /// The pool that a block passes requests to, with the places of its own.
+    /// Returns the pool of the block's `proxy_pass`, and the places of the statement.
     fn passed(
         &mut self,
         context: &mut Context<'_>,
@@ -326,7 +326,7 @@ impl NginxReader<'_, '_> {
     }
 }
 
-/// Whether names of other virtual hosts take requests for those of this one.
+/// True if names of other virtual hosts match names of this one.
 fn is_taken_by_others(host: &VirtualHost<'_>, all: &[&VirtualHost<'_>]) -> bool {
     let patterns = |host: &VirtualHost<'_>| -> Vec<HostPattern> {
         location::hosts(&host.names).0.iter().filter_map(|name| HostPattern::parse(name).ok()).collect()
@@ -337,25 +337,25 @@ fn is_taken_by_others(host: &VirtualHost<'_>, all: &[&VirtualHost<'_>]) -> bool 
     others.any(|other| own.iter().any(|own| other.covers(own)))
 }
 
-/// Whether a virtual host passes any request on.
+/// True if a location of the virtual host forwards requests.
 pub(super) fn passes_on(block: &Statement) -> bool {
     let mut locations = block.inner().iter().filter(|one| one.word(0) == "location");
     locations.any(|one| passes_directly(one) || passes_on(one))
 }
 
-/// Whether a block itself has `proxy_pass`.
+/// True if the block itself has `proxy_pass`.
 pub(super) fn passes_directly(block: &Statement) -> bool {
     block.inner().iter().any(|inner| inner.word(0) == "proxy_pass")
 }
 
-/// The named location that `try_files` of a block ends with.
+/// Returns the named location that is the last word of the block's `try_files`.
 fn fallback<'t>(block: &Statement, named: &[&'t Statement]) -> Option<&'t Statement> {
     let tried = block.inner().iter().find(|inner| inner.word(0) == "try_files")?;
     let last = tried.words.last()?;
     named.iter().copied().find(|one| one.word(1) == last)
 }
 
-/// The patterns of a location at a host.
+/// Returns the patterns of a location for a host.
 fn patterns(host: Option<&String>, matching: &LocationMatch) -> Vec<DraftPattern> {
     let pattern =
         |path: &Option<String>| DraftPattern { host: host.cloned(), path: path.clone(), methods: Vec::new() };

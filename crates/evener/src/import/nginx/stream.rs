@@ -51,7 +51,7 @@ impl NginxReader<'_, '_> {
         }
     }
 
-    /// `proxy_timeout` ends idle connections.
+    /// Sets the idle timeout of sessions to `proxy_timeout`.
     fn stream_timeout(&mut self, service: &mut DraftService, statement: &Statement) {
         for one in statement.inner().iter().filter(|one| one.word(0) == "proxy_timeout") {
             let ms = values::time_ms(one.word(1), 1_000).filter(|ms| values::idle_limits_ms().contains(ms));
@@ -62,7 +62,7 @@ impl NginxReader<'_, '_> {
         }
     }
 
-    /// `map $ssl_preread_server_name $variable` as routes by host.
+    /// Converts `map $ssl_preread_server_name $variable` to routes by host.
     fn by_server_name(
         &mut self,
         context: &mut Context<'_>,
@@ -92,13 +92,13 @@ impl NginxReader<'_, '_> {
                 self.ledger.leave_statement(entry, &reasons::NOT_FOLLOWED);
                 continue;
             }
-            // Without `hostnames` such a key is text that no name has.
+            // Without `hostnames`, such a key is compared literally and never matches a name.
             let name = Some(entry.word(0)).filter(|name| has_hostnames || !name.contains('*'));
             let name = name.filter(|name| has_hostnames || !name.starts_with('.'));
             let hosts = name.map(|name| location::hosts(&[name.to_owned()]).0);
             let pool = self.pool(context, entry.word(1), None, entry.first);
             match (entry.word(0), hosts.filter(|hosts| !hosts.is_empty()), pool) {
-                // Without it the name is empty for nginx.
+                // Without `ssl_preread`, the name is always empty in nginx.
                 (name, ..) if name != "default" && preread.is_empty() => {
                     self.ledger.leave_statement(entry, &reasons::UNREACHED);
                 }

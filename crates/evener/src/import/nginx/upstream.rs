@@ -1,4 +1,4 @@
-//! `upstream` blocks, and servers that `proxy_pass` names itself.
+//! `upstream` blocks, and servers that `proxy_pass` names directly.
 
 use crate::import::assemble::DraftPool;
 use crate::import::draft::{DraftServer, Placeholders, Sourced, usable_name};
@@ -9,7 +9,7 @@ use crate::import::settle::SERVERS;
 use crate::import::tree::Statement;
 use crate::import::values::{self, EndpointHost};
 
-/// The servers of an upstream; `port` is theirs where they have none written.
+/// Reads the servers of an upstream. `port` is the default port of the servers.
 pub(super) fn read(
     upstream: &Statement,
     port: Option<u16>,
@@ -70,7 +70,7 @@ pub(super) fn read(
             ledger.leave_statement(statement, reason);
         }
     }
-    // Without another server, one for emergencies is a server.
+    // If all servers are backups, they become ordinary servers.
     let is_alone = pool.servers.is_empty();
     for (mut server, statement) in backups {
         match if is_alone { Ok(()) } else { features::backup(&mut server) } {
@@ -84,7 +84,7 @@ pub(super) fn read(
     pool
 }
 
-/// A server that `proxy_pass` names without an upstream.
+/// Returns the pool for a server that `proxy_pass` names without an upstream.
 pub(super) fn direct(
     text: &str,
     port: Option<u16>,
@@ -96,7 +96,7 @@ pub(super) fn direct(
     DraftPool { servers: vec![server], policy: Some("round-robin"), ..DraftPool::default() }
 }
 
-/// The server at an address; a placeholder stands for a name or a socket.
+/// Returns the server at an address. A name or a socket gets a placeholder.
 fn at(
     text: &str,
     port: Option<u16>,
@@ -125,7 +125,7 @@ fn at(
     }
 }
 
-/// A line `server ADDRESS ...`, and whether it is a backup.
+/// Parses a line `server ADDRESS ...`. Also returns true if the server is a backup.
 fn server(
     statement: &Statement,
     port: Option<u16>,
@@ -172,7 +172,7 @@ fn server(
             ledger.leave_part(line, word, reason);
         }
     }
-    // Its weight may stand behind the word.
+    // `weight` may come after `down`, so this is done last.
     if is_down {
         server.weight = 0;
     }

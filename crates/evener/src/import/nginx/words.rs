@@ -1,8 +1,8 @@
-//! Why directives of nginx have no counterpart.
+//! Reasons why nginx directives have no counterpart.
 
 use crate::import::reasons::{self, LeftReason};
 
-/// By the name, or the beginning that ends in `_`; the longest counts.
+/// Reasons by name. An entry that ends in `_` matches as a prefix; the longest match applies.
 const LEFT: [(&str, &LeftReason); 70] = [
     ("accept_mutex", &reasons::PROCESS),
     ("access_log", &reasons::LOGGING),
@@ -76,7 +76,7 @@ const LEFT: [(&str, &LeftReason); 70] = [
     ("sub_filter", &reasons::HEADERS),
 ];
 
-/// The rest of the table: settings of sockets and the process, and what is like others above.
+/// The rest of the table: settings of sockets and of the process, and variants of entries above.
 const MORE: [(&str, &LeftReason); 76] = [
     ("access_by_lua", &reasons::RULES),
     ("content_by_lua", &reasons::CODE),
@@ -156,9 +156,9 @@ const MORE: [(&str, &LeftReason); 76] = [
     ("env", &reasons::PROCESS),
 ];
 
-/// Why a directive has no counterpart.
+/// Returns why a directive has no counterpart.
 pub(super) fn reason(name: &str) -> &'static LeftReason {
-    // Code in a block, in a file or in a word.
+    // Lua code may be in a block, in a file or in a word.
     let name = ["_block", "_file"]
         .iter()
         .find_map(|end| name.strip_suffix(end))

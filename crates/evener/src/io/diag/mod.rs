@@ -1,5 +1,5 @@
-//! The kernel's view of this host's TCP sockets, by sock_diag(7): whether there is one for a
-//! connection, and the bytes that all of them have to send.
+//! TCP sockets of this host, through sock_diag(7): finds the socket of a connection, and sums up
+//! the bytes that all sockets have to send.
 
 mod sending;
 
@@ -13,22 +13,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub(crate) use sending::{OpenConnection, Sending, sending};
 
-/// linux/netlink.h and linux/sock_diag.h.
+/// From linux/netlink.h and linux/sock_diag.h.
 const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
-/// linux/inet_diag.h: the attribute with TCP's own numbers, asked for by its bit.
+/// From linux/inet_diag.h: attribute with `struct tcp_info`, requested by its bit.
 const INET_DIAG_INFO: u16 = 2;
-/// Where `struct tcp_info` of linux/tcp.h has `tcpi_bytes_received`.
+/// Offset of `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h.
 const BYTES_RECEIVED: usize = 128;
-/// linux/netlink.h.
+/// From linux/netlink.h.
 const NLA_TYPE_MASK: u16 = 0x3fff;
-/// Whichever socket is there.
+/// Matches any socket.
 const NO_COOKIE: [u32; 2] = [u32::MAX; 2];
-/// The kernel answers at once, or not at all.
+/// Timeout. The kernel answers at once, or not at all.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longer than the answer.
+/// Buffer size, longer than the kernel's answer.
 const ANSWER_BYTES: usize = 4_096;
 /// States of net/tcp_states.h.
 const LISTEN: u8 = 10;
@@ -46,7 +46,7 @@ struct DiagSocketId {
     cookie: [u32; 2],
 }
 
-/// `struct nlmsghdr`, and `struct inet_diag_req_v2` behind it.
+/// `struct nlmsghdr`, followed by `struct inet_diag_req_v2`.
 #[derive(IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiagRequest {
@@ -63,7 +63,7 @@ struct DiagRequest {
     ends: DiagSocketId,
 }
 
-/// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
+/// `struct nlmsghdr`, followed by `struct inet_diag_msg`.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiagMessage {
@@ -88,45 +88,45 @@ struct Attribute {
     kind: u16,
 }
 
-/// The socket between two ends.
+/// Socket for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundSocket {
-    /// Nothing that could take a client's bytes.
+    /// No socket that accepts a client's bytes.
     Nothing,
-    /// A connection that has taken so many of the client's bytes.
+    /// A connection. `received` is the number of bytes received from the client.
     Connection { received: u64 },
-    /// Somebody who would take one.
+    /// A listening socket, which would accept the connection.
     Listener,
 }
 
-/// Looks for the socket of a connection of this host.
+/// Finds the socket of a connection of this host.
 ///
 /// # Errors
-/// When the kernel can't be asked.
+/// If the kernel can't be queried.
 pub(crate) fn find(socket: SocketId) -> io::Result<FoundSocket> {
     query(socket.server(), socket.client())
 }
 
-/// An attribute of this kind, among those from there on.
+/// Returns the first attribute of this kind in `rest`.
 fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (attribute, _) = Attribute::read_from_prefix(rest).ok()?;
         let len = usize::from(attribute.length);
-        // The highest bits say that there are others within (linux/netlink.h).
+        // The highest bits are flags, for example for nested attributes (linux/netlink.h).
         if attribute.kind & NLA_TYPE_MASK == kind {
             return rest.get(size_of::<Attribute>()..len);
         }
-        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends
-        // it.
+        // Attributes are aligned to four bytes (netlink(7)). An attribute shorter than its header
+        // must not stop the loop from advancing.
         rest = rest.get(len.max(size_of::<Attribute>()).next_multiple_of(4)..)?;
     }
 }
 
-/// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there,
-/// and then nothing would ever be found.
+/// Checks that this kernel can be queried. `tcp_diag` may be a missing module, and then no socket
+/// would ever be found.
 ///
 /// # Errors
-/// When a socket that is there is not found.
+/// If an existing socket is not found.
 pub(crate) fn check() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     match query(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
@@ -162,7 +162,7 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Asks for TCP's own numbers of the one socket between these ends.
+/// Returns a request for the `tcp_info` of the socket between these ends.
 fn question(family: i32, ends: DiagSocketId) -> DiagRequest {
     DiagRequest {
         length: size_of::<DiagRequest>() as u32,
@@ -179,7 +179,7 @@ fn question(family: i32, ends: DiagSocketId) -> DiagRequest {
     }
 }
 
-/// Reads what the kernel answered.
+/// Parses the kernel's answer.
 fn read(bytes: &[u8]) -> io::Result<FoundSocket> {
     let kind = bytes.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
     if kind == Some(NLMSG_ERROR) {

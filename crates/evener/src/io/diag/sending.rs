@@ -1,4 +1,4 @@
-//! The bytes that connections of services have to send, of all sockets at once.
+//! Bytes that the connections of services have to send, across all sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -15,66 +15,66 @@ use super::{
 };
 use crate::runtime::slots_by_source::{ClientSource, source};
 
-/// linux/netlink.h.
+/// From linux/netlink.h.
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
-/// linux/inet_diag.h and linux/sock_diag.h: a BPF map is asked for by its descriptor, and what
-/// stands there for a socket comes as an attribute.
+/// From linux/inet_diag.h and linux/sock_diag.h. A request names a BPF map by its descriptor. The
+/// map's value for a socket is returned as an attribute.
 const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
 const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
 const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
 const SK_DIAG_BPF_STORAGE: u16 = 1;
 const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
-/// Where `struct tcp_info` of linux/tcp.h has these.
+/// Offsets in `struct tcp_info` of linux/tcp.h.
 const APP_LIMITED: usize = 7;
 const UNACKNOWLEDGED: usize = 24;
 const BYTES_ACKNOWLEDGED: usize = 120;
 const NOT_SENT: usize = 144;
 const DATA_SEGMENTS: usize = 156;
 const DELIVERY_RATE: usize = 160;
-/// So many segments with data are sent before a connection knows how fast it may.
+/// Number of data segments that a connection must have sent before its delivery rate is meaningful.
 const FIRST_SEGMENTS: u32 = 64;
-/// The most that the kernel puts into one datagram of a dump.
+/// Maximum size of a datagram in the kernel's dump.
 const DUMP_BYTES: usize = 32 * 1024;
-/// States of net/tcp_states.h: open ones, and those that may still have bytes on their way.
+/// States of net/tcp_states.h: of open connections, and of connections that may still have bytes to
+/// send.
 const OPEN_STATES: [u8; 2] = [1, 8];
 const SENDING_STATES: [u8; 5] = [1, 4, 8, 9, 11];
 
-/// The bytes that connections of services have to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sending {
-    /// How many are open.
+    /// Number of open connections.
     pub(crate) connections: u64,
-    /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to
-    /// close.
+    /// Number of bytes in the kernel that clients haven't acknowledged, including connections that
+    /// are closing.
     pub(crate) bytes: u64,
-    /// Of these, what is on its way.
+    /// Part of `bytes` that has been sent.
     pub(crate) in_flight: u64,
-    /// How fast those clients are sent to now, in bytes a second, for whom there is more than the
-    /// path takes. Of each client the fastest connection: whoever opens many and reads slowly is
-    /// one client.
+    /// Current delivery rates in bytes per second, by client, of connections that are limited by
+    /// the path. The fastest connection of a client counts, so that a client with many slow
+    /// connections is one client.
     pub(crate) rates: BTreeMap<ClientSource, u64>,
-    /// Connections that have something to send, or a request that waits.
+    /// Connections with bytes to send, or with a pending request.
     pub(crate) open: Vec<OpenConnection>,
 }
 
-/// A connection that has something to send, or a request that waits.
+/// A connection with bytes to send, or with a pending request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpenConnection {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Bytes in the kernel that the client hasn't acknowledged.
+    /// Number of bytes in the kernel that the client hasn't acknowledged.
     pub(crate) queued: u64,
-    /// Bytes of the connection that it has.
+    /// Number of bytes of the connection that the client has acknowledged.
     pub(crate) acknowledged: u64,
-    /// How fast the path takes them, in bytes a second, where that is known.
+    /// Delivery rate in bytes per second, if known.
     pub(crate) rate: Option<u64>,
-    /// Its last request, where the kernel follows it.
+    /// Last request, if the kernel tracks it.
     pub(crate) request: Option<TrackedRequest>,
 }
 
-/// A question for a dump, with the map whose values are wanted as well.
+/// Request for a dump, with the BPF map whose values are wanted.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct StorageQuestion {
@@ -86,11 +86,10 @@ struct StorageQuestion {
     map: i32,
 }
 
-/// Adds up the connections to these ports of this host; with what `requests`, the map of followed
-/// requests, has of each.
+/// Sums up the connections to these ports of this host. `requests` is the map of tracked requests.
 ///
 /// # Errors
-/// When the kernel can't be asked.
+/// If the kernel can't be queried.
 pub(crate) fn sending(ports: &BTreeSet<u16>, requests: Option<BorrowedFd<'_>>) -> io::Result<Sending> {
     let mut sending = Sending::default();
     let mut bytes = vec![0; DUMP_BYTES];
@@ -122,7 +121,7 @@ fn dump_question(family: i32, requests: Option<BorrowedFd<'_>>) -> Vec<u8> {
     storage.as_bytes().to_vec()
 }
 
-/// Adds what one datagram tells, and says whether more will come.
+/// Adds the sockets of one datagram. Returns true if more datagrams follow.
 fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Result<bool> {
     let odd = || io::Error::from(io::ErrorKind::InvalidData);
     while !bytes.is_empty() {
@@ -150,7 +149,7 @@ impl Sending {
         let connection = OpenConnection {
             client: answer.other(),
             server: answer.own(),
-            // Of expires, rqueue, wqueue, uid and inode the third.
+            // The third of expires, rqueue, wqueue, uid and inode.
             queued: u64::from(answer.numbers[2]),
             acknowledged: long(info, BYTES_ACKNOWLEDGED).unwrap_or_default(),
             rate: delivery_rate(info),
@@ -170,8 +169,8 @@ impl Sending {
 }
 
 impl OpenConnection {
-    /// The bytes that the client lacks, and whether that is exact: else it is the least that it can
-    /// be, by the answer that is known, or by what the kernel holds.
+    /// Returns the number of bytes that the client lacks, and whether the number is exact.
+    /// Otherwise it is a minimum, from the known part of the response or from the kernel's queue.
     pub(crate) fn left(&self) -> (u64, bool) {
         let Some(pending) = self.request.as_ref().map(|request| &request.pending) else {
             return (self.queued, false);
@@ -183,7 +182,8 @@ impl OpenConnection {
         }
     }
 
-    /// The bytes that the client has of the answer, as far as it was seen to begin.
+    /// Returns the number of the response's bytes that the client has acknowledged, if the
+    /// response's beginning is known.
     pub(crate) fn taken(&self) -> Option<u64> {
         let request = self.request.as_ref()?;
         match request.pending.answer {
@@ -198,15 +198,15 @@ impl OpenConnection {
         }
     }
 
-    /// That by the time since the request came, in bytes a second; `now_ns` is of the monotonic
-    /// clock.
+    /// Returns the average rate since the request, in bytes per second. `now_ns` is the monotonic
+    /// time.
     pub(crate) fn rate_since(&self, now_ns: u64) -> Option<f64> {
         let since_ns = self.request.as_ref().map(|request| request.since_ns).filter(|since| *since > 0)?;
         let seconds = now_ns.saturating_sub(since_ns) as f64 / 1e9;
         self.taken().filter(|_| seconds > 0.0).map(|taken| taken as f64 / seconds)
     }
 
-    /// Whether a request waits for an answer, or for the rest of one.
+    /// True if a request waits for its response, or for the rest of it.
     fn is_pending(&self) -> bool {
         self.request.as_ref().is_some_and(|request| match request.pending.answer {
             Known::Waiting => true,
@@ -230,14 +230,14 @@ impl DiagMessage {
     fn address(&self, octets: &[u8; 16], port: [u8; 2]) -> SocketAddr {
         let address = match (i32::from(self.family), octets.first_chunk::<4>()) {
             (nix::libc::AF_INET, Some(octets)) => IpAddr::from(*octets),
-            // A socket of IPv6 may have an IPv4 client.
+            // An IPv6 socket may have an IPv4 client.
             _ => IpAddr::from(*octets).to_canonical(),
         };
         SocketAddr::new(address, u16::from_be_bytes(port))
     }
 }
 
-/// The value that stands with a socket in the map that was asked for.
+/// Returns the socket's value in the requested map.
 fn stored(attributes: &[u8]) -> Option<&[u8]> {
     let storages = attribute(attributes, INET_DIAG_SK_BPF_STORAGES)?;
     attribute(attribute(storages, SK_DIAG_BPF_STORAGE)?, SK_DIAG_BPF_STORAGE_MAP_VALUE)
@@ -251,8 +251,8 @@ fn long(info: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?))
 }
 
-/// How fast a connection's bytes arrive, in bytes a second, where it is the path that says so: it
-/// has some on the way, it is past its first ones, and its server program had more to give.
+/// Returns the delivery rate in bytes per second, if the path limits it: the connection has
+/// unacknowledged data, is past its first segments, and its application had more to send.
 fn delivery_rate(info: &[u8]) -> Option<u64> {
     let is_sending = word(info, UNACKNOWLEDGED)? > 0 && word(info, DATA_SEGMENTS)? >= FIRST_SEGMENTS;
     let is_limited = info.get(APP_LIMITED)? & 1 != 0;
@@ -278,14 +278,14 @@ mod tests {
         let ports = BTreeSet::from([port]);
         assert_eq!(sending(&ports, None).unwrap(), Sending { connections: 3, ..Sending::default() });
         servers[0].set_nonblocking(true).unwrap();
-        // more than the client's buffer takes, since it doesn't read
+        // more than the client's buffer holds, since the client doesn't read
         while servers[0].write(&[0; 65_536]).is_ok() {}
         let sending_now = sending(&ports, None).unwrap();
         assert!(sending_now.connections == 3 && sending_now.bytes > 10_000, "{sending_now:?}");
         assert_eq!(sending(&BTreeSet::new(), None).unwrap(), Sending::default());
     }
 
-    /// `struct tcp_info` of a connection whose bytes arrive at this rate.
+    /// Builds the `struct tcp_info` of a connection with this delivery rate.
     fn numbers(rate: u64) -> Vec<u8> {
         let mut numbers = vec![0; 168];
         numbers[UNACKNOWLEDGED..][..4].copy_from_slice(&10u32.to_ne_bytes());
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// An answer about a connection from port 80 to a client, whose bytes arrive at this rate.
+    /// Builds an answer for a connection from port 80 to a client, with this delivery rate.
     fn record_of(client: Ipv4Addr, rate: u64) -> Vec<u8> {
         let numbers = numbers(rate);
         let length = size_of::<DiagMessage>() + size_of::<Attribute>() + numbers.len();

@@ -1,4 +1,4 @@
-//! The network around this host: asked of its kernel, and watched.
+//! The network around this host, as its kernel knows it.
 
 pub mod path_mtu;
 mod read;
@@ -15,31 +15,29 @@ pub use watch::watch;
 
 use crate::runtime::spelling::nearest;
 
-/// An interface's name now, by its number; `?` if it is gone.
+/// Returns the current name of an interface. `?` if it is gone.
 pub(crate) fn interface_name(ifindex: u32) -> String {
     if_indextoname(ifindex).map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Why the network is not as the farm needs it.
+/// Error in the network that the farm needs.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// The kernel did not answer.
     #[error("the kernel could not be asked for {what}: {source}")]
     Netlink {
-        /// The request.
+        /// Object of the query.
         what: &'static str,
-        /// Its answer.
+        /// Error from the kernel.
         source: rtnetlink::Error,
     },
-    /// No netlink socket.
     #[error("no netlink socket, by which the kernel is asked for the network: {0}")]
     Socket(#[from] std::io::Error),
-    /// No interface to work on.
+    /// No interface is suitable.
     #[error("{}", sentence(.0))]
     Pick(#[from] PickError),
 }
 
-/// Names what was probably meant.
+/// Formats the error, with a suggestion for a misspelt name.
 fn sentence(error: &PickError) -> String {
     match error {
         PickError::NoSuchInterface { name, known } => match nearest(name, known.iter().map(String::as_str)) {

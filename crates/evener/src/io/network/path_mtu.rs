@@ -1,7 +1,7 @@
-//! Reports of routers on the way to a server about packets too long for them: RFC 1191, RFC 8201.
+//! Reports of routers on the way to a server that packets are too long (RFC 1191, RFC 8201).
 //!
-//! Tunnel packets have the director's address for their source, so these messages come to it, and
-//! only the director can heed them: the kernel knows nothing of its tunnels.
+//! Tunnel packets have the director's address as source, so these reports arrive here. Only the
+//! director can act on them, since the kernel doesn't know its tunnels.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,34 +13,35 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use zerocopy::FromBytes;
 
-/// No router may ask for less: RFC 791, section 3.2 has every host take 576 bytes.
+/// Minimum MTU over IPv4: every host accepts 576 bytes (RFC 791, section 3.2).
 const LEAST_V4: u32 = 576;
-/// RFC 8200, section 5.
+/// Minimum MTU over IPv6 (RFC 8200, section 5).
 const LEAST_V6: u32 = 1280;
-/// The headers that are read are among the first of a message (RFC 792 quotes 8 bytes behind the IP
-/// header).
+/// Length of a message that is read. The needed headers are at the beginning (RFC 792 quotes 8
+/// bytes after the IP header).
 const MESSAGE_MAX: usize = 256;
-/// Messages waiting to be heeded; more are dropped, and said again by the next packet that is too
-/// long.
+/// Capacity of the queue of messages. Further ones are dropped, and repeated for the next packet
+/// that is too long.
 const QUEUE: usize = 64;
 
-/// A router can't pass on tunnel packets of this host that are longer than this.
+/// Report that a router can't forward longer tunnel packets of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// The outer source, as quoted. The caller checks that a tunnel leads from it to `to`.
+    /// Quoted outer source. The caller must check that a tunnel leads from it to `to`.
     pub from: IpAddr,
-    /// The outer destination: the server.
+    /// Quoted outer destination, the server.
     pub to: IpAddr,
-    /// The longest packet that passes, in bytes: at least 576 over IPv4, 1280 over IPv6.
+    /// Length of the longest packet that passes, in bytes: at least 576 over IPv4, 1280 over IPv6.
     pub mtu: u16,
 }
 
-/// Listens for such messages, in the calling thread's network namespace. It ends with the receiver.
+/// Listens for these reports in the calling thread's network namespace, until the receiver is
+/// dropped.
 ///
-/// Needs a Tokio runtime around it.
+/// Needs a Tokio runtime.
 ///
 /// # Errors
-/// Without CAP_NET_RAW. A host without IPv6 is listened on for IPv4 alone.
+/// Without CAP_NET_RAW. A host without IPv6 listens for IPv4 reports only.
 pub fn listen() -> io::Result<mpsc::Receiver<PathMtu>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let v4 = AsyncFd::new(TooBigSocket::open_v4()?)?;
@@ -79,21 +80,21 @@ async fn read(
     }
 }
 
-/// Reads "fragmentation needed" about a tunnel packet, from its IPv4 header on; `None` for anything
-/// else.
+/// Parses a "fragmentation needed" message about a tunnel packet, from its IPv4 header on. Returns
+/// `None` for other messages.
 pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     let (header, message) = ipv4(packet)?;
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let is_that = header.protocol == protocol::ICMP
         && (icmp.kind, icmp.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED);
-    // Raw sockets get packets that the kernel's own stack has yet to check. A cut one can't be
-    // checked.
+    // Raw sockets get packets before the kernel has checked them. A truncated one can't be checked.
     let whole = usize::from(header.total_len.get()) == packet.len();
     if !is_that || (whole && checksum::finish(checksum::add(0, message)) != 0) {
         return None;
     }
     let (outer, inner) = ipv4(quoted)?;
-    // RFC 1191, section 4: the lower half. Routers from before it leave it zero and say nothing.
+    // The lower half of the field (RFC 1191, section 4). Older routers leave it zero and report no
+    // MTU.
     let mtu = icmp.rest.get() & 0xffff;
     let believable = mtu >= LEAST_V4 && mtu < u32::from(outer.total_len.get());
     (believable && is_tunnel(outer.protocol, inner)).then_some(PathMtu {
@@ -103,8 +104,8 @@ pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     })
 }
 
-/// Reads "packet too big" about a tunnel packet, from its ICMPv6 header on; the kernel has checked
-/// the checksum. `None` for anything else.
+/// Parses a "packet too big" message about a tunnel packet, from its ICMPv6 header on. The kernel
+/// has checked the checksum. Returns `None` for other messages.
 pub fn packet_too_big(message: &[u8]) -> Option<PathMtu> {
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let (outer, inner) = Ipv6::ref_from_prefix(quoted).ok()?;
@@ -120,17 +121,17 @@ pub fn packet_too_big(message: &[u8]) -> Option<PathMtu> {
     })
 }
 
-/// An IPv4 header, options left out, and what follows it.
+/// Returns an IPv4 header without options, and the bytes after it.
 fn ipv4(packet: &[u8]) -> Option<(&Ipv4, &[u8])> {
     let (header, _) = Ipv4::ref_from_prefix(packet).ok()?;
     let header_len = usize::from(header.version_ihl & 0x0f) * 4;
     let is_ipv4 = header.version_ihl >> 4 == 4 && header_len >= size_of::<Ipv4>();
-    // Of a fragment behind the first, what follows is no header.
+    // The payload of a later fragment doesn't begin with a header.
     let is_first = header.fragment.get() & evener_core::net::wire::IPV4_FRAGMENT_OFFSET == 0;
     Some((header, packet.get(header_len..).filter(|_| is_ipv4 && is_first)?))
 }
 
-/// Whether what follows an outer header is what the director puts there: IP in IP, or GUE.
+/// True if the bytes after an outer header are a tunnel of the director: IP in IP, or GUE.
 fn is_tunnel(protocol: u8, inner: &[u8]) -> bool {
     match protocol {
         protocol::IPV4 | protocol::IPV6 => true,
@@ -153,7 +154,7 @@ mod tests {
         header
     }
 
-    /// A router's message about a packet of 1500 bytes from 192.0.2.2 to 198.51.100.11.
+    /// Builds a router's message about a packet of 1500 bytes from 192.0.2.2 to 198.51.100.11.
     fn needed(mtu: u16, protocol: u8, behind: &[u8]) -> Vec<u8> {
         let quoted =
             [ipv4_header(protocol, 1480, [192, 0, 2, 2], [198, 51, 100, 11]), behind.to_vec()].concat();

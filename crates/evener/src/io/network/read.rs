@@ -1,4 +1,4 @@
-//! The network by rtnetlink(7): a handful of questions, each with many answers.
+//! Reads the network through rtnetlink(7), with a handful of dump requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,13 +19,13 @@ use rtnetlink::packet_route::route::{
 
 use super::{Interface, KernelRoute, Network, NetworkError};
 
-/// Asks the kernel; the answer is of the calling thread's network namespace.
+/// Reads the network of the calling thread's network namespace.
 ///
 /// # Errors
-/// When it doesn't answer.
+/// If the kernel does not answer.
 pub async fn read() -> Result<Network, NetworkError> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
-    // It ends with the last handle.
+    // The task ends with the last handle.
     tokio::spawn(connection);
     let mut interfaces: BTreeMap<u32, Interface> =
         all("interfaces", handle.link().get().execute()).await?.into_iter().map(interface).collect();
@@ -53,8 +53,7 @@ pub async fn read() -> Result<Network, NetworkError> {
     })
 }
 
-/// Every gateway once. A link-local address may name another router on each link: then each is one
-/// of them.
+/// Returns every gateway once. A link-local address counts as a separate router on each link.
 fn routers(
     gateways: &BTreeSet<(Option<u32>, IpAddr)>,
     neighbours: &BTreeMap<(u32, IpAddr), Mac>,
@@ -101,8 +100,8 @@ fn interface(message: LinkMessage) -> (u32, Interface) {
 }
 
 fn address(message: &AddressMessage) -> Option<(u32, (IpAddr, u8))> {
-    // IFA_ADDRESS is the other end on point-to-point links; IFA_LOCAL, if it is there, is always
-    // this one.
+    // On point-to-point links, IFA_ADDRESS is the other end. IFA_LOCAL, if present, is always the
+    // own address.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(own) => Some(*own),
         _ => None,
@@ -143,7 +142,7 @@ fn is_multipath(message: &RouteMessage) -> bool {
     message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::MultiPath(_)))
 }
 
-/// The next hops of one route, by interface and gateway: one, or several that share the load.
+/// Returns the next hops of a route, by interface and gateway. A multipath route has several.
 fn hops(message: &RouteMessage) -> Vec<(Option<u32>, Option<IpAddr>)> {
     let several = message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::MultiPath(hops) => Some(hops),
@@ -161,12 +160,12 @@ fn hops(message: &RouteMessage) -> Vec<(Option<u32>, Option<IpAddr>)> {
     }
 }
 
-/// The gateways of one route, each with the interface that it is reached by.
+/// Returns the gateways of a route, each with its interface.
 fn next_hops(message: &RouteMessage) -> Vec<(Option<u32>, IpAddr)> {
     hops(message).into_iter().filter_map(|(ifindex, gateway)| Some((ifindex, gateway?))).collect()
 }
 
-/// A gateway may be of the other family (RFC 5549).
+/// Returns the gateway. Its family may differ from the route's (RFC 5549).
 fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Gateway(address) => ip(address),
@@ -184,9 +183,9 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// A neighbour that the kernel would send to.
+/// Returns a neighbour's address and MAC, if the kernel would send to it.
 fn neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Mac)> {
-    // An entry may keep a MAC that failed.
+    // A failed entry may still contain a MAC.
     if matches!(message.header.state, NeighbourState::Failed | NeighbourState::Incomplete) {
         return None;
     }

@@ -1,21 +1,21 @@
-//! Has the kernel find out a neighbour's MAC.
+//! Makes the kernel resolve a neighbour's MAC.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use socket2::{Domain, Socket, Type};
 
-/// The discard service (RFC 863): whoever listens there throws away what comes.
+/// The discard service (RFC 863), which ignores all datagrams.
 const DISCARD: u16 = 9;
 
-/// Makes the kernel resolve the MAC of a neighbour on this interface, or confirm one that it knows;
-/// waits for nothing. [`super::watch`] tells when the answer is in.
+/// Makes the kernel resolve or confirm the MAC of a neighbour on this interface. Does not wait.
+/// [`super::watch`] reports the result.
 ///
-/// An empty datagram does it, as any traffic would. Asking the kernel in so many words would need
-/// CAP_NET_ADMIN, which a director in application space can do without.
+/// An empty datagram triggers the resolution, as any traffic does. A netlink request would need
+/// CAP_NET_ADMIN, which a director with the packet engine does not have to have.
 ///
 /// # Errors
-/// When nothing can be sent there: the interface is down or gone, or no address of this host fits.
+/// If no datagram can be sent: the interface is down or gone, or this host has no suitable address.
 pub fn resolve(ifindex: u32, address: IpAddr) -> io::Result<()> {
     let (domain, own, to): (_, SocketAddr, SocketAddr) = match address {
         IpAddr::V4(address) => {

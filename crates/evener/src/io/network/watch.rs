@@ -1,4 +1,4 @@
-//! Word from the kernel that the network has changed.
+//! Notifications of the kernel about changes of the network.
 
 use std::time::Duration;
 
@@ -9,16 +9,15 @@ use tokio::time::sleep;
 
 use super::NetworkError;
 
-/// The least time between two words: neighbours come and go in crowds, and each word has the whole
-/// network read anew.
+/// Minimum time between two notifications. Neighbours change in bursts, and each notification makes
+/// the daemon read the whole network.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Tells that interfaces, addresses, routes or neighbours have changed, not what; changes that
-/// nobody has taken notice of yet count as one, and so do those within a tenth of a second. It ends
-/// with the receiver.
+/// Notifies of changed interfaces, addresses, routes or neighbours, without details. Changes within
+/// a tenth of a second, or before the receiver reads, count as one. Ends with the receiver.
 ///
 /// # Errors
-/// When the kernel can't be listened to.
+/// If the kernel can't be subscribed to.
 pub async fn watch() -> Result<mpsc::Receiver<()>, NetworkError> {
     let groups = [
         MulticastGroup::Link,
@@ -28,11 +27,11 @@ pub async fn watch() -> Result<mpsc::Receiver<()>, NetworkError> {
         MulticastGroup::Ipv6Route,
         MulticastGroup::Neigh,
     ];
-    // The handle goes unused, but the connection ends with it.
+    // The handle is unused, but the connection ends with it.
     let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);
     let (changed, receiver) = mpsc::channel(1);
-    // However many wait, they are taken as one.
+    // All waiting messages count as a single one.
     let mut messages = messages.ready_chunks(1024);
     tokio::spawn(async move {
         let _handle = handle;
@@ -41,7 +40,7 @@ pub async fn watch() -> Result<mpsc::Receiver<()>, NetworkError> {
                 () = changed.closed() => return,
                 message = messages.next() => if message.is_none() { return },
             }
-            // Full: somebody will read the network soon, with this change in it.
+            // A full queue means that a read of the network is due, which will include this change.
             let _ = changed.try_send(());
             sleep(PAUSE).await;
         }

@@ -19,18 +19,18 @@ use super::{LIMIT, PACKET_LEN, QUIET, receive_with_time};
 use crate::runtime::secret::random;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Echoes that go at once: first one long train, of which each two neighbours are a pair, then
-/// shorter ones.
+/// Number of echoes in the first long train, in which neighbours form pairs. Then number of shorter
+/// trains, and of their echoes.
 const PAIRS: u16 = 14;
 const TRAINS: u16 = 3;
 const TRAIN: u16 = 10;
-/// An ICMP echo's header: type, code, checksum, identifier, sequence number.
+/// Length of an ICMP echo's header: type, code, checksum, identifier, sequence number.
 const HEADER_LEN: usize = 8;
 
-/// By echoes, which any host answers that isn't told not to; the path there and back counts.
+/// Measures by echoes, which most hosts answer. The path in both directions is measured.
 ///
 /// # Errors
-/// Why nothing is known, in words.
+/// A text on why the measurement failed.
 pub(crate) async fn by_echoes(server: IpAddr) -> Result<MeasuredPath, String> {
     let failed = |error: io::Error| format!("{server} can't be sent ICMP echoes (CAP_NET_RAW): {error}");
     let mut echoes = Echoes::open(server).map_err(failed)?;
@@ -57,7 +57,7 @@ struct Echoes {
     socket: AsyncFd<Socket>,
     server: IpAddr,
     identifier: u16,
-    /// The next one's number.
+    /// Number of the next echo.
     next: u16,
     end: Instant,
 }
@@ -71,7 +71,7 @@ impl Echoes {
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         socket.set_nonblocking(true)?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
-        // Of the host's ICMP only this server's.
+        // Restricts the socket to this server's ICMP messages.
         socket.connect(&SocketAddr::new(server, 0).into())?;
         let mut identifier = [0; 2];
         random(&mut identifier)?;
@@ -79,7 +79,7 @@ impl Echoes {
         Ok(Echoes { socket: AsyncFd::new(socket)?, server, identifier, next: 0, end })
     }
 
-    /// Sends so many at once, and takes what comes back, in order.
+    /// Sends `echoes` echoes at once, and returns the replies in order.
     async fn train(&mut self, echoes: u16) -> io::Result<Vec<ProbeArrival>> {
         let first = self.next;
         self.next += echoes;
@@ -127,7 +127,8 @@ impl Echoes {
         bytes.extend(self.identifier.to_be_bytes());
         bytes.extend(number.to_be_bytes());
         bytes.resize(PACKET_LEN + HEADER_LEN, 0);
-        // Of ICMPv6 the kernel makes it, since addresses are in it (RFC 3542, section 3.1).
+        // For ICMPv6 the kernel computes the checksum, which covers the addresses (RFC 3542,
+        // section 3.1).
         if self.server.is_ipv4() {
             let sum = checksum::finish(checksum::add(0, &bytes));
             bytes[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -135,7 +136,7 @@ impl Echoes {
         bytes
     }
 
-    /// The number of one of these echoes' answers. Of IPv4 the packet comes with its header.
+    /// Returns the number of an echo reply of this probe. IPv4 packets include their header.
     fn number(&self, packet: &[u8]) -> Option<u16> {
         let (message, kind) = match self.server {
             IpAddr::V4(_) => (packet.get(usize::from(packet.first()? & 15) * 4..)?, icmp::ECHO_REPLY),

@@ -1,5 +1,5 @@
-//! Does the server still answer ARP, or neighbour discovery over IPv6? Asked of it alone, so that
-//! the others need not hear it.
+//! Probes if a server still answers ARP, or neighbour discovery over IPv6. Requests are unicast to
+//! its MAC, so other servers don't get them.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tokio::time::{Instant, timeout_at};
 use super::link::ProbeSocket;
 use super::{Adjacency, ProbePath, Target};
 
-/// How often it is asked before it counts as silent: frames get lost.
+/// Number of requests without an answer before the server counts as silent, since frames get lost.
 const PUNTED: u32 = 3;
-/// Holds an ARP body for IPv4, and a neighbour advertisement with some options.
+/// Buffer size for an ARP body, or a neighbour advertisement with some options.
 const FRAME_MAX: usize = 256;
 
-/// Asks for the server's own address where that is known, else for the service address.
+/// Requests the server's own address if it is known, else the service address.
 pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Failure> {
     let (hop, source, server) = match target.way {
         ProbePath::Local { .. } => return Ok(()),
@@ -47,7 +47,7 @@ pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Fail
     result.unwrap_or(Err(silent))
 }
 
-/// `None` when nobody answers in time.
+/// Sends requests until one is answered. Returns `None` at the timeout.
 async fn request(
     link: &ProbeSocket,
     hop: Adjacency,
@@ -68,7 +68,6 @@ async fn request(
     None
 }
 
-/// Waits for the server's answer.
 async fn receive(link: &ProbeSocket, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
     let mut buffer = [0; FRAME_MAX];
     loop {
@@ -82,16 +81,17 @@ async fn receive(link: &ProbeSocket, hop: Adjacency, address: IpAddr) -> Result<
     }
 }
 
-/// A filter for ARP replies and neighbour advertisements that tell who has `address`.
+/// Returns a filter for ARP replies and neighbour advertisements about `address`.
 fn replies_for(address: IpAddr) -> Vec<Instruction> {
     match address {
-        // RFC 826: operation and sender.
+        // Operation and sender (RFC 826).
         IpAddr::V4(address) => filter(&[Field::Half(20, ARP_REPLY), Field::Word(28, address.to_bits())]),
         IpAddr::V6(address) => filter(&advertisement_of(address)),
     }
 }
 
-/// RFC 4861, section 4.4: the target, without extension headers before it.
+/// Returns the fields of an advertisement's target, without extension headers before it (RFC 4861,
+/// section 4.4).
 fn advertisement_of(address: Ipv6Addr) -> Vec<Field> {
     let mut fields =
         vec![Field::Byte(20, protocol::ICMPV6), Field::Byte(54, icmpv6::NEIGHBOUR_ADVERTISEMENT)];

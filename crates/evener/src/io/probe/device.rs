@@ -1,6 +1,5 @@
-//! The network card that smoltcp sees: IP packets in and out, the Ethernet header put on and taken
-//! off here. So smoltcp need not resolve the server's address, which every server of the service
-//! has.
+//! Network device for smoltcp: adds and removes the Ethernet headers of IP packets. So smoltcp does
+//! not resolve the service's address, which every server of the service has.
 
 use std::collections::VecDeque;
 
@@ -16,41 +15,41 @@ use super::link::{ProbeSocket, ethertype};
 use super::outer::ProbeTunnel;
 use super::syn_cookie::{PacketAction, SynCookie};
 
-/// The most that a server may send unacknowledged, in bytes.
+/// TCP receive window: the maximum number of unacknowledged bytes from a server.
 pub(super) const WINDOW: usize = 8 * 1024;
-/// As told to servers, in bytes: passes everywhere, overlay networks included.
+/// MTU advertised to servers in bytes. It fits everywhere, including overlay networks.
 const MTU: usize = 1280;
-/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6's is
-/// shorter without extensions): kernels merge segments before they hand them out.
+/// Buffer size for a whole window with the longest headers, since kernels merge segments before
+/// they deliver them (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6 headers are shorter without
+/// extensions).
 const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 
-/// The card.
 pub(super) struct Device<'a> {
-    /// Where packets come.
+    /// Link that packets arrive on.
     link: &'a ProbeSocket,
     out: Egress<'a>,
     buffer: Box<[u8]>,
 }
 
-/// Where packets leave.
+/// Output side of the device.
 pub(super) struct Egress<'a> {
     link: &'a ProbeSocket,
     hop: Adjacency,
-    /// The outer header of packets.
+    /// Outer header of packets that go through a tunnel.
     outer: Option<ProbeTunnel>,
-    /// The handshake that is answered before anything leaves.
+    /// Local handshake, which answers the first packets before any is sent.
     syn_cookie: Option<SynCookie>,
-    /// The answers.
+    /// Packets of the local handshake that are to be received.
     answers: VecDeque<Vec<u8>>,
-    /// Why the link can't be used any more.
+    /// Reason why the link can't be used any more.
     failure: Option<Failure>,
 }
 
-/// A packet that came.
+/// A received packet.
 pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
-    /// Hears on one link; sends on the other, to this station and no other.
+    /// Receives on one link, and sends on the other to this station only.
     pub(super) fn new(
         received: &'a ProbeSocket,
         sent: &'a ProbeSocket,
@@ -62,12 +61,12 @@ impl<'a> Device<'a> {
         Device { link: received, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
-    /// Whether something is there to be received that no link brings.
+    /// True if the local handshake has produced packets to receive.
     pub(super) fn has_answers(&self) -> bool {
         !self.out.answers.is_empty()
     }
 
-    /// Why the link can't be used any more, if so.
+    /// Fails if the link can't be used any more.
     pub(super) fn failure(&mut self) -> Result<(), Failure> {
         self.out.failure.take().map_or(Ok(()), Err)
     }
@@ -106,7 +105,8 @@ impl<'a> phy::Device for Device<'a> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = MTU;
-        // Servers behind checksum offload leave checksums to a card that there may not be.
+        // Servers with checksum offload leave checksums to a network card, which may be virtual. So
+        // received checksums are not verified.
         capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities

@@ -1,4 +1,4 @@
-//! The dialogue over a probe's connection, whichever transport carries it.
+//! Dialogue of a probe over its connection, for any transport.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use evener_core::pool::reply::{REPLY_MAX, ReplyVerdict, http_request, judge_http
 
 use super::tls::TlsSession;
 
-/// More than a client's handshake, or its request, takes of TLS.
+/// Maximum size of a client's handshake or request in TLS.
 const RECORD_MAX: usize = 8 * 1024;
 
-/// One connection's part of a probe.
+/// State of a probe's dialogue.
 pub(super) struct ProbeDialogue<'a> {
     kind: &'a HealthKind,
-    /// As long as it waits to be sent.
+    /// Request that is not sent yet.
     request: Vec<u8>,
     tls: Option<TlsSession>,
     reply: Vec<u8>,
     handed_over: bool,
 }
 
-/// The bytes to send where there is no question and yet something must be sent: servers overlook an
-/// empty line before a request (RFC 9112, section 2.2).
+/// Data for a probe without a request whose connection must carry some. Servers ignore an empty
+/// line before a request (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
 impl<'a> ProbeDialogue<'a> {
-    /// `handed_over`: the connection is given to the server with the first data, so there must be
-    /// some.
+    /// With `handed_over`, the server gets the connection with the first data, so some must be
+    /// sent.
     ///
     /// # Errors
-    /// When this host lacks what its TLS takes.
+    /// If TLS can't be set up on this host.
     pub(super) fn new(
         kind: &'a HealthKind,
         destination: SocketAddr,
@@ -48,12 +48,12 @@ impl<'a> ProbeDialogue<'a> {
         Ok(ProbeDialogue { kind, request, tls, reply: Vec::new(), handed_over })
     }
 
-    /// Whether all is well once the request has arrived.
+    /// True if the probe succeeds once the request has arrived.
     pub(super) fn wants_no_reply(&self) -> bool {
         *self.kind == HealthKind::Tcp
     }
 
-    /// The server's end was reset.
+    /// Returns the failure if the server resets the connection.
     pub(super) fn reset(&self) -> Failure {
         match self.handed_over && self.reply.is_empty() {
             true => Failure::Other(
@@ -65,17 +65,17 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// Whether an open connection is all that was asked for.
+    /// True if an open connection is enough.
     pub(super) fn wants_nothing(&self) -> bool {
         self.request.is_empty() && self.tls.is_none()
     }
 
-    /// The most that is to be sent at once, in bytes.
+    /// Returns the maximum number of bytes sent at once.
     pub(super) fn outgoing_max(&self) -> usize {
         if self.tls.is_some() { RECORD_MAX } else { self.request.len() }
     }
 
-    /// The bytes to send now: once the connection is open, and after each part of the reply.
+    /// Returns the bytes to send once the connection is open, and after each part of the reply.
     pub(super) fn outgoing(&mut self) -> Vec<u8> {
         match &mut self.tls {
             Some(tls) => tls.outgoing(),
@@ -83,7 +83,7 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// Takes in a part of the reply.
+    /// Handles a part of the reply.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> ReplyVerdict {
         let opened = self.tls.as_mut().map(|tls| tls.receive(bytes)).transpose();
         let opened = match opened {
@@ -96,7 +96,7 @@ impl<'a> ProbeDialogue<'a> {
         judge_http(self.kind, &self.reply, false)
     }
 
-    /// No more will come.
+    /// Judges the reply once the server has closed the connection.
     pub(super) fn ended(&self) -> Result<(), Failure> {
         match judge_http(self.kind, &self.reply, true) {
             ReplyVerdict::Ok => Ok(()),
@@ -105,7 +105,7 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// The time is over; `opened`: the connection had been made.
+    /// Returns the failure at the timeout. `opened` is true if the connection was established.
     pub(super) fn late(&self, opened: bool, timeout: Duration) -> Failure {
         Failure::Other(match (opened, self.reply.is_empty()) {
             (false, _) => format!("no answer to SYN within {timeout:?}"),

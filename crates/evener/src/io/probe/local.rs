@@ -1,5 +1,6 @@
-//! Probes by this host's own stack: of this host itself, where the director is a server too (LSMAC,
-//! section 4.2.4), and of servers by NAT, which are reached at addresses of their own.
+//! Probes through this host's own stack.
+//! They reach this host itself if the director is also a server (LSMAC, section 4.2.4). They also
+//! reach NAT servers, which have their own addresses.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use super::Target;
 use super::dialogue::ProbeDialogue;
 use super::link;
 
-/// Opens a connection to `to`, asks what is to be asked, and resets it.
+/// Opens a connection to `to`, runs the dialogue, and resets the connection.
 pub(super) async fn probe(
     target: &Target,
     to: SocketAddr,
@@ -33,7 +34,7 @@ pub(super) async fn probe(
 async fn talk(to: SocketAddr, dialogue: &mut ProbeDialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
     let mut stream = TcpStream::connect(to).await.map_err(failure)?;
     *opened = true;
-    // No port is left waiting for stragglers.
+    // Avoids ports in TIME-WAIT.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).map_err(failure)?;
     if dialogue.wants_nothing() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Probes: does a server do what its clients want of it?
+//! Probes: test if a server works as its clients need it.
 //!
-//! A server that is reached by layer two or by a tunnel has the service address itself, so this
-//! host's own stack would keep a probe or misroute it. A small user-space TCP sends it instead, to
-//! the server's MAC address, or into the tunnel, and the service address: the way that clients'
-//! traffic takes. A server by NAT has an address of its own, which this host's stack reaches as the
-//! traffic does.
+//! A server on the link or at the end of a tunnel has the service address itself. This host's own
+//! stack would keep or misroute a probe to that address. Instead, a small user-space TCP sends the
+//! probe to the service address, through the server's MAC address or through the tunnel, like
+//! clients' traffic. A NAT server has its own address, which this host's stack reaches like the
+//! traffic.
 
 mod arp;
 mod device;
@@ -24,13 +24,13 @@ use evener_core::path::cookie::Keys;
 use evener_core::pool::HealthKind;
 use evener_core::pool::health::Failure;
 
-/// Probes a server once: how long a good answer took, in microseconds. Where connections are handed
-/// over, the handshake is made here by these keys.
+/// Probes a server once. Returns the duration of a successful probe in microseconds. For handoff
+/// servers, the handshake is made here with `keys`.
 ///
-/// Takes no longer than `timeout`, and some 80 KB at most. May be dropped at any time.
+/// Runs for at most `timeout`, and needs about 80 KB. Cancel safe.
 ///
 /// # Errors
-/// Why the server, or the way to it, does not work.
+/// The reason why the server, or the path to it, does not work.
 pub async fn probe(
     target: &Target,
     keys: Option<&Keys>,

@@ -1,4 +1,4 @@
-//! The headers that a probe by a tunnel is put behind.
+//! Outer headers of a probe through a tunnel.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -9,30 +9,30 @@ use evener_core::net::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, prot
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32};
 
-/// RFC 1700's default time to live, and the usual hop limit.
+/// Default time to live of RFC 1700, and the usual hop limit.
 const HOP_LIMIT: u8 = 64;
 /// Length of a GUE header without options (draft-ietf-intarea-gue, section 3).
 const GUE_LEN: usize = 4;
 
-/// One probe's tunnel.
+/// Tunnel of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeTunnel {
     encapsulation: Encapsulation,
     from: IpAddr,
     to: IpAddr,
-    /// GUE's source port is the flow's own, so that probes take any of several equal paths.
+    /// GUE source port. Each probe has its own, so probes use all of several equal paths.
     source_port: u16,
 }
 
 impl ProbeTunnel {
-    /// For one flow between two addresses of one family.
+    /// Creates a tunnel for one flow between two addresses of one family.
     pub(super) fn new(encapsulation: Encapsulation, from: IpAddr, to: IpAddr) -> ProbeTunnel {
-        // Of the dynamic ports (RFC 6335, section 6); std's hash keys are random.
+        // From the dynamic ports (RFC 6335, section 6). The hash keys of std are random.
         let source_port = 0xc000 | RandomState::new().hash_one(to) as u16;
         ProbeTunnel { encapsulation, from, to, source_port }
     }
 
-    /// The outer header before the packet; none if the addresses' families differ.
+    /// Returns the outer headers of a packet. Empty if the addresses' families differ.
     pub(super) fn headers(&self, packet: &[u8]) -> Vec<u8> {
         let inner = match packet.first().map(|first| first >> 4) {
             Some(6) => protocol::IPV6,
@@ -46,10 +46,10 @@ impl ProbeTunnel {
                     src_port: U16::new(self.source_port),
                     dst_port: U16::new(GUE_PORT),
                     len: U16::new(clamped(len)),
-                    // None: the inner packet has its own (RFC 6935).
+                    // No checksum: the inner packet has its own (RFC 6935).
                     checksum: U16::new(0),
                 };
-                // Version 0, no options: the header is its protocol.
+                // Version 0, no options. The second byte is the inner protocol.
                 [&self.ip(protocol::UDP, len)[..], udp.as_bytes(), &[0, inner, 0, 0]].concat()
             }
         }
@@ -89,7 +89,7 @@ impl ProbeTunnel {
     }
 }
 
-/// Probes' packets are far shorter than a length field can say.
+/// Probes' packets are far below the maximum of a length field.
 fn clamped(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }

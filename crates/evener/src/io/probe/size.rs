@@ -1,6 +1,6 @@
-//! Full-size packets to a server: whether the path takes what the first link does. Packets with DF
-//! set are dropped by a narrower link, and where ICMP is dropped too, no sender learns of it:
-//! transfers hang behind their first segments (RFC 2923, section 2.1).
+//! Full-size packets to a server: test if the path has the MTU of the first link. A narrower link
+//! drops packets with DF set. If ICMP is dropped too, no sender learns of it, and transfers hang
+//! after their first segments (RFC 2923, section 2.1).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,46 +19,45 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use super::outer::ProbeTunnel;
 use crate::runtime::secret::random;
 
-/// The least MTU that is looked for (RFC 791: every host takes such a packet).
+/// Smallest MTU that is searched for (RFC 791: every host accepts such a packet).
 const LEAST: u16 = 576;
-/// Sizes that are tried at a time.
+/// Number of sizes tried at a time.
 const AT_ONCE: u16 = 16;
-/// Each size is sent so often, with this time between, and waited for that long in all.
+/// Number of times that each size is sent, pause between them, and total time to wait for answers.
 const SENDINGS: u32 = 2;
 const BETWEEN: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_millis(600);
 
-/// A path that is measured. IPv4 alone.
+/// A path to measure, over IPv4 only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizePath {
-    /// This host's address.
     pub(crate) from: Ipv4Addr,
-    /// The server's own address.
+    /// Own address of the server.
     pub(crate) server: Ipv4Addr,
-    /// The service address, and the encapsulation, where packets go through a tunnel.
+    /// Service address and encapsulation, if packets go through a tunnel.
     pub(crate) tunnel: Option<(Ipv4Addr, Encapsulation)>,
-    /// The MTU of the first link, or the smaller one that the service has.
+    /// MTU of the first link, or the service's own MTU if that is smaller.
     pub(crate) mtu: u16,
-    /// The agent's port, and the key by which it answers.
+    /// Port of the agent, and the key that authenticates its answers.
     pub(crate) agent: Option<(u16, Key)>,
 }
 
-/// The longest packet that arrives.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathSize {
-    /// All of the first link's.
+    /// The path has the first link's MTU.
     Whole,
-    /// None longer than this, in bytes.
+    /// Length of the longest packet that arrives, in bytes.
     Narrow(u16),
-    /// Nothing was answered.
+    /// No packet was answered.
     Unknown,
 }
 
-/// Measures a path: by UDP to the agent, or by ICMP echo, through the tunnel where there is one.
-/// Takes some seconds at most, and blocks.
+/// Measures a path by UDP to the agent, or by ICMP echo, through the tunnel if there is one. Blocks
+/// for some seconds at most.
 ///
 /// # Errors
-/// Where this host can't send such packets.
+/// If this host can't send full-size packets.
 pub(crate) fn measure(path: &SizePath) -> io::Result<PathSize> {
     let by_agent = match path.agent {
         Some((port, key)) => search(path.mtu, &mut AgentEcho::open(path, port, key)?)?,
@@ -72,14 +71,15 @@ pub(crate) fn measure(path: &SizePath) -> io::Result<PathSize> {
 
 /// A way to learn which packets arrive.
 trait SizeEcho {
-    /// Sends a packet of so many bytes, with all of its headers.
+    /// Sends a packet of `len` bytes, including all headers.
     fn send(&mut self, len: u16) -> io::Result<()>;
-    /// Waits until an answer comes, or that instant: the length that it is for.
+    /// Waits for an answer. Returns the length of the packet that it is for, or `None` at the
+    /// deadline.
     fn receive(&mut self, until: Instant) -> io::Result<Option<u16>>;
 }
 
-/// The longest packet that arrives: some sizes at once, then those between the longest that arrived
-/// and the next one.
+/// Searches the longest packet that arrives: tries some sizes at once, then sizes between the
+/// longest that arrived and the next one.
 fn search(mtu: u16, echo: &mut impl SizeEcho) -> io::Result<PathSize> {
     let (mut arrives, mut too_long) = (None, None);
     loop {
@@ -107,7 +107,7 @@ fn search(mtu: u16, echo: &mut impl SizeEcho) -> io::Result<PathSize> {
     Ok(arrives.map_or(PathSize::Unknown, PathSize::Narrow))
 }
 
-/// Sends these sizes, and returns the longest that is answered.
+/// Sends packets of these sizes, and returns the longest that is answered.
 fn attempt(sizes: &BTreeSet<u16>, echo: &mut impl SizeEcho) -> io::Result<Option<u16>> {
     let began = Instant::now();
     let mut answered = BTreeSet::new();
@@ -124,7 +124,7 @@ fn attempt(sizes: &BTreeSet<u16>, echo: &mut impl SizeEcho) -> io::Result<Option
     Ok(answered.last().copied())
 }
 
-/// The time until an instant, for a socket; none where it is over.
+/// Returns the remaining time as a socket timeout. `None` at the deadline.
 fn remaining(until: Instant) -> Option<Duration> {
     until.checked_duration_since(Instant::now()).filter(|time| *time > Duration::from_millis(1))
 }
@@ -146,13 +146,13 @@ fn header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: usize) -> Vec<u8>
     header.as_bytes().to_vec()
 }
 
-/// A socket that takes whole packets with their headers (raw(7)).
+/// Opens a socket that sends whole packets with their headers (raw(7)).
 fn raw_sender() -> io::Result<Socket> {
     const WITH_HEADERS: i32 = 255;
     Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(WITH_HEADERS)))
 }
 
-/// Sends a whole packet; one that this host knows to be too long is lost.
+/// Sends a whole packet. A packet longer than this host's MTU is lost.
 fn send_raw(socket: &Socket, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
     match socket.send_to(packet, &SocketAddr::from((to, 0)).into()) {
         Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => Ok(()),
@@ -160,7 +160,7 @@ fn send_raw(socket: &Socket, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
     }
 }
 
-/// The agent of a server, which answers by UDP whatever arrives with the farm's key.
+/// Echo by a server's agent, which answers every UDP packet with the farm's key.
 struct AgentEcho {
     sender: Socket,
     receiver: UdpSocket,
@@ -191,7 +191,7 @@ impl SizeEcho for AgentEcho {
             src_port: U16::new(self.ports.0),
             dst_port: U16::new(self.ports.1),
             len: U16::new((size_of::<Udp>() + payload.len()) as u16),
-            // The tag says more (RFC 768: none).
+            // The tag protects more than a checksum (RFC 768: 0 means none).
             checksum: U16::new(0),
         };
         let ip = header(self.from, self.to, protocol::UDP, size_of::<Udp>() + payload.len());
@@ -202,7 +202,7 @@ impl SizeEcho for AgentEcho {
         let mut bytes = [0; 256];
         while let Some(time) = remaining(until) {
             self.receiver.set_read_timeout(Some(time))?;
-            // A closed port is told as an error, of an earlier datagram.
+            // A closed port is reported as an error of an earlier datagram.
             let Ok((len, _)) = self.receiver.recv_from(&mut bytes) else { continue };
             let message = ProbeMessage::open(&self.key, bytes.get(..len).unwrap_or_default());
             if let Some(ProbeMessage::Arrived { request, len }) = message
@@ -215,13 +215,13 @@ impl SizeEcho for AgentEcho {
     }
 }
 
-/// The kernel of a server, which answers ICMP echo (RFC 792).
+/// Echo by a server's kernel, with ICMP (RFC 792).
 struct IcmpEcho {
     sender: Socket,
     receiver: Socket,
     path: SizePath,
     tunnel: Option<ProbeTunnel>,
-    /// The address that answers.
+    /// Address that answers.
     to: Ipv4Addr,
     identifier: u16,
 }
@@ -249,11 +249,11 @@ impl IcmpEcho {
         })
     }
 
-    /// An echo request that is so long with its headers.
+    /// Builds an echo request of `len` bytes, including all headers.
     fn packet(&self, len: usize) -> Vec<u8> {
         let [high, low] = self.identifier.to_be_bytes();
         let [len_high, len_low] = (len as u16).to_be_bytes();
-        // The length that it has with all headers is its number.
+        // The sequence number is the length with all headers.
         let mut icmp = vec![ECHO, 0, 0, 0, high, low, len_high, len_low];
         let outer = self.tunnel.as_ref().map_or(0, |tunnel| tunnel.headers(&[0x45]).len());
         icmp.resize(len.saturating_sub(outer + size_of::<Ipv4>()).max(ICMP_LEN), 0);
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// A path that takes packets up to a size, and loses each first one.
+    /// A path that forwards packets up to a size, and loses the first packet of each size.
     struct Narrow {
         mtu: u16,
         seen: BTreeSet<u16>,

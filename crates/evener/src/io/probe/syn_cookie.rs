@@ -1,6 +1,6 @@
-//! The part of a probe of a handoff server that needn't ask the server: the handshake, which is
-//! made here as the data plane makes it with clients. The server then sees what it sees of them: a
-//! first segment with data, to make a socket of. So one answer proves all that a handoff needs.
+//! Handshake of a probe of a handoff server. This host makes it without the server, as the data
+//! plane does for clients. The server gets the same as from a client: a first segment with data,
+//! from which it makes a socket. So one answer proves all that a handoff needs.
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
@@ -12,22 +12,22 @@ use zerocopy::byteorder::network_endian::U16;
 
 use super::link::ethertype;
 
-/// A station's address on no link at all.
+/// Placeholder MAC address, which is on no link.
 const HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-/// Stands between a probe's own TCP and the link.
+/// Handles packets between a probe's own TCP and the link.
 pub(super) struct SynCookie {
     keys: Keys,
     handed_over: bool,
 }
 
-/// The action for a packet that the probe sends.
+/// Action for a packet that the probe sends.
 pub(super) enum PacketAction {
-    /// It goes to the server.
+    /// Send the packet to the server.
     Send,
-    /// It is answered here, by this packet.
+    /// Answer with this packet, without the server.
     Answer(Vec<u8>),
-    /// It goes nowhere.
+    /// Drop the packet.
     Swallow,
 }
 
@@ -36,7 +36,7 @@ impl SynCookie {
         SynCookie { keys, handed_over: false }
     }
 
-    /// Takes an IP packet of the probe's.
+    /// Handles an IP packet that the probe sends.
     pub(super) fn handle_sent(&mut self, packet: &[u8]) -> PacketAction {
         if self.handed_over {
             return PacketAction::Send;
@@ -59,7 +59,7 @@ impl SynCookie {
         let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);
         let Some(cookie) = made else { return PacketAction::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
-        // The probe's segments are short.
+        // A probe's segments are short, so any MSS will do.
         let mss = header.options.mss.unwrap_or_default();
         rewrite::write_syn_ack(&mut packet, at, header, &SynAck { cookie, mss });
         PacketAction::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())

@@ -1,4 +1,4 @@
-//! TCP in user space, one connection long: what reaches a server by its MAC or a tunnel, and the
+//! User-space TCP for one connection, which reaches a server by its MAC or through a tunnel, at the
 //! service address.
 
 use std::hash::{BuildHasher, RandomState};
@@ -22,11 +22,10 @@ use super::outer::ProbeTunnel;
 use super::syn_cookie::SynCookie;
 use super::{ProbePath, Target};
 
-/// How long a port is kept after its probe: longer than packets are on their way in all but odd
-/// networks.
+/// Time for which a port stays reserved after its probe, longer than most packets are under way.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
-/// Opens a connection, asks what is to be asked, and resets it.
+/// Opens a connection, runs the dialogue, and resets the connection.
 pub(super) async fn probe(
     target: &Target,
     keys: Option<&Keys>,
@@ -46,7 +45,7 @@ pub(super) async fn probe(
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
     let received = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
-    // Answers needn't come by the interface that a tunnel leaves by.
+    // Answers may arrive on another interface than the one that the tunnel leaves by.
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
     let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
@@ -56,7 +55,8 @@ pub(super) async fn probe(
             Err(failure) => Err(failure),
         };
     apart.into_iter().chain([received]).for_each(ProbeSocket::close);
-    // A segment that the server sent before our reset reached it finds the port silent, as it was.
+    // The server may send segments before the reset arrives. They must find the port unused, so
+    // that it stays reserved.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
         drop(port);
@@ -64,7 +64,7 @@ pub(super) async fn probe(
     result
 }
 
-/// A filter for what the service address answers.
+/// Returns a filter for the service address's answers.
 fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure> {
     match (from, to) {
         (SocketAddr::V4(from), SocketAddr::V4(to)) => Ok(tcp_filter(*from.ip(), to)),
@@ -73,7 +73,7 @@ fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure
     }
 }
 
-/// A connection, with an IP stack of its own.
+/// A connection with a separate IP stack.
 struct ProbeConnection<'a> {
     link: &'a ProbeSocket,
     device: Device<'a>,
@@ -81,9 +81,9 @@ struct ProbeConnection<'a> {
     sockets: SocketSet<'a>,
     socket: SocketHandle,
     started: Instant,
-    /// The server took it.
+    /// True if the connection is established.
     opened: bool,
-    /// To be sent, as soon as there is room.
+    /// Bytes to send as soon as there is room.
     waiting: Vec<u8>,
 }
 
@@ -96,10 +96,10 @@ impl<'a> ProbeConnection<'a> {
         request_len: usize,
     ) -> Result<Self, Failure> {
         let mut config = Config::new(HardwareAddress::Ip);
-        // Sequence numbers that nobody can guess (RFC 6528); std's hash keys are random.
+        // Unpredictable sequence numbers (RFC 6528). The hash keys of std are random.
         config.random_seed = RandomState::new().hash_one(own);
         let mut stack = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
-        // Neither can fail: there is room for more than one of each.
+        // Neither call can fail: there is room for more than one entry.
         let (address, prefix_len) = (own.ip().into(), if own.is_ipv6() { 128 } else { 32 });
         stack.update_ip_addrs(|addresses| {
             let _ = addresses.push(IpCidr::new(address, prefix_len));
@@ -129,14 +129,14 @@ impl<'a> ProbeConnection<'a> {
         })
     }
 
-    /// Goes through the dialogue, for `timeout` at most.
+    /// Runs the dialogue, for `timeout` at most.
     async fn run_dialogue(
         &mut self,
         dialogue: &mut ProbeDialogue<'_>,
         timeout: Duration,
     ) -> Result<(), Failure> {
         let result = self.talk(dialogue, timeout).await;
-        // A reset leaves nothing behind on either side, whatever state the connection is in.
+        // A reset clears the connection on both sides, in any state.
         self.sockets.get_mut::<Socket<'_>>(self.socket).abort();
         self.send();
         result
@@ -156,7 +156,7 @@ impl<'a> ProbeConnection<'a> {
             let now = self.now();
             let left = timeout.checked_sub(self.started.elapsed());
             let left = left.ok_or_else(|| dialogue.late(self.opened, timeout))?;
-            // Until a frame comes, or something has to be sent again.
+            // Until a frame arrives, or a retransmission is due.
             let resend = self.stack.poll_delay(now, &self.sockets).map(Duration::from);
             if let Ok(waited) = within(left.min(resend.unwrap_or(left)), self.link.wait()).await {
                 waited?;
@@ -175,7 +175,7 @@ impl<'a> ProbeConnection<'a> {
         self.stack.poll_egress(now, &mut self.device, &mut self.sockets);
     }
 
-    /// Does what can be done now; the result, once there is one.
+    /// Continues the dialogue. Returns the result once it is known.
     fn step(&mut self, dialogue: &mut ProbeDialogue<'_>) -> Option<Result<(), Failure>> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         if !self.opened {
@@ -201,7 +201,7 @@ impl<'a> ProbeConnection<'a> {
         self.waiting.drain(..sent);
         match socket.state() {
             State::Closed => Some(Err(dialogue.reset())),
-            // The bytes have arrived, so the server has made a socket of it.
+            // The bytes have arrived, so the server has made a socket.
             _ if dialogue.wants_no_reply() && self.waiting.is_empty() && socket.send_queue() == 0 => {
                 Some(Ok(()))
             }

@@ -1,5 +1,4 @@
-//! TLS of a probe, whichever transport carries it: bytes of the server go in, bytes for it come
-//! out.
+//! TLS of a probe, for any transport: consumes the server's bytes, and returns bytes to send.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,20 +14,20 @@ use rustls::{ClientConfig, ClientConnection};
 
 use crate::runtime::tls;
 
-/// Files of authorities are read anew so often: a new one counts without a reload.
+/// Interval at which files of authorities are read again, so that new ones need no reload.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 
-/// By authorities, and whether certificates are verified.
+/// Configurations by file of authorities, and by whether certificates are verified.
 type Configs = BTreeMap<(Option<String>, bool), (Instant, Arc<ClientConfig>)>;
 
-/// Reading a system's authorities takes longer than a probe.
+/// Cache, since reading the system's authorities is slower than a probe.
 static CONFIGS: Mutex<Configs> = Mutex::new(BTreeMap::new());
 
-/// One connection's TLS.
+/// TLS of one connection.
 pub(super) struct TlsSession(ClientConnection);
 
 impl TlsSession {
-    /// With a server that is at `destination`, of which `request` is asked.
+    /// Starts TLS with the server at `destination`. `request` is sent after the handshake.
     pub(super) fn new(
         settings: &ProbeTls,
         destination: SocketAddr,
@@ -43,20 +42,20 @@ impl TlsSession {
             ClientConnection::new(config, name).map_err(|error: rustls::Error| error.to_string())
         });
         let mut connection = connection.map_err(Failure::NotProbed)?;
-        // It is kept until the handshake is done.
+        // rustls buffers the request until the handshake is done.
         connection.writer().write_all(request).map_err(failure)?;
         Ok(TlsSession(connection))
     }
 
-    /// The bytes that the server is to have now.
+    /// Returns the bytes to send to the server.
     pub(super) fn outgoing(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // Writing to memory doesn't fail.
+        // Writing to memory does not fail.
         while self.0.wants_write() && self.0.write_tls(&mut bytes).is_ok() {}
         bytes
     }
 
-    /// Takes bytes of the server, and gives those of its reply.
+    /// Handles bytes of the server, and returns the decrypted bytes of its reply.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut reply = Vec::new();
         while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Which server a request gets: what the data plane makes of it, or who is asked.
+//! Explains the server of a request: the decision of the data plane, or of the daemon.
 
 use std::net::SocketAddr;
 
@@ -15,8 +15,8 @@ use crate::cli::WebRequest;
 use crate::handoff::{HeadClass, HeadRefusal, classify};
 
 impl PublishedState {
-    /// Which server a request gets, and why: in this flow, of this service, or of whichever it may
-    /// be meant for.
+    /// Explains the server of a request: in this flow, of this service, or of any service it may be
+    /// for.
     pub(super) fn explain_request(
         &self,
         request: &WebRequest,
@@ -117,7 +117,7 @@ impl PublishedState {
     }
 }
 
-/// The address that a request may be meant for, if no flow says so.
+/// Returns the service address that a request may be for, if the flow is unknown.
 fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Result<SocketAddr, String> {
     let wanted = |service: &&Service| match named {
         Some(name) => service.name == name,
@@ -145,16 +145,16 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
     }
 }
 
-/// The course of a request.
+/// Decision about a request.
 struct RequestCourse {
     reasons: Vec<String>,
-    /// Whether the data plane leaves it to the daemon's process.
+    /// True if the data plane punts the request to the daemon.
     is_queried: bool,
-    /// The route that takes it, if any does, and the ring; nothing if the client is told off.
+    /// Matched route, if any, and the ring. `None` if the request is refused.
     found: Option<(Option<u16>, u16)>,
 }
 
-/// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
+/// Parses a request as the data plane does, and if that leaves it open, as the daemon does.
 fn course(routes: &RouteIndex, request: &WebRequest) -> RequestCourse {
     let head = request.head();
     let hello = hello(request);
@@ -207,7 +207,8 @@ fn answer(refusal: HeadRefusal) -> String {
     format!("{status}, {why}")
 }
 
-/// The name in a hello. It never is an address, and has no dot at the end (RFC 6066, section 3).
+/// Returns the key of a TLS hello. Its name is never an address, and has no dot at the end (RFC
+/// 6066, section 3).
 fn hello(request: &WebRequest) -> RequestKey<'_> {
     let host = match request.address() {
         Some(_) => "",
@@ -216,7 +217,7 @@ fn hello(request: &WebRequest) -> RequestKey<'_> {
     RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
-/// The server that takes a request by a route, or by none.
+/// Explains the servers of a matched route, or of none.
 fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, DispatchExplanation) {
     let number = route.map(|route| u64::from(route) + 1);
     let found = route.and_then(|route| service.routes.get(usize::from(route)));
@@ -233,7 +234,7 @@ fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, Di
     (sentence, DispatchExplanation { route: number, pattern, servers, punted: is_queried })
 }
 
-/// A route as the file has it, in a line.
+/// Formats a route's pattern in a line.
 fn pattern(route: &Route) -> String {
     let host = route.host.as_ref().map(|host| format!("host {host}"));
     let path = route.path.as_ref().map(|path| format!("path {path}"));
@@ -280,7 +281,7 @@ mod tests {
         config::parse(FILE, "evener.toml").unwrap_or_else(|problems| panic!("{problems}"))
     }
 
-    /// The course of a request by the first service's routes; route N has ring 10 + N.
+    /// Returns the decision by the first service's routes. Route N has ring 10 + N.
     fn run(text: &str) -> RequestCourse {
         let config = config();
         let routes = config.services.first().unwrap().routes.iter().zip(11..);
