@@ -22,9 +22,9 @@ pub enum EtherType {
     /// frame. A frame that the filter rejects costs little.
     All,
     /// Frames of one EtherType, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP on a
-    /// host that receives handed-off connections: such a socket shares frames with the host's stack
-    /// behind traffic control, and a shared frame loses the socket that a traffic control program
-    /// has assigned to the frame.
+    /// host that receives handed-off connections: behind traffic control, the host's stack and such
+    /// a socket share a frame. A shared frame loses the socket that a traffic control program has
+    /// assigned to the frame.
     Only(u16),
     /// No frames: the socket only sends.
     None,

@@ -1,9 +1,9 @@
 //! Kernel programs that track each connection's pending response: `bpf/server/pending.bpf.c`
 //! follows requests where the host's own sockets receive and send packets.
 //!
-//! Nothing is pinned: the programs are detached when the [`PendingPrograms`] is dropped. Their
-//! state of a connection is in socket storage, and sock_diag(7) returns it together with the TCP
-//! state.
+//! Nothing is pinned: the programs are detached when the [`PendingPrograms`] is dropped. The
+//! programs' state of a connection is in socket storage, and sock_diag(7) returns this state
+//! together with the TCP state.
 
 use std::collections::BTreeSet;
 use std::fs::File;

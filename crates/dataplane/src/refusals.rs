@@ -31,7 +31,7 @@ struct InjectedRefusals {
 }
 
 impl Refusals {
-    /// Counts the calling thread's calls of these system call numbers for the rest of its life.
+    /// Counts the calling thread's system calls with these numbers until the thread ends.
     /// Refuses none yet.
     ///
     /// # Errors

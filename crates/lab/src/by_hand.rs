@@ -76,7 +76,7 @@ struct Sent {
 }
 
 /// Returns an initial sequence number, which grows by one in four microseconds (RFC 9293, section
-/// 3.4.1). So the numbers of a connection are above those of the previous one from the same port.
+/// 3.4.1). So a connection's numbers are above the previous connection's from the same port.
 fn clock() -> Result<u32> {
     Ok((SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() / 4) as u32)
 }

@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// `closing` of a second.
 const SILENCE_S: u64 = 3;
 
-/// Servers on a port of these hosts. They accept connections as long as the program runs.
+/// Servers on a port of several hosts. The servers accept connections until the test process ends.
 #[derive(Debug)]
 pub struct Late {
     may: Arc<AtomicBool>,

@@ -79,8 +79,7 @@ fn packet_engine_passes_all_cases() -> Result<()> {
         return Ok(());
     }
     // All files run at the same time, each in its own namespace, because most of the time is spent
-    // waiting
-    // for the kernel.
+    // waiting for the kernel.
     let files = files()?;
     let tallies: Vec<Tally> = thread::scope(|scope| {
         let playing: Vec<_> =

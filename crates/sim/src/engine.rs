@@ -1,6 +1,5 @@
 //! Engine in memory: tables, sessions, and writes that fail on request. After a failure the earlier
-//! writes stay in force or are rolled back, since a real engine may or may not be able to roll
-//! back.
+//! writes either stay in force or are rolled back, because not every real engine can roll back.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -207,7 +207,7 @@ impl File {
     }
 }
 
-/// True if a file contains a server. In large farms each bit stands for several servers.
+/// True if a file lists a server. In large farms each bit of `bits` stands for several servers.
 pub(crate) fn lists(bits: u8, server: usize) -> bool {
     bits >> (server % SERVERS) & 1 == 1
 }

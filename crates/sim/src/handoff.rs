@@ -209,8 +209,8 @@ fn open(
     Ok(true)
 }
 
-/// Returns the servers that may answer a request by a director's file; by either kind of file if it
-/// is uncertain which one is in force.
+/// Returns the servers that may answer a request according to the director's file. If either of two
+/// files may be in force, returns the servers of both.
 fn may_have(world: &World, number: usize, wanted: usize) -> Vec<usize> {
     let node = &world.nodes[number];
     let is_moved = node.file().is_moved();

@@ -10,8 +10,8 @@ use crate::router;
 use crate::world::World;
 
 /// Time after which no host forwards new connections to a silent, failed or drained host, in
-/// milliseconds: two silence timeouts, since the last report may have been delayed, and a margin
-/// for applying tables.
+/// milliseconds. Consists of two silence timeouts, since the last report may have been delayed, and
+/// a margin for applying tables.
 const NOTICE_MS: u64 = 2 * SILENCE_MS + 4_000;
 /// Time without a change of hosts after which each address has an owner that clients know, in
 /// milliseconds. A host joins after one silence timeout, gets its address back after another one,

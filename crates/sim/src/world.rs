@@ -23,7 +23,7 @@ use crate::router::{self, Router};
 use crate::step::{CLIENTS, OperatorOrder, Step};
 use crate::web::{self, Web};
 
-/// Input on its way to a node.
+/// Input in flight to a node.
 struct Parcel {
     due_ms: u64,
     /// Order of sending; inputs due at the same time arrive in this order.
@@ -35,8 +35,7 @@ struct Parcel {
     since_ms: u64,
 }
 
-/// One in this many events is preceded by giving directors the time although they did not ask for
-/// it.
+/// Before one in this many events, directors get the current time without having asked for it.
 const NUDGED: usize = 32;
 
 /// Last connection of a client.

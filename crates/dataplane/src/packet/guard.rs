@@ -101,7 +101,7 @@ impl<R: RuleSet + Default> Guard<R> {
         Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
-    /// Replaces the rules, also those of a killed daemon, by rules for these tables. Returns the
+    /// Replaces all rules, also the rules of a killed daemon, by rules for `tables`. Returns the
     /// packets that the engine has to send to the stack itself if it passes them.
     ///
     /// # Errors
@@ -239,9 +239,7 @@ fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
 }
 
 /// Returns the VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c):
-/// two title lines, then `NAME
-/// ID
-/// DEVICE BELOW`.
+/// two title lines, then `NAME | ID | DEVICE BELOW`.
 fn vlans() -> String {
     // The file does not exist without VLANs.
     fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()

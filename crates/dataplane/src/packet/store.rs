@@ -66,8 +66,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 /// Header words with the bucket counts of the session tables.
 const FOUR: usize = 4;
 const SIX: usize = 5;
-/// Version of the file; changes with [`layout`] and with the meaning of the words, also those of
-/// `abi.h`.
+/// Version of the file. The version changes with [`layout`] and with the meaning of words, also of
+/// words in `abi.h`.
 const VERSION: u64 = 9;
 /// Version without [`EXTENTS`] and otherwise equal; its sessions are adopted.
 const VERSION_WITHOUT_EXTENTS: u64 = 8;
@@ -286,8 +286,8 @@ impl Store {
         ServerCounters { packets, bytes, connections }
     }
 
-    /// Adds a server's counters to those of removed servers, at slot `NO_SERVER`, and resets the
-    /// server's. `slot` is below [`SERVER_SLOTS`].
+    /// Adds a server's counters to the counters of removed servers, at slot `NO_SERVER`, and resets
+    /// the server's counters. `slot` is below [`SERVER_SLOTS`].
     pub(super) fn reset_server(&self, slot: u16) {
         for (gone, count) in self.server(NO_SERVER).into_iter().zip(self.server(slot)) {
             gone.fetch_add(count.swap(0, Relaxed), Relaxed);

@@ -115,9 +115,9 @@ impl TcpInfo {
     }
 }
 
-/// Sets the maximum segment size. Only before the socket is connected: a size set later with the
-/// other options limits the next packets, but the kernel does not compute packet sizes from it, so
-/// packets stay as short as without the option.
+/// Sets the maximum segment size. The socket must not be connected yet: the kernel computes packet
+/// sizes only from an MSS that is set before. An MSS set later with the other options only limits
+/// packets, which then stay as short as without the option.
 pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairError> {
     /// Bounds of the kernel (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
     const TAKEN: std::ops::RangeInclusive<u16> = 88..=32_767;

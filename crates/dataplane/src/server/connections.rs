@@ -29,7 +29,7 @@ const MADE: usize = 23;
 const EXPECTED_FOR: Duration = Duration::from_secs(60);
 /// Largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
-/// Verdict of linux/pkt_cls.h. Here it means that the program has filled in the frame.
+/// Verdict of linux/pkt_cls.h. Here the verdict means that the program has filled in the frame.
 const TC_ACT_OK: u32 = 0;
 /// Ethernet header with an EtherType for experiments (IEEE 802), which no other protocol uses.
 const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];

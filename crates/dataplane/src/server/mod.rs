@@ -419,8 +419,9 @@ impl ServerPrograms {
         }
     }
 
-    /// Detaches handoff programs that run before a director attached later. They must not see
-    /// packets that the director has not decided. The caller attaches them again at the end.
+    /// Detaches handoff programs that run before a director attached later. A handoff program must
+    /// not see packets that the director has not decided. The caller attaches the programs again at
+    /// the end.
     fn make_way_for_directors(&mut self) {
         let comes_early = |place: &&(u32, ProgramUse), link: &Link| {
             let director = Link::open(&director_link_path(&self.dir, place.0));

@@ -16,7 +16,7 @@ use evener_core::path::tables::{
 };
 use evener_core::path::{fragments, ports};
 
-/// Generated; the names are those of the C code.
+/// Generated from the C code, with the names of the C code.
 #[allow(
     missing_docs,
     dead_code,

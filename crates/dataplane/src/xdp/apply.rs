@@ -48,9 +48,9 @@ type WrittenEntries = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
 type Entry = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
 impl Program {
-    /// Applies `tables`. Rings, VIPs and routes are written next to those in force, and all come
-    /// into force at once after every operation that may fail. So a failure leaves the tables in
-    /// force unchanged.
+    /// Applies `tables`. New rings, VIPs and routes are written next to the active ones. After the
+    /// last operation that may fail, all new entries become active at once. So a failure leaves the
+    /// active tables unchanged.
     ///
     /// # Errors
     /// Fails if the kernel refuses, or if the maps have too little room.

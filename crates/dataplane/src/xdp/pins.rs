@@ -62,7 +62,7 @@ pub fn roots() -> [PathBuf; 2] {
 
 /// Returns the BPF file system that lives longest. `ip netns exec` runs each command in a separate
 /// mount namespace, whose pins end with the command. So the mounts of [`first_process`] are used if
-/// they differ.
+/// they differ from the own mounts.
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
     let first = first_bpffs();

@@ -403,7 +403,7 @@ impl Program {
         self.readings.slots.store(Arc::new(slots.copied().collect()));
     }
 
-    /// Adds a server's counters to those of removed servers, and resets them.
+    /// Adds a server's counters to the counters of removed servers, and resets the server's.
     pub(super) fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         let had = self.readings.server(slot)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;

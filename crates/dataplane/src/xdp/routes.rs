@@ -96,8 +96,9 @@ impl Program {
         strange.iter().try_for_each(|key| self.delete("routes", key))
     }
 
-    /// Adopts the generations that an earlier daemon's VIPs refer to. Their routes stay in use
-    /// until new ones are written. They can't be decoded, because the map contains hashes of texts.
+    /// Adopts the generations of routes that an earlier daemon's VIPs refer to. The adopted routes
+    /// stay in use until new routes are written. Adopted routes can't be decoded, because the map
+    /// contains hashes of texts.
     pub(super) fn adopt_routes(&mut self, in_force: &BTreeSet<u32>) {
         self.generations.last = in_force.last().copied().unwrap_or_default();
         self.generations.has_strangers = true;

@@ -21,8 +21,7 @@ pub struct Call {
     /// Timestamp value of the director's SYN-ACK.
     pub clock: u32,
     /// Timestamp value of the client, and the difference between the timestamp that the client
-    /// echoes
-    /// and `clock`.
+    /// echoes and `clock`.
     pub timestamps: Option<(u32, u32)>,
 }
 

@@ -141,8 +141,7 @@ impl World {
     }
 
     /// Makes the server receive frames on another CPU than the sending CPU, if there are two. The
-    /// frames
-    /// then wait in a queue, like frames that a network card delivers in one batch.
+    /// frames then wait in a queue, like frames that a network card delivers in one batch.
     pub fn receive_on_another_cpu(&self) {
         let (own, other) = (0, 1);
         if std::thread::available_parallelism().is_ok_and(|count| count.get() > other) {
@@ -181,8 +180,7 @@ impl World {
     }
 
     /// Returns the server's next segment with data. Skips retransmissions of the previous
-    /// connection
-    /// between the same addresses and ports, by their acknowledgment number.
+    /// connection between the same addresses and ports, by their acknowledgment number.
     pub fn receive_data(&self, call: &Call) -> Received {
         loop {
             let received = self.receive(call, SOON).expect("a segment with data");
@@ -239,8 +237,7 @@ pub fn set(setting: &str, value: &str) {
 }
 
 /// Returns a listener as soon as the port is free. A child process of another test can hold a copy
-/// of
-/// the previous listener until it calls exec.
+/// of the previous listener until it calls exec.
 pub fn listen(v6: bool, port: u16) -> TcpListener {
     let end = Instant::now() + SOON;
     loop {

@@ -1,6 +1,5 @@
 //! Limits the instructions per packet of established sessions. On the fast path, the memory access
-//! of
-//! one packet overlaps with the next packet only if the whole path is short. Extra instructions
+//! of one packet overlaps with the next packet only if the whole path is short. Extra instructions
 //! therefore cost more than their number suggests.
 
 use std::process::Command;

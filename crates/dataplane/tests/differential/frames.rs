@@ -219,8 +219,7 @@ impl Plan {
             Kind::Answer { back: number, body, hops } => {
                 let Packet { src, dst, ports, udp, .. } = back(*number)?;
                 // For a packet above the MTU, the kernel reports its length before the missing
-                // neighbour. The
-                // core's test host may report the missing neighbour.
+                // neighbour. The core's test host may report the missing neighbour.
                 let body = Body { udp, payload: body.payload.min(1380), ..body.clone() };
                 link(ip(dst, src, &body, (ports.1, ports.0), *hops))
             }
@@ -317,8 +316,7 @@ pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
 /// Returns the first or the second of a UDP packet's two fragments.
 pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
     // Each fragment has 64 bytes of payload, and the first also the UDP header: the offset is 9
-    // units
-    // of eight bytes.
+    // units of eight bytes.
     let fragment = Some((if first { 0 } else { 9 }, first, 1));
     let body = Body {
         udp: true,
@@ -366,8 +364,7 @@ struct Packet {
 
 impl Packet {
     /// Decodes a packet and removes its tunnel headers. `None` if the packet is a later fragment or
-    /// has
-    /// extension headers.
+    /// has extension headers.
     fn read(frame: &[u8]) -> Option<Packet> {
         let mut at = 12;
         while matches!(frame.get(at..at + 2)?, [0x81, 0] | [0x88, 0xa8]) {

@@ -78,8 +78,7 @@ fn no_port_is_left_alike() {
     }
 }
 
-/// Embryonic sessions take all places and ports, four of each source. Then a few sources send
-/// more.
+/// Embryonic sessions take all places and ports, four of each source. Then a few sources send more.
 #[test]
 fn a_source_holds_no_more_places_than_others_alike() {
     for hook in HOOKS {

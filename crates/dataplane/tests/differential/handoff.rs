@@ -20,8 +20,7 @@ use crate::world::{Builder, client, vip};
 
 /// Last address bytes of the services: with a punt server, without one, without routes, without
 /// servers, and with every-host selection that includes this host. Later requests close connections
-/// of
-/// the first service and move connections of the second.
+/// of the first service and move connections of the second.
 pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes refer to. The fourth has no servers, and the fifth does not exist.
 pub const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];

@@ -1,6 +1,5 @@
 //! The Rust core and the C program must behave alike: the same packets give the same verdicts,
-//! bytes,
-//! sessions and counts. The C program runs as XDP and as TC.
+//! bytes, sessions and counts. The C program runs as XDP and as TC.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod budget;
@@ -47,8 +46,7 @@ use handoff::SynOffer;
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS, limits, scores_at};
 
 /// Random cases per round: of up to 199 packets each, and of up to 79 segments each to services
-/// with
-/// handoff.
+/// with handoff.
 const STORIES: u32 = 80;
 const HANDOFF_STORIES: u32 = 100;
 /// Limit of rounds. Each reason must occur in one of them.
@@ -115,8 +113,7 @@ impl Kernel {
         self.engine.set_clock(NOW);
         self.engine.memory().counts.score(&scores_at(NOW));
         // Expired before the next round begins. Tracks that expire at the same time as the round's
-        // clock
-        // would become valid again when the next clock approaches that time.
+        // clock would become valid again when the next clock approaches that time.
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });
         }
@@ -152,8 +149,7 @@ fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
         // TC hands a frame to the host's stack by a redirect to an unresolved neighbour.
         (Verdict::HostStack { .. }, Verdict::Forward { ifindex: 0 }) => hook == Hook::Tc,
         // Test runs use interface 1. The result shows no other interface of a redirect, and for TC
-        // no
-        // interface at all.
+        // no interface at all.
         (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: traced }) => {
             traced == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
         }
@@ -448,8 +444,7 @@ fn handed_off(
 }
 
 /// Returns the guess counters of each VIP, and whether guesses used up the budget. The amount is
-/// left
-/// out: the kernel's clock refills the budget, and the core's clock is fixed.
+/// left out: the kernel's clock refills the budget, and the core's clock is fixed.
 fn guesses(memory: &Memory<'_>) -> Vec<(u64, u64, bool)> {
     let of = |vip: u16| {
         let used = memory.guesses.0[usize::from(vip) * VIP_WORDS].load(Relaxed) != 0;

@@ -5,8 +5,7 @@ use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 /// Returns a runner of `count` cases, multiplied by the number in `EVENER_VOLUME`.
 ///
 /// The cases are the same in every run, unless `PROPTEST_RNG_SEED` sets another seed. Each round of
-/// a
-/// test has different cases.
+/// a test has different cases.
 pub fn runner(count: u32, round: u64) -> TestRunner {
     let volume = std::env::var("EVENER_VOLUME").map_or(1, |times| times.parse().expect("EVENER_VOLUME"));
     let default = Config::default();

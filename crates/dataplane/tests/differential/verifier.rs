@@ -1,8 +1,6 @@
 //! Limits the instructions that the kernel's verifier processes per program. The verifier gives up
-//! at
-//! a million instructions, and other kernels count more. A starting daemon waits for the verifier,
-//! and
-//! a host with the packet engine forwards no packets meanwhile.
+//! at a million instructions, and other kernels count more. A starting daemon waits for the
+//! verifier, and a host with the packet engine forwards no packets meanwhile.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,9 @@
 //! Interprets a program as the kernel translated it (`bpftool prog dump xlated`) with a frame, and
 //! counts the instructions. Hardware counters are often unavailable, and the instruction count is
-//! the
-//! same on all processors. A helper call counts as one instruction.
+//! the same on all processors. A helper call counts as one instruction.
 //!
 //! The interpreter reads the real maps, but keeps the program's writes to itself. With per-CPU
-//! maps,
-//! the thread must stay on one CPU.
+//! maps, the thread must stay on one CPU.
 
 use std::collections::HashMap;
 
@@ -162,8 +160,7 @@ impl Walk {
     }
 
     /// Runs a helper. False for helpers that fast paths do not call: known are the helper that
-    /// moves the
-    /// start of the frame, and the redirect helper.
+    /// moves the start of the frame, and the redirect helper.
     fn help(&mut self) -> bool {
         self.register[0] = match self.register[1] {
             CONTEXT => {

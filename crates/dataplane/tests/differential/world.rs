@@ -1,6 +1,5 @@
 //! A farm with all kinds of servers, in the tables of the core and of the C program, with the
-//! network
-//! around them.
+//! network around them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -320,8 +319,7 @@ pub fn limits(least: u32) -> Vec<(u16, u32)> {
 }
 
 /// Returns the servers' load scores at a time: equal for some servers, and for most different from
-/// a
-/// moment ago.
+/// a moment ago.
 pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
     let score = |slot: u16| {
         let mixed = now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9);

@@ -31,8 +31,7 @@ fn handing_off() -> Tables {
 }
 
 /// Checks that a client's TCP accepts the director's SYN-ACK. The client's SYN has a partial
-/// checksum,
-/// which the director's link must complete before the director checks it.
+/// checksum, which the director's link must complete before the director checks it.
 fn connects(engine: &dyn Engine, client: &Host) {
     let keys = Keys { key: Seed(15, 16), epoch: 15 };
     engine.memory().cookies.set(&Schedule::fixed(&keys, engine.now()));

@@ -1,6 +1,5 @@
 //! The engines on real links between network namespaces: the user-space engine, and properties of
-//! the
-//! kernel engine that test runs cannot show.
+//! the kernel engine that test runs cannot show.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod connections;

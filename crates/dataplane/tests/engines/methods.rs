@@ -149,8 +149,7 @@ impl Row {
     }
 
     /// Listens on the server. Each address is used once: a child process of another test can hold a
-    /// copy
-    /// of a closed listener until it calls exec.
+    /// copy of a closed listener until it calls exec.
     fn listen(&self, address: SocketAddr) -> TcpListener {
         self.server.enter(|| TcpListener::bind(address).unwrap())
     }
@@ -220,8 +219,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
     // This engine does not trust a neighbour entry that the host did not confirm, as with IPv4
-    // here. The
-    // host's stack resolves the neighbour first.
+    // here. The host's stack resolves the neighbour first.
     assert!(v6 || guarded == (count(&*engine, Reason::HostStack) > 0));
     assert_eq!(count(&*engine, Reason::TooBig), 0);
     let memory = engine.memory();

@@ -65,9 +65,8 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
 }
 
 /// Opens a client's connection with the first server. A new cookie key makes its next segment a
-/// later
-/// one. Each connection has a new key, so retransmissions of an earlier connection are not first
-/// segments either.
+/// later one. Each connection has a new key, so retransmissions of an earlier connection are not
+/// first segments either.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let memory = engine.memory();

@@ -1,6 +1,5 @@
 //! If the kernel refuses a step of a change, or the daemon is killed at any step, the active tables
-//! are
-//! either the old or the new ones. The reported tables are the active ones.
+//! are either the old or the new ones. The reported tables are the active ones.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
@@ -24,10 +23,8 @@ use crate::{key, options, server, session_file, skipped};
 /// Limit against endless loops, above the number of calls of any change.
 const CALLS_MAX: u64 = 500;
 
-/// Returns tables that differ in all parts: the first server gets no sessions and the second is
-/// gone, a
-/// new server exists, and there is one more service with NAT servers, one more peer and one more
-/// interface.
+/// Returns tables that differ in all parts. The first server gets no sessions, the second is gone,
+/// and a third is new. One service with NAT servers, one peer and one interface are added.
 fn changed(bench: &Bench) -> Tables {
     let mut tables = two_servers(bench);
     tables.servers.remove(&2);
@@ -72,8 +69,7 @@ fn servers(bench: &Bench, flags: u8) -> Vec<Mac> {
 }
 
 /// Refuses the first call of a change, then the second, and so on through all calls. `look` checks
-/// the
-/// engine after each change.
+/// the engine after each change.
 fn refuse_each<E: Engine>(
     bench: &Bench,
     engine: &mut E,
@@ -177,8 +173,7 @@ fn is_changed(bench: &Bench, new: u16) -> bool {
 }
 
 /// Runs in a child process: adopts the data plane of a previous daemon and dies at call `number` of
-/// a
-/// change.
+/// a change.
 fn die_at(number: u64) {
     let bench = Bench::over_cables();
     let dir = pins::directory().unwrap();

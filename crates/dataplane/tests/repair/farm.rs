@@ -1,6 +1,5 @@
 //! A client and two servers with the same service address. The client's packets go to one server or
-//! to
-//! an unused MAC address.
+//! to an unused MAC address.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -16,8 +16,7 @@ fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let without = scope.spawn(|| {
             // SAFETY: the call takes three numbers. Without the C library, it changes this thread
-            // only, and the
-            // thread ends here.
+            // only, and the thread ends here.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_534, -1) };
             assert_eq!(done, 0);
             work()

@@ -1,6 +1,5 @@
 //! Checks of the book and README: all pages are listed, links have targets, commands parse, and
-//! lines
-//! are not too long.
+//! lines are not too long.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -104,8 +104,7 @@ fn install_names_directory_without_permission() {
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");
     // A separate process writes the script: a child process that this process starts at the same
-    // time could
-    // hold the file open for writing, and the script could not run.
+    // time could hold the file open for writing, and the script could not run.
     let copied = Command::new("cp").arg(tree::root().join("scripts/install")).arg(&script).status();
     assert!(copied.unwrap().success());
     let output = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));

@@ -1,6 +1,5 @@
 //! The packaged Prometheus rules and Grafana dashboard: made from the table of alerts and compared
-//! with
-//! the existing metrics.
+//! with the existing metrics.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -68,8 +68,7 @@ fn words(row: &str, column: usize) -> Vec<&str> {
 }
 
 /// One table has a row for each packet policy. The other table has a row for each consumer with all
-/// its
-/// policies.
+/// its policies.
 #[test]
 fn policy_tables_in_docs_match_consumers() {
     let text = page("docs/guide/policies.md");

@@ -1,6 +1,5 @@
 //! `evener check --schema`: the schema contains the example's keys and accepts all configurations
-//! of the
-//! book.
+//! of the book.
 
 use std::fs;
 use std::process::Command;

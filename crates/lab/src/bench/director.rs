@@ -43,8 +43,8 @@ const FAILURES: usize = 200;
 const RELOADS: usize = 40;
 /// Farms: number of services, and of servers per service; near the maximum of slots.
 const SIZES: [(usize, usize); 2] = [(64, 63), (16, 255)];
-/// Farm whose loop is measured: services, servers per service, routes of the first service, and
-/// server sets of these routes.
+/// Farm whose loop is measured: services and servers per service. [`ROUTES`] and [`SETS`] are the
+/// routes of the first service and the server sets of the routes.
 const BUSY: (usize, usize) = (32, 120);
 const ROUTES: usize = 10_000;
 const SETS: usize = 30;

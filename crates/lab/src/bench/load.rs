@@ -140,7 +140,7 @@ fn wait(servers: &'static str, sharing: &'static str, report: &Report) -> Wait {
 }
 
 impl Outcome {
-    /// True if every request was answered, except those to overloaded servers.
+    /// True if every request was answered, except requests to overloaded servers.
     pub(super) fn is_whole(&self) -> bool {
         let group = self.waits.iter().filter(|wait| wait.sharing.starts_with("group"));
         self.dispatches.iter().all(|dispatch| dispatch.errors == 0)

@@ -38,7 +38,8 @@ impl Scene<'_> {
     }
 }
 
-/// Removes padding behind a packet. Its length field is at offset `at` and excludes `more` bytes.
+/// Removes padding behind a packet. The packet's length field is at offset `at` and excludes `more`
+/// bytes.
 fn cut(packet: &[u8], at: usize, more: usize) -> Vec<u8> {
     let len = match packet.get(at..at + 2) {
         Some(&[high, low]) => usize::from(u16::from_be_bytes([high, low])) + more,

@@ -146,7 +146,7 @@ pub enum Action {
     Keys(Keys),
     /// The traced clients change.
     Trace(BTreeSet<IpAddr>),
-    /// So many cookie guesses have failed that further ones are not checked.
+    /// The limit of failed cookie guesses is reached: further cookies are not checked.
     Guessed,
     /// Time passes without a packet.
     Wait {

@@ -41,14 +41,14 @@ pub trait Subject {
     /// Fails before the first case.
     fn lease(&mut self, lease: Lease) -> Result<()>;
 
-    /// Sets the keys of SYN cookies. A case starts with those of [`super::FIRST_EPOCH`].
+    /// Sets the keys of SYN cookies. A case starts with the keys of [`super::FIRST_EPOCH`].
     ///
     /// # Errors
     /// Fails before the first case.
     fn keys(&mut self, keys: &Keys) -> Result<()>;
 
-    /// Makes the subject count so many failed cookie guesses that further ones are not checked. A
-    /// case starts with none.
+    /// Brings the subject to its limit of failed cookie guesses, so that further cookies are not
+    /// checked. A case starts without failed guesses.
     ///
     /// # Errors
     /// Fails before the first case.

@@ -105,7 +105,7 @@ impl Spec {
         Sessions::new(&self.four, &self.six, counted)
     }
 
-    /// Decides held frames again and returns those that are released.
+    /// Decides held frames again and returns the released frames.
     fn release(&mut self, reasons: &mut BTreeMap<Reason, u64>) -> Vec<(Exit, Vec<u8>)> {
         let mut released = Vec::new();
         for held in mem::take(&mut self.held) {

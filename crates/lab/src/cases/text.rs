@@ -188,8 +188,8 @@ impl Reader {
     }
 }
 
-/// Reads the counted reasons. `usual` is added unless a main reason is listed, besides those that
-/// only accompany one.
+/// Reads the counted reasons. Adds `usual` unless a main reason is listed. Other reasons only
+/// accompany a main reason.
 fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reason, u64>, Wrong> {
     let mut reasons = BTreeMap::new();
     if usual.is_none() {

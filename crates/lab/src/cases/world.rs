@@ -232,8 +232,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads `[mss N] [punt SERVER] [closes
-    /// moves]`.
+    /// Reads `[mss N] [punt SERVER] [closes | moves]`.
     fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
         let punt = words.take("punt").then(|| self.place(words.next("a server's name")?)).transpose()?;
@@ -521,9 +520,7 @@ fn nat(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     Ok(Forwarding::Nat { to, own, source_nat, mtu })
 }
 
-/// Reads `ipip
-/// gue from ADDRESS to ADDRESS [mtu N] [once
-/// twice]`.
+/// Reads `ipip|gue from ADDRESS to ADDRESS [mtu N] [once|twice]`.
 fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let encapsulation = match words.next("ipip or gue")? {
         "ipip" => Encapsulation::Ipip,

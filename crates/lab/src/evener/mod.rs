@@ -122,8 +122,8 @@ impl Evener {
         Self::start_by(host, config, &[], &[])
     }
 
-    /// Starts the daemon with words before its command, such as those of setpriv(1), and options
-    /// behind it.
+    /// Starts the daemon with words before its command, such as setpriv(1) with its options, and
+    /// with further options of the daemon.
     pub fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Evener> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("evener.toml", config)?;

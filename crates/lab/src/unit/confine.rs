@@ -30,8 +30,8 @@ const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Devices, &["mknod", "sys_rawio"]),
 ];
 
-/// Executes a program with the restrictions of a unit. The folders `shown` stay visible even if the
-/// unit hides them: those of the program and of its files.
+/// Executes a program with the restrictions of a unit. The folders `shown`, which contain the
+/// program and its files, stay visible even if the unit hides them.
 ///
 /// # Errors
 /// Returns only if a step fails.

@@ -59,8 +59,7 @@ fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
 }
 
 /// On an interface without address, the kernel may choose another interface's address as the sender
-/// of
-/// ARP requests. Neighbours would then learn the service address at this host.
+/// of ARP requests. Neighbours would then learn the service address at this host.
 #[test]
 fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
     if !skip::has_root() {

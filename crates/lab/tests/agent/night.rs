@@ -1,6 +1,5 @@
 //! Faults that time clients out while all checks look healthy. The doctor on the director names
-//! each
-//! fault within a minute of traffic.
+//! each fault within a minute of traffic.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -82,8 +81,7 @@ impl Night {
     }
 
     /// Makes clients connect until the doctor on the director has a finding for each set of words.
-    /// Fails after
-    /// a minute.
+    /// Fails after a minute.
     fn finds(&self, wanted: &[&[&str]]) -> Result<()> {
         let ends = AtomicBool::new(false);
         let (client, service) = (self.farm.client(0), self.farm.service());

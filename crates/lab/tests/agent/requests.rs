@@ -1,6 +1,5 @@
 //! Reported bytes left of each request, compared with the bytes that clients still lack: on real
-//! servers
-//! and on a scripted server.
+//! servers and on a scripted server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -147,8 +146,7 @@ fn bytes_to_send_match_client_view_for_every_server_program() -> Result<()> {
 type Script = mpsc::Sender<Vec<Vec<u8>>>;
 
 /// Starts a server that sends the given pieces of each script, one script per connection. An empty
-/// piece
-/// ends the stream. The second channel receives an item per finished connection.
+/// piece ends the stream. The second channel receives an item per finished connection.
 fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     let listener = host.enter(|| TcpListener::bind((host.address(), port)))??;
     let (script, scripts) = mpsc::channel::<Vec<Vec<u8>>>();
@@ -184,10 +182,8 @@ fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
 }
 
 /// Starts a scripted server with an agent on a farm's first server. The agent measures a first
-/// speed with
-/// one request some time after its start. This function waits for the request, because it would
-/// otherwise
-/// take a client's script.
+/// speed with one request some time after its start. This function waits for the request, because
+/// it would otherwise take a client's script.
 fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
     let host = farm.server(0);
     let (script, connections_done) = scripted(host, SCRIPTED_PORT)?;

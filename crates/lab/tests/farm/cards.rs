@@ -1,6 +1,5 @@
 //! Farms whose director has network cards with drivers other than veth. They run in guests with
-//! such
-//! cards; see `scripts/kernels`.
+//! such cards; see `scripts/kernels`.
 
 use anyhow::{Context, Result};
 use evener_lab::family::Family;
@@ -27,8 +26,7 @@ fn nat() -> Result<()> {
 }
 
 /// Serves clients over the cards. Prints one line per MTU with tabs between `card`, driver, number
-/// of
-/// receive queues, MTU, method and XDP mode.
+/// of receive queues, MTU, method and XDP mode.
 fn serves_over_cards(way: Way) -> Result<()> {
     let plan = Plan::new("xdp", way, Family::V4);
     for mtu in MTUS {

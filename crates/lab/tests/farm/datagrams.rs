@@ -1,6 +1,5 @@
 //! UDP services of every method, with datagrams of several packets: a real DNS server, and
-//! fragments in
-//! every order.
+//! fragments in every order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,8 +29,7 @@ fn dns_answers_and_questions_of_any_length(engine: &str, way: Way) -> Result<()>
         let stage = plan.start_with(farm, &file, 4)?;
         let service = SocketAddr::new(stage.service.ip(), dns::PORT);
         // All clients stay open at the same time. Otherwise a client could reuse another one's
-        // port, and with it
-        // its session.
+        // port, and with it its session.
         let clients: Vec<_> = (0..6)
             .map(|_| dns::Client::open(stage.client(), service, Duration::from_secs(1)))
             .collect::<Result<_>>()?;

@@ -1,6 +1,5 @@
 //! Floods of first packets with spoofed sources, and clients that have closed their half: neither
-//! harms the
-//! other.
+//! harms the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -80,11 +79,9 @@ fn spoofed_syns_leave_ports_to_clients_over_ipv6(engine: &str) -> Result<()> {
 }
 
 /// Sends 20,000 SYNs per second until they have requested three times the server's ports. The flood
-/// slows
-/// down for slow clients: a client loses its port if it answers the SYN-ACK later than others
-/// request all
-/// ports, as on a busy machine. `EVENER_FLOOD_S` sets a minimum duration in seconds and prints the
-/// result.
+/// slows down for slow clients: a client loses its port if it answers the SYN-ACK later than others
+/// request all ports, as on a busy machine. `EVENER_FLOOD_S` sets a minimum duration in seconds and
+/// prints the result.
 fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     const A_MILLISECOND: u128 = 20;
     const A_CLIENT: u32 = PORTS as u32 / 4;
@@ -249,8 +246,7 @@ fn grows(engine: &str, family: Family) -> Result<()> {
 }
 
 /// A client's FIN closes one direction only. Data that the client later receives and acknowledges
-/// still
-/// belongs to the connection, even after a long pause.
+/// still belongs to the connection, even after a long pause.
 fn who_has_said_all_is_answered_late(engine: &str, way: Way) -> Result<()> {
     const PORT: u16 = 7_000;
     let farm = way.builder().servers(2).build()?;

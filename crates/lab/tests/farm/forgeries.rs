@@ -169,8 +169,7 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
 }
 
 /// Servers decapsulate packets from listed directors only. The inner packet must be from a client
-/// to the
-/// service.
+/// to the service.
 fn strangers_get_nothing_through_a_server(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let stage = Plan::new(engine, way, family).stage(1)?;

@@ -1,6 +1,5 @@
 //! ICMP: the service's address answers echo requests, and errors about a server's packets reach
-//! that
-//! server with the server's own address.
+//! that server with the server's own address.
 
 use std::net::SocketAddr;
 

@@ -12,8 +12,7 @@ use crate::{file, unbroken};
 by_every_way! { jumbo_frames }
 
 /// Generic XDP, where the kernel engine would otherwise attach by TC: a driver can deliver a frame
-/// in
-/// several buffers.
+/// in several buffers.
 mod generic {
     use anyhow::Result;
     use evener_lab::family::Family;

@@ -1,6 +1,5 @@
 //! A farm of each method with the kernel engine, through all changes of an operator. The tests are
-//! short
-//! enough for guests with other kernels; see `scripts/kernels`.
+//! short enough for guests with other kernels; see `scripts/kernels`.
 
 use std::collections::BTreeMap;
 
@@ -96,8 +95,7 @@ fn serves_through_changes(engine: &str, way: Way) -> Result<()> {
 const SYNS: &str = "tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn";
 
 /// The kernel numbers fanout groups from 0 since boot, so this test must be the first of its kind
-/// in a
-/// guest.
+/// in a guest.
 fn each_syn_reaches_one_server(engine: &str) -> Result<()> {
     let stage = Plan::new(engine, Way::L2, Family::V4).stage(2)?;
     let capture = |host: &Host| host.capture_inside(0, SYNS);

@@ -1,6 +1,5 @@
 //! Servers that report their load, and the effect. Web servers and clients are real. The report
-//! servers
-//! are simulated and send what a test needs.
+//! servers are simulated and send what a test needs.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

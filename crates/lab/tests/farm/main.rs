@@ -1,6 +1,5 @@
 //! Complete farms: the daemon as its users run it, real web servers and real clients. Packet tests
-//! run on
-//! both engines, and tests of the control plane on one.
+//! run on both engines, and tests of the control plane on one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -70,8 +70,7 @@ fn a_service_address_may_be_the_directors_own(engine: &str, way: Way) -> Result<
 }
 
 /// Attaches programs to the far ends of the director's cables. Without them, a veth drops frames
-/// that
-/// native XDP sends.
+/// that native XDP sends.
 pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     let ports = farm.director().interfaces().iter().map(|interface| interface.port.as_str());
     let attach = |port: &str| anyhow::Ok(attach_pass(nix::net::if_::if_nametoindex(port)?)?);
@@ -79,8 +78,7 @@ pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
 }
 
 /// Returns the sysctls for packets with local source addresses, of the director's last interface,
-/// which
-/// leads to servers.
+/// which leads to servers.
 fn believes(farm: &Farm) -> Result<[String; 2]> {
     let interface = farm.director().interfaces().last().context("a director without interfaces")?;
     let value = |name: &str| -> Result<String> {

@@ -1,6 +1,5 @@
 //! Readiness: a director is ready exactly while it could serve clients. Also, the state that
-//! directors
-//! know of each other.
+//! directors know of each other.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -111,8 +111,8 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
 }
 
 /// Creates an interface of the director that no engine can use while the second result lives. The
-/// kernel
-/// engine finds a foreign program on it, and the packet engine cannot quote its name in a rule.
+/// kernel engine finds a foreign program on it, and the packet engine cannot quote its name in a
+/// rule.
 fn unusable(engine: &str, farm: &Farm) -> Result<(&'static str, impl Send + use<>)> {
     let director = farm.director();
     let name = if engine == "xdp" { "spare0" } else { "spare'\"0" };

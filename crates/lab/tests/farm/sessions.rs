@@ -82,8 +82,7 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
 }
 
 /// If the SYN went to the previous server, the reply would belong to no session, and the client
-/// would
-/// retransmit after a second.
+/// would retransmit after a second.
 fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
     const USES: i64 = 40;
     for (way, family) in [(Way::Nat, Family::V4), (Way::SourceNat, Family::V6)] {

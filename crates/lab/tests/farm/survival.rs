@@ -289,13 +289,13 @@ fn as_the_unit_says_a_restart_breaks_nothing(engine: &str) -> Result<()> {
     let mut kept = kept(&farm, 4)?;
     let downloads = slow_downloads(&farm);
     wait::until("downloads run", || Ok(evener.sessions()?.len() == 6))?;
-    // The way in which `systemctl restart` stops the daemon.
+    // `systemctl restart` stops the daemon in the same way.
     assert_eq!(evener.stop()?, 0);
     evener.start_again()?;
     assert!(evener.status()?.adopted);
     go_on(&mut kept)?;
     assert_eq!(unbroken(downloads.join()?)?.requests, 2);
-    // The way to stop the data plane for good.
+    // SIGQUIT also stops the data plane.
     evener.daemon().signal(Signal::SIGQUIT)?;
     assert!(evener.daemon().wait(LONG)?.success());
     assert_eq!(left_on(farm.director())?, [""; 0]);

@@ -26,8 +26,7 @@ by_every_way! {
 }
 
 /// Servers are selected before the method is applied. One of the two methods that also see the end
-/// of a
-/// connection is enough.
+/// of a connection is enough.
 mod choice {
     use super::{Result, Way};
 

@@ -1,6 +1,5 @@
 //! Servers that respond and reset at once: a connection that has ended before it is looked up must
-//! not be
-//! created a second time.
+//! not be created a second time.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -30,8 +29,7 @@ struct Runs(Arc<Mutex<BTreeMap<SocketAddr, usize>>>);
 
 impl Runs {
     /// Starts a server on each host. The server leaves most of a request unread, so that its stack
-    /// resets the
-    /// connection.
+    /// resets the connection.
     fn on(hosts: &[Host]) -> Result<Runs> {
         let runs = Runs::default();
         for host in hosts {

@@ -18,15 +18,12 @@ on_both_engines! {
 }
 
 /// Checks that sockets in TIME-WAIT were removed for new connections, `times` at most, and that no
-/// other
-/// reset was delayed.
+/// other reset was delayed.
 fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
     let [cleared, held] = [count("time_wait_evicted")?, count("reset_delayed")?];
     // A repeated FIN can end TIME-WAIT in the client's stack, on a busy machine more than half of
-    // the time.
-    // The server's last acknowledgment then meets no socket, like an early segment. A socket that
-    // should be
-    // removed but stays breaks a connection, which the client notices.
+    // the time. The server's last acknowledgment then meets no socket, like an early segment. A
+    // socket that should be removed but stays breaks a connection, which the client notices.
     ensure!(
         (1..=times).contains(&cleared) && held <= times - cleared,
         "{cleared} of {times} were cleared, {held} held"
@@ -56,8 +53,8 @@ fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
 }
 
 /// A server that closes first keeps its connections in TIME-WAIT, one after the other from the same
-/// port. The
-/// client's FIN must not be held, or be received repeatedly, while the previous socket is removed.
+/// port. The client's FIN must not be held, or be received repeatedly, while the previous socket is
+/// removed.
 fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
     const USES: u64 = 40;
     let handoff = farm(engine, 1, &[route("path = \"/*\"", &["web1"])])?;
@@ -65,8 +62,7 @@ fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
     handoff.client().netns().sysctl(&[("ipv4/ip_local_port_range", "20000 20003")])?;
     let ends = server.capture_inside(0, "src portrange 20000-20003 and tcp[13] & 1 != 0")?;
     // The response is so long that the client acknowledges the server's FIN before it has read
-    // everything and
-    // closes.
+    // everything and closes.
     let load =
         Load { path: "/108k".to_owned(), requests: Some(USES), ..Load::to(handoff.service(Family::V4)) };
     let report = load.run_on(handoff.client())?;

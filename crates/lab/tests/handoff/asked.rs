@@ -1,6 +1,5 @@
 //! Requests that the data plane cannot route are read in user space: the daemon routes them or
-//! responds
-//! itself.
+//! responds itself.
 
 use std::net::SocketAddr;
 
@@ -196,8 +195,7 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
             assert_eq!(talk.rest()?, b"", "and hung up");
         }
         // HTTP/2 with prior knowledge (RFC 9113, section 3.3): the reply is SETTINGS, and GOAWAY
-        // with
-        // HTTP_1_1_REQUIRED.
+        // with HTTP_1_1_REQUIRED.
         let mut talk = open(&handoff, family)?;
         talk.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
         let frames = talk.rest()?;

@@ -1,6 +1,5 @@
 //! Every-host selection, with hosts that read and serve: a client reaches any host, and the server
-//! that its
-//! request selects serves it.
+//! that its request selects serves it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -240,7 +239,7 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
     }
     for host in 0..3 {
         ensure!(!shares(&team, host, 12)?.contains("web2"), "by web{}", host + 1);
-        // Its routes have no available server.
+        // Routes to web2 have no available server.
         assert_eq!(request(&team, host, &get("x", "/img/a"))?.status, 503);
     }
     wait_for_count("no_server", 3, || punted(&team, "no_server"))?;
@@ -310,8 +309,7 @@ fn a_host_dies(engine: &str) -> Result<()> {
 fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
     // On a busy machine, a daemon's restart can take longer than the default time after which other
-    // hosts take
-    // over its share.
+    // hosts take over its share.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..plan(engine, 3, &[]) };
     let mut team = Team::start_by(farm, patient, &["--keep"])?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);

@@ -55,10 +55,9 @@ fn guess(
     wait::for_value(wait::LONG, seen, enough)?.map_err(|seen| anyhow::anyhow!("after all guesses: {seen:?}"))
 }
 
-/// Forged segments without timestamps are soon no longer checked. Those with timestamps are all
-/// checked and
-/// rejected. Clients with timestamps are not affected, and clients without are served after the
-/// flood.
+/// Forged segments without timestamps are soon no longer checked. Segments with timestamps are all
+/// checked and rejected. Clients with timestamps are not affected, and clients without are served
+/// after the flood.
 fn guesses_are_limited_and_clients_are_served(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let load = Load { connections: 2, ..Load::to(handoff.service(Family::V4)) }.start_on(handoff.client());
@@ -101,8 +100,8 @@ fn round_trip(sockets: &str) -> Option<f64> {
 }
 
 /// The SYN-ACK, the user-space reader and the server continue one timestamp clock. A client never
-/// receives an
-/// older timestamp than before (RFC 7323, section 5), even if it waits before its first request.
+/// receives an older timestamp than before (RFC 7323, section 5), even if it waits before its first
+/// request.
 fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let mut port = 40_000;

@@ -1,6 +1,5 @@
 //! A farm with the kernel engine, through all changes of an operator. The test is short enough for
-//! guests
-//! with other kernels; see `scripts/kernels`.
+//! guests with other kernels; see `scripts/kernels`.
 
 use std::collections::BTreeMap;
 

@@ -167,8 +167,7 @@ fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<
 }
 
 /// Returns forgeries that a host without the secret can derive from a captured message: a
-/// repetition,
-/// truncations, modifications, and a newer sequence number sealed with another secret.
+/// repetition, truncations, modifications, and a newer sequence number sealed with another secret.
 fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
     let message = &frame[ETHERNET_LEN + IP_LEN..];
     let mut changed = message.to_vec();
@@ -207,7 +206,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     wait::until("these are over", || Ok(connections(&handoff)? == 0))?;
     let (to_server, to_director) = (at_server.received(), at_director.received());
     let is_handoff = |frame: &&Vec<u8>| frame[ETHERNET_LEN + IP_LEN..][COMMAND] == HANDOFF;
-    // There are more if a reply is late.
+    // A late reply causes more handoff messages.
     ensure!(to_server.iter().filter(is_handoff).count() >= 3);
     ensure!(to_director.len() >= 3, "nothing was acknowledged");
     handoff.wait_for_punted("handed_off", 3)?;
@@ -249,8 +248,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
 }
 
 /// Nodes with another secret, a wrong clock and another protocol version: the daemon names each
-/// with a
-/// remedy.
+/// with a remedy.
 fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.agents[1].stop()?;
@@ -325,8 +323,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     wait::until("it is asked", || Ok(!alone(&handoff)?))?;
     dispatcher.command(&["drain", "web/web1"])?;
     // The dispatcher's reply counts only within a tenth of a second. A busy machine can miss this
-    // limit, so
-    // the requests are repeated.
+    // limit, so the requests are repeated.
     let served_as_decided = || -> Result<Vec<String>> {
         for _ in 0..100 {
             let before = handoff.lccp("dispatch_answered")?;
@@ -362,8 +359,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
 }
 
 /// With least connections, the next connection goes to the server with the fewest, even if another
-/// node
-/// receives the clients.
+/// node receives the clients.
 fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
     let chief = farm.directors()[1].clone();

@@ -53,8 +53,7 @@ fn ten_thousand_routes_and_not_one_more(engine: &str) -> Result<()> {
 }
 
 /// Uploads whose route the data plane finds, and uploads read in user space. A cookie cannot encode
-/// an MSS
-/// above the usual one, so connections use the usual MSS on paths with a larger MTU.
+/// an MSS above the usual one, so connections use the usual MSS on paths with a larger MTU.
 fn jumbo_frames(engine: &str) -> Result<()> {
     const LEN: usize = 3_000_000;
     let farm = Farm::builder().bare().servers(2).build()?;

@@ -86,8 +86,7 @@ fn caddy_serves_encrypted(engine: &str) -> Result<()> {
 }
 
 /// Downloads files from `web2`, by routes of the data plane and of user space, on new and on
-/// persistent
-/// connections.
+/// persistent connections.
 fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
     let routes = [route("path = \"/2k\"", &["web2"]), route("path = \"/*8k\"", &["web2"])];
     let handoff =

@@ -47,8 +47,7 @@ fn a_service_address_may_be_the_directors_own(engine: &str) -> Result<()> {
 }
 
 /// The servers' default router is the director, which has the service's address: the director
-/// receives
-/// replies with its own address as source.
+/// receives replies with its own address as source.
 fn servers_may_answer_through_their_director(engine: &str) -> Result<()> {
     let farm = Farm::builder().routed().servers(2).build()?;
     // The default of some distributions.

@@ -56,8 +56,7 @@ fn near(engine: &str) -> Result<Handoff> {
 }
 
 /// Sends requests for all hosts, `rounds` times, on one connection. Checks that each response is
-/// complete and
-/// from a permitted server.
+/// complete and from a permitted server.
 fn go_round(client: &Host, handoff: &Handoff, family: Family, rounds: usize) -> Result<()> {
     let mut talk = Talk::open(client, handoff.service(family))?;
     for round in 0..rounds {
@@ -115,8 +114,7 @@ fn many_move_at_once(engine: &str) -> Result<()> {
 }
 
 /// Connections that do not move continue without the daemon. Connections that moved can move again
-/// under the
-/// next daemon.
+/// under the next daemon.
 fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     let mut handoff = near(engine)?;
     let mut talks: Vec<(Family, Talk)> = Family::BOTH
@@ -251,8 +249,7 @@ fn is_reset(reply: Result<Reply>) -> Result<()> {
 }
 
 /// Some exchanges leave unknown state on a connection. A later request for another server then
-/// resets the
-/// connection.
+/// resets the connection.
 fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {

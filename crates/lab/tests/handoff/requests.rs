@@ -1,6 +1,5 @@
 //! Requests on handed-off connections are tracked like others, although the first request arrives
-//! before the
-//! connection has a socket.
+//! before the connection has a socket.
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{program, route};

@@ -210,8 +210,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     assert_eq!(paths(&handoff)?, ["/second"]);
 
     // Reopening by signal and by command must not load an incomplete configuration. The new file
-    // exists before
-    // lines are written.
+    // exists before lines are written.
     let reloads = handoff.evener.status()?.reloads;
     handoff.evener.write("[engin]\n")?;
     for (number, path) in [("2", "/by-signal"), ("3", "/by-command")] {

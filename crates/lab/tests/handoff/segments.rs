@@ -55,8 +55,7 @@ fn reply(call: &mut Call) -> Result<Reply> {
 }
 
 /// The upload's first bytes are in the head's segment or follow it. In both cases, the second
-/// segment arrives
-/// before the first, and both are repeated.
+/// segment arrives before the first, and both are repeated.
 fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -119,8 +118,7 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
 }
 
 /// The window is so small that the service must probe it (RFC 9293, section 3.8.6.1). Later, the
-/// window grows
-/// a little.
+/// window grows a little.
 fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -295,8 +293,8 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
 }
 
 /// A server responds as soon as it has a connection from user space, and the director records it a
-/// moment
-/// later. Bytes that the client sends meanwhile are not lost: the client sends them only once.
+/// moment later. Bytes that the client sends meanwhile are not lost: the client sends them only
+/// once.
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -322,8 +320,7 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
 }
 
 /// A repeated SYN arrives after the first segment was served. Then the first segment is repeated,
-/// as if its
-/// acknowledgment were lost.
+/// as if its acknowledgment were lost.
 fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[])?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;

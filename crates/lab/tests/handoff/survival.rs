@@ -1,6 +1,5 @@
 //! Connections continue after any fault of daemons, agents and servers, and new connections go to
-//! working
-//! servers.
+//! working servers.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,8 +125,7 @@ fn a_killed_agent_breaks_nothing(engine: &str) -> Result<()> {
 }
 
 /// Cookies of this farm are valid for three to six seconds. If the data plane could not derive
-/// later keys
-/// itself, no cookie would be valid after four epochs.
+/// later keys itself, no cookie would be valid after four epochs.
 const EPOCH: Duration = Duration::from_secs(3);
 
 /// Starts a farm with short epochs.

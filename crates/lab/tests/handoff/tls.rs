@@ -87,8 +87,7 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
 }
 
 /// A ClientHello can be split into several records (RFC 8446, section 5.1). openssl(1) does this on
-/// request,
-/// and long protocol names make the ClientHello longer than a record.
+/// request, and long protocol names make the ClientHello longer than a record.
 fn hellos_in_several_records(engine: &str) -> Result<()> {
     let Stage { handoff, _webs } = &stage(engine)?;
     let protocols = format!("http/1.1,{},{}", "x".repeat(200), "y".repeat(200));

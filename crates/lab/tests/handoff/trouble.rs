@@ -30,8 +30,7 @@ on_both_engines! {
 }
 
 /// Returns two routes that the data plane evaluates. Paths with an `8` and paths without a route
-/// are read in
-/// user space.
+/// are read in user space.
 fn some_requested() -> [String; 3] {
     let both = &["web1", "web2"];
     [route("path = \"/who\"", both), route("path = \"/2k\"", both), route("path = \"/*8*\"", &["web2"])]
@@ -217,7 +216,7 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
         let sessions = handoff.evener.sessions()?;
         Ok(sessions.into_iter().filter(|session| !session.is_ending()).collect())
     };
-    // A lost FIN is not always repeated. Its session then ends after the idle timeout.
+    // A lost FIN is not always repeated. The session then ends after its idle timeout.
     if let Err(left) = wait::for_value(2 * LONG, open, |open| open.len() <= COUNT / 1_000)? {
         bail!("{} sessions stay open, such as {:?}", left.len(), left.first());
     }

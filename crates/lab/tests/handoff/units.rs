@@ -1,6 +1,5 @@
 //! Handed-off connections within the limits of the packaged units, and clients that hold as many
-//! connections
-//! as they can.
+//! connections as they can.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -89,8 +88,7 @@ fn open_connections_move(engine: &str) -> Result<()> {
 }
 
 /// Opens connections from one host, each with half a request. Several processes share them, because
-/// of the
-/// limit of descriptors per process.
+/// of the limit of descriptors per process.
 fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<Proc>> {
     const EACH: usize = 5_000;
     let service = handoff.service(Family::V4);
@@ -149,8 +147,7 @@ fn so_it_is_with_many_more(engine: &str) -> Result<()> {
 }
 
 /// Sends a complete request and FIN at once. Such a connection cannot be handed off, so the
-/// director relays
-/// it. The response is read later.
+/// director relays it. The response is read later.
 fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
     let mut talk = Talk::open_narrow(host, service)?;
     talk.send_and_end(get("x", path))?;

@@ -77,8 +77,7 @@ fn drained(engine: &str, keys: &str) -> Result<()> {
 fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
     // On a busy machine, a daemon's restart can take longer than the default time after which other
-    // hosts take
-    // over its share.
+    // hosts take over its share.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..Plan::new(engine, IN_TURN, 3) };
     let mut team = Team::start_by(farm, patient, &["--keep"])?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);

@@ -1,6 +1,5 @@
 //! Hosts that die or lose their link: exactly one other host answers for each of their addresses,
-//! and gives
-//! the address back later.
+//! and gives the address back later.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -80,8 +79,7 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
 
     // A host that takes an address over announces the address: by ARP (RFC 5227, section 3), or by
-    // a neighbour
-    // advertisement (RFC 4861, section 7.2.6).
+    // a neighbour advertisement (RFC 4861, section 7.2.6).
     let (icmp_filter, told_to) = match family {
         Family::V4 => (format!("arp and host {vip}"), "ff:ff:ff:ff:ff:ff"),
         Family::V6 => ("icmp6 and ip6[40] == 136".to_owned(), "ff02::1:"),

@@ -73,8 +73,7 @@ struct Download {
 }
 
 /// Starts two slow downloads per address: one from any server, and one from a server other than the
-/// address's
-/// owner. They last longer than a change of the farm.
+/// address's owner. They last longer than a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
     let by_address = |by: usize| {
         let owner = team.farm.server(by).name();

@@ -32,8 +32,7 @@ fn served_elsewhere(team: &Team) -> Result<(Visit, String)> {
 }
 
 /// Returns frames to the first host with segments that this client could send: with the source MAC
-/// of
-/// decapsulated packets, or in a tunnel from another host's address.
+/// of decapsulated packets, or in a tunnel from another host's address.
 fn unmarked(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let sources = [PASSED, PASSED_TWICE].map(|mark| (mark.to_string(), String::new()));
     let family = team.plan.family;

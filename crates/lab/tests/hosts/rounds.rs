@@ -28,15 +28,13 @@ fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
 }
 
 /// Returns how often a connection's first packet must appear on the network: once to its first
-/// host, and once
-/// more if another host serves the connection.
+/// host, and once more if another host serves the connection.
 fn wanted(server: &str) -> usize {
     if server == "web1" { 1 } else { 2 }
 }
 
 /// Opens connections through the first host. Returns for each how often its first packet appeared
-/// on the
-/// network, and its server.
+/// on the network, and its server.
 fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
     let capture = team.farm.router().capture_network(1, "tcp[13] == 2 or ip proto 4")?;
     let mut clients = Vec::new();
@@ -79,8 +77,7 @@ fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
         let begin =
             || Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
         // Without sessions, the third host may serve connections that are open at this moment.
-        // After the change,
-        // neither host selects the third one.
+        // After the change, neither host selects the third one.
         let load = if keys == STATELESS {
             disagree(&team)?;
             begin()
@@ -126,7 +123,7 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
             let to = format!(" {vip}.80 > {}.{}: Flags [R]", client.address(), 50_000 + port);
             lines.iter().any(|line| line.contains(&to))
         };
-        // Any packet may be lost on its way.
+        // Segments and resets may be lost. Segments without a reset are sent again.
         let left: Vec<u16> = (0..SEGMENTS).filter(|port| !reset(*port)).collect();
         left.iter().for_each(|port| sent[usize::from(*port)] += 1);
         left.iter().try_for_each(|port| send(*port))?;

@@ -1,6 +1,5 @@
 //! The paper's variants, and variants that it names but did not build: all hosts serve connections
-//! that arrive
-//! at any host.
+//! that arrive at any host.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,8 +50,7 @@ enum Spread {
 }
 
 /// Each address in turn receives all connections (the paper's imbalanced case), and all hosts with
-/// a weight
-/// serve them. Large files arrive complete, and the hosts' packets are well-formed.
+/// a weight serve them. Large files arrive complete, and the hosts' packets are well-formed.
 fn serves(team: &Team, spread: Spread) -> Result<()> {
     let serving: Vec<String> = (1..)
         .zip(&team.plan.weights)

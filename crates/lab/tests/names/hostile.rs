@@ -108,8 +108,7 @@ fn active_dns_connection_outlives_idle_ones_of_its_network() -> Result<()> {
     for _ in 0..10 {
         silent.extend((0..20).map(|_| connect(&stage, 0)).collect::<Result<Vec<_>>>()?);
         // A later connection is answered, so the silent ones have been accepted. They are older
-        // than the busy
-        // connection's next query.
+        // than the busy connection's next query.
         exchange(&mut connect(&stage, 0)?, QUERY)?;
         assert_eq!(exchange(&mut busy, QUERY)?[..2], QUERY[..2]);
     }

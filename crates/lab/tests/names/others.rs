@@ -1,10 +1,8 @@
 //! NSD and Knot beside Evener: the same zones and queries must have the same responses. Each
-//! permitted
-//! difference has a reason below.
+//! permitted difference has a reason below.
 //!
 //! The generated zones resemble the public FerretDataset: small, with many cases in which RFCs
-//! 1034, 2181 and
-//! 4592 need careful reading.
+//! 1034, 2181 and 4592 need careful reading.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -319,8 +317,7 @@ fn data_in_its_own_form_is_read_as_nsd_and_knot_do() -> Result<()> {
 }
 
 /// A resolver with a cookie from NSD is accepted by Evener, because both share the secret (RFC
-/// 9018,
-/// section 5).
+/// 9018, section 5).
 #[test]
 fn a_cookie_of_another_server_is_believed() -> Result<()> {
     let zone = "$TTL 60\n@ SOA ns host 1 1h 1h 1w 60\n@ NS ns\nns A 192.0.2.53\n";

@@ -1,6 +1,5 @@
 //! Path probes to servers' agents: the rate of a shaped link, the rate that other traffic leaves,
-//! and
-//! unauthorised requests.
+//! and unauthorised requests.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

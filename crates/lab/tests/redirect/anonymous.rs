@@ -192,8 +192,7 @@ fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
 }
 
 /// Requests a large file. With a small receive buffer, the client's kernel acknowledges the bytes
-/// soon after
-/// they are read.
+/// soon after they are read.
 fn get_big(stage: &Stage, buffer_len: Option<usize>) -> Result<TcpStream> {
     let mut stream: TcpStream = stage.farm.client(0).enter(|| -> std::io::Result<_> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;

@@ -1,6 +1,5 @@
 //! Selection by load in a real farm. `crates/core/src/farm/group/members/simulation.rs` simulates
-//! many more
-//! cases.
+//! many more cases.
 
 use std::time::Duration;
 
@@ -40,8 +39,7 @@ fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewes
     let slow = group.servers.get("web3").map_or(0, |share| share.requests) as f64 / group.requests as f64;
     ensure!((0.03..=0.2).contains(&slow), "{slow:.3}: {told}");
     // The test compares two times of the same requests on the same servers, which sleep. A busy
-    // machine adds
-    // little to both.
+    // machine adds little to both.
     ensure!(group.p99_us <= 2 * fewest.p99_us, "{told}");
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! Server groups: the program without an engine and without capabilities, real web servers as
-//! members and
-//! real clients.
+//! members and real clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

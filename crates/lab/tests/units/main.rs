@@ -1,6 +1,5 @@
 //! The program within the limits of its packaged units: capabilities, address families, system
-//! calls, files
-//! and limits. The units must permit all methods and roles.
+//! calls, files and limits. The units must permit all methods and roles.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

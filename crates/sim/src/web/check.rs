@@ -159,7 +159,7 @@ fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Checks that groups and names are those of the file in force.
+/// Checks that groups and names equal the groups and names of the file in force.
 pub(crate) fn in_force(world: &mut World) -> Result<(), Broken> {
     // A server that the file doesn't list is forgotten when it leaves, and is new when listed
     // again.

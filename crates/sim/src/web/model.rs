@@ -25,7 +25,8 @@ pub(crate) const OF_SERVICE: [usize; 2] = [0, TURNS];
 pub(crate) const TURNS: usize = 3;
 /// File with the ranks of the name with external ranks.
 const RANKS: &str = "ranks";
-/// Number of servers that the file lists as members. Others join, and so does the last listed one.
+/// Number of servers that the file lists as members. All other members join by themselves, and so
+/// does the last listed member.
 pub(crate) const LISTED: usize = 2;
 /// Interval of members' reports, silence after which a member is queried, and silence after which
 /// it is removed, in milliseconds.

@@ -1,7 +1,6 @@
 //! The core and the C program agree on which segments become connections. A test run is not an
 //! ingress packet, so the kernel creates no connection. The agreed options are tested on a real
-//! link
-//! in `tests/accept`.
+//! link in `tests/accept`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -215,8 +214,7 @@ impl Cleared {
     }
 
     /// Checks that further segments of a connection wait alike in the core and in the C program
-    /// while its
-    /// old socket is being removed.
+    /// while its old socket is being removed.
     fn holds_alike(
         &self,
         c: &Programs,

@@ -1,6 +1,5 @@
 //! Request and response tracking: the core and the C program follow random exchanges alike and
-//! change
-//! leaving segments alike.
+//! change leaving segments alike.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -74,8 +73,7 @@ impl Turns {
 #[derive(Clone, Debug)]
 enum Step {
     /// A client's segment at an offset from the next sequence number. It acknowledges the server's
-    /// bytes
-    /// up to an offset from the last byte.
+    /// bytes up to an offset from the last byte.
     Request { data: Vec<u8>, off: i32, acknowledged: i32, flags: u8 },
     /// A server's segment.
     Answer { data: Vec<u8>, off: i32, flags: u8 },

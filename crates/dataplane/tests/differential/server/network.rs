@@ -116,8 +116,7 @@ pub fn set_up() {
 }
 
 /// Opens listeners that live for the whole test: a child process of another thread can hold a copy
-/// of
-/// a closed listener, and its port, for a moment.
+/// of a closed listener, and its port, for a moment.
 pub fn listen() -> Vec<TcpListener> {
     let both = [false, true].into_iter();
     both.flat_map(|v6| LISTENERS.map(|port| TcpListener::bind(service(v6, port)).unwrap())).collect()

@@ -424,8 +424,7 @@ fn idle_and_oversized_connections_do_not_stay() {
     let daemon = Daemon::start();
     let mut idle: Vec<_> = (0..80).map(|_| TcpStream::connect(daemon.tcp).unwrap()).collect();
     // Idle connections fill the TCP port but not the socket. After they are closed, the port
-    // responds
-    // again.
+    // responds again.
     assert_eq!(daemon.unix("GET", "/healthz").0, 200);
     let mut nothing = [0; 1];
     for stream in &mut idle {

@@ -124,8 +124,7 @@ fn metrics_format_follows_accept_header() {
 }
 
 /// Both formats have the same samples with the same types, and each sample follows the type line of
-/// its
-/// family.
+/// its family.
 #[test]
 fn both_metric_formats_have_the_same_values() {
     let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(scraped(), format));

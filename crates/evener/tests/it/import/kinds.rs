@@ -1,6 +1,5 @@
 //! Small inputs for each importer, with their results: in `kinds/*.txt`, a line `== TITLE` precedes
-//! each
-//! input and a line `--` its result. `EVENER_BLESS=1` rewrites the results for review.
+//! each input and a line `--` its result. `EVENER_BLESS=1` rewrites the results for review.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,5 @@
 //! `evener import`: published configurations of other programs become farms that pass the check.
-//! The
-//! report accounts for each of their lines.
+//! The report accounts for each of their lines.
 
 mod choices;
 mod kinds;
@@ -174,8 +173,7 @@ fn losses_that_change_who_is_served_end_with_two_unless_they_are_taken() {
 }
 
 /// The most severe losses come first. Settings of the other program's own process come last, in one
-/// line
-/// per reason.
+/// line per reason.
 #[test]
 fn losses_are_told_by_weight() {
     let text = "global\n  chroot /x\n  nbthread 4\nlisten a\n  bind 192.0.2.1:80\n  option forwardfor\n\

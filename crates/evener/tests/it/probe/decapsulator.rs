@@ -1,6 +1,5 @@
 //! The server's end of a tunnel, with two packet sockets: the inner packets reach the server's
-//! stack
-//! through a veth pair on the server.
+//! stack through a veth pair on the server.
 
 use std::net::IpAddr;
 use std::thread;

@@ -66,8 +66,7 @@ fn changes_are_told(host: &Host, change: impl FnOnce() -> Result<()> + Send) {
     on(host, async || {
         let mut changes = watch().await.unwrap();
         // Notifications of the kernel's own changes, such as neighbour states, must not be mistaken
-        // for the
-        // change below.
+        // for the change below.
         while within(QUIET, changes.recv()).await.is_some() {}
         change().unwrap();
         assert_eq!(within(TIMEOUT, changes.recv()).await, Some(Some(())));

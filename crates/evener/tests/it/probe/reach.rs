@@ -67,8 +67,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
 }
 
 /// Returns a remote server behind a tunnel. The outer packets and the service address can be of
-/// different
-/// IP versions.
+/// different IP versions.
 fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
     let director = farm.director();
     let network = on(director, evener::io::network::read).unwrap();

@@ -1,8 +1,6 @@
 //! No dependency cycles among the files of core: within a folder, files and subfolders depend on
-//! each other
-//! in one direction only. A folder's `mod.rs` and the files in the folder count as one unit, so
-//! parents
-//! and children may use each other.
+//! each other in one direction only. A folder's `mod.rs` and the files in the folder count as one
+//! unit, so parents and children may use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -62,8 +60,7 @@ fn expand(tree: &str) -> Vec<String> {
 }
 
 /// Returns the module that defines the item of a path, following re-exports. For other crates,
-/// returns
-/// `module` itself.
+/// returns `module` itself.
 fn home(modules: &Modules, module: &str, path: &str) -> String {
     let (first, rest) = path.split_once("::").unwrap_or((path, ""));
     let child = format!("{module}::{first}");

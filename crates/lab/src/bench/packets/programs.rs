@@ -1,5 +1,5 @@
-//! Programs for BPF_PROG_TEST_RUN in two builds with shared maps. One restores every frame and is
-//! measured; the other leaves the resulting frame for checks.
+//! Programs for BPF_PROG_TEST_RUN in two builds with shared maps. The measured build restores every
+//! frame; the other build leaves the resulting frame for checks.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -12,7 +12,8 @@ pub(super) const XDP_PASS: u32 = 2;
 pub(super) const XDP_TX: u32 = 3;
 pub(super) const XDP_REDIRECT: u32 = 4;
 
-/// Flows of a run: `flows` of them, a power of two, numbered from `first`, starting at `turn`.
+/// Flows of a run, numbered from `first`. The run starts at flow number `turn`; `flows` is a power
+/// of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flows {
     pub(super) flows: u32,

@@ -88,8 +88,7 @@ fn client(flow: u32) -> String {
 }
 
 /// Fails if the directors' selections differ for a flow. Flows that the second director assigns to
-/// server
-/// `except` do not count.
+/// server `except` do not count.
 fn are_alike(service: &PolicyService, [one, other]: &[Choices; 2], except: Option<&str>) -> Result<()> {
     let pairs = (0..).zip(one.iter().zip(other));
     let differing = pairs.filter(|(_, (one, other))| one != other && Some(other.as_str()) != except);

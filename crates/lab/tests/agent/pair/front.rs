@@ -24,8 +24,8 @@ use crate::Agent;
 /// Number of downloads through each director at the start.
 const EACH: usize = 10;
 /// The router hashes addresses, protocol and ports of each packet. Policy 1 would prefer a hash
-/// stored
-/// with the packet. Over veth, this is the client socket's hash, which changes with each timeout.
+/// stored with the packet. Over veth, this is the client socket's hash, which changes with each
+/// timeout.
 const HASH_BY_PORTS: [(&str, &str); 2] =
     [("ipv4/fib_multipath_hash_policy", "3"), ("ipv4/fib_multipath_hash_fields", "55")];
 /// Client receive buffers in bytes: minimum, initial, maximum.
@@ -98,8 +98,7 @@ impl Pair {
     }
 
     /// Finds [`EACH`] client ports per director with the router's own route lookups, because the
-    /// key of its
-    /// hash is secret.
+    /// key of its hash is secret.
     fn ports_by_director(&self) -> Result<[BTreeSet<u16>; 2]> {
         let (router, client) = (self.farm.router(), self.farm.client(0).address().to_string());
         let (service, interface) = (self.services[0].address, &router.interfaces()[0].name);
@@ -122,8 +121,7 @@ impl Pair {
     }
 
     /// Waits until every download has progressed after an event, and checks that a director counted
-    /// packets
-    /// for this reason.
+    /// packets for this reason.
     fn go_on_by(&self, director: usize, reason: &str, downloads: &mut Downloads, event: &str) -> Result<()> {
         let counted = || -> Result<u64> {
             Ok(self.directors[director].status()?.packets.get(reason).copied().unwrap_or_default())
@@ -143,8 +141,7 @@ impl Pair {
 }
 
 /// Downloads with curl from the client. Each is read slowly ([`PACE`]) until [`Downloads::end`], so
-/// that it
-/// lasts through all events.
+/// that it lasts through all events.
 struct Downloads {
     list: Vec<Download>,
     is_paced: Arc<AtomicBool>,

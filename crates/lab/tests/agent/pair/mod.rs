@@ -1,6 +1,5 @@
 //! Two directors with the same file and secret select the same servers, and each can forward the
-//! other's
-//! connections.
+//! other's connections.
 
 mod explain;
 mod front;

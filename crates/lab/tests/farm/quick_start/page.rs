@@ -5,8 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, Result, bail};
 
 /// The host of a command. The first words of its sentence, or of an earlier sentence in the same
-/// step or
-/// paragraph, determine the host.
+/// step or paragraph, determine the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// All hosts with the file, before Evener runs there.
@@ -197,8 +196,7 @@ fn place(sentence: &str) -> Result<Option<Place>> {
 }
 
 /// True if a code span is a command: a program's name with arguments. A configuration key has an
-/// equals
-/// sign after it, and a line of output has a colon in its first word.
+/// equals sign after it, and a line of output has a colon in its first word.
 fn is_command(span: &str) -> bool {
     let mut words = span.split(' ');
     let is_program = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
