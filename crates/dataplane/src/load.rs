@@ -87,7 +87,7 @@ pub(crate) fn load<E>(
     }
 }
 
-/// Blocks all signals of this thread until dropped.
+/// Blocks all signals of this thread until this value is dropped.
 struct BlockedSignals(Option<SigSet>);
 
 impl BlockedSignals {

@@ -1,6 +1,6 @@
 //! Fault injection for tests: system calls fail, or the process is killed before a call. Tests
-//! check that a refused call or a killed daemon leaves the engine's state in force. The product
-//! never uses this module.
+//! check that a refused call or a killed daemon leaves the engine's state in force. Evener never
+//! uses this module.
 //!
 //! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) notifies a thread of this process
 //! about each call.

@@ -1,4 +1,4 @@
-//! Simulates whole farms in one process. The directors are the product's; everything around them is
+//! Simulates whole farms in one process. The directors are Evener's; everything around them is
 //! simulated. A run depends only on its seed, so a run that violates a promise is reproducible and
 //! can be reduced to few steps.
 //!

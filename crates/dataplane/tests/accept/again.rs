@@ -58,9 +58,8 @@ fn a_port_in_time_wait_is_free_for_a_new_connection() {
             let time = |call: Call, client: u32| if with_timestamps { call.at(client, 7) } else { call };
             let first = time(world.call(v6, 40_000), 5_000);
             call_to_the_end(world, &first, &listener);
-            // Without timestamps, Linux accepts a SYN in TIME_WAIT only with a larger sequence
-            // number.
-            // With timestamps, a later timestamp is enough.
+            // Without timestamps, the new connection needs larger sequence numbers than the old
+            // connection in TIME_WAIT. With timestamps, a later timestamp is enough.
             let by = if with_timestamps { 0u32.wrapping_sub(1_000_000) } else { 1_000_000 };
             let second = time(later(world, &first, by), 5_001);
             let mut stream = world.open(&second, &listener);

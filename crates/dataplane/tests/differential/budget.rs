@@ -35,7 +35,6 @@ struct Kind {
     v6: bool,
     way: Forwarding,
     /// True if connections are handed off.
-    /// Every-host selection is a field of its own.
     handoff: bool,
     every_host: bool,
     most: u32,

@@ -92,8 +92,8 @@ fn long_queues_are_moved_whole() {
     finish(client, server);
 }
 
-/// Reading a long queue takes long. The client must be held meanwhile, or its data would change the
-/// state.
+/// Reading a long queue takes long. The client must be held meanwhile, because further segments
+/// would change the connection's state.
 #[test]
 fn a_client_that_goes_on_sending_is_held_while_its_connection_is_read() {
     if skipped() {

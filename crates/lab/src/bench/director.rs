@@ -1,9 +1,9 @@
 //! Measures the control plane: the time from an input until the XDP engine has applied it, and the
 //! time of one iteration of the daemon's loop.
 //!
-//! Director and engine are the product's. The code in between acts like the daemon's loop: it gives
-//! an input, carries out outputs and publishes changes. The clock is simulated, probes are answered
-//! at once, and messages to other hosts are dropped. As in the daemon, another thread plans and
+//! Director and engine are Evener's. The code in between acts like the daemon's loop: it gives an
+//! input, carries out outputs and publishes changes. The clock is simulated, probes are answered at
+//! once, and messages to other hosts are dropped. As in the daemon, another thread plans and
 //! applies changes. An iteration includes only the loop's own work.
 
 use std::collections::{BTreeMap, VecDeque};

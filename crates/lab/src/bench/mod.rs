@@ -167,7 +167,7 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
 }
 
 impl Report {
-    /// True if the product answered every request.
+    /// True if Evener answered every request.
     pub fn is_whole(&self) -> bool {
         self.end_to_end.iter().all(Outcome::is_whole)
             && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)

@@ -1,4 +1,4 @@
-//! Agent of the product on a server: `evener agent`.
+//! The agent on a server: `evener agent`.
 
 use anyhow::{Context, Result};
 

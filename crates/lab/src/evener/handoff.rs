@@ -1,4 +1,4 @@
-//! Handoff farm of the product: a director and agents with one file and a shared secret.
+//! Handoff farm: a director and agents with one file and a shared secret.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The product as used by its operators: program, file and commands.
+//! Evener as used by its operators: program, file and commands.
 
 mod admin;
 mod agent;

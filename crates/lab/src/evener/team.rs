@@ -1,4 +1,4 @@
-//! The product on every host of a farm, with one file and a shared secret.
+//! The program on every host of a farm, with one file and a shared secret.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -103,7 +103,7 @@ impl Plan {
     }
 }
 
-/// Hosts that all run the product. Fields are dropped in order.
+/// Hosts that all run Evener. Fields are dropped in order.
 #[derive(Debug)]
 pub struct Team {
     /// By host, in the order of the farm's servers.
@@ -116,7 +116,7 @@ pub struct Team {
 }
 
 impl Team {
-    /// Starts the product on all listed hosts and waits until they are [together](Team::together).
+    /// Starts Evener on all listed hosts and waits until they are [together](Team::together).
     pub fn start(farm: Farm, plan: Plan) -> Result<Team> {
         Self::start_by(farm, plan, &[])
     }
@@ -194,8 +194,8 @@ impl Team {
         self.plan.file(&self.farm, &self.secret)
     }
 
-    /// Reloads every host with the current settings, one after another, and starts the product on
-    /// newly listed hosts. Waits until all are together.
+    /// Reloads every host with the current settings, one after another, and starts Evener on newly
+    /// listed hosts. Waits until all are together.
     pub fn reload(&mut self) -> Result<()> {
         let file = self.file();
         for evener in &self.hosts {

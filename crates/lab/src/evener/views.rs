@@ -1,5 +1,5 @@
 //! Output of the program's commands with `--json`, as far as users may rely on it. The testbed
-//! repeats the names, so a renaming in the product fails here.
+//! repeats the names, so a renaming in Evener fails here.
 
 use std::collections::BTreeMap;
 

@@ -123,9 +123,8 @@ impl Builder {
     }
 
     /// Sets the number of hosts of an every-host farm, without directors. Each host has a service
-    /// address ([`Farm::own_vip`]). The hosts run only their web server, and the product adds the
-    /// rest. With several [networks](Builder::server_lans) the hosts reach each other through the
-    /// router.
+    /// address ([`Farm::own_vip`]). The hosts run only their web server, and Evener adds the rest.
+    /// With several [networks](Builder::server_lans) the hosts reach each other through the router.
     pub fn every_host(self, hosts: u8) -> Self {
         Builder { servers: hosts, vips: hosts, directors: 0, bare: true, ..self }
     }

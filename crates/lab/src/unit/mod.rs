@@ -1,4 +1,4 @@
-//! Runs the product with the restrictions of its unit files: capabilities, system calls, files and
+//! Runs Evener with the restrictions of its unit files: capabilities, system calls, files and
 //! limits as a service manager would set them. The unit files are parsed, and an unknown key is an
 //! error.
 //!
@@ -17,7 +17,7 @@ use crate::{evener, owner};
 
 pub use confine::become_it;
 
-/// Paths of the product's program and file after installation.
+/// Paths of Evener's program and file after installation.
 const PROGRAM: &str = "/usr/bin/evener";
 const CONFIG: &str = "/etc/evener/evener.toml";
 /// Default limit of a service manager for units without one (systemd-system.conf(5),

@@ -30,7 +30,7 @@ on_both_engines! {
     a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6,
 }
 
-// With and without replies through the director, and with and without source ports.
+// Replies bypass the director, pass through it, or pass through it to an own source port.
 by_way!(l2, L2: who_has_said_all_is_answered_late);
 by_way!(nat, Nat: who_has_said_all_is_answered_late);
 by_way!(source_nat, SourceNat: who_has_said_all_is_answered_late);

@@ -25,8 +25,8 @@ by_every_way! {
     ports_are_used_again,
 }
 
-/// Servers are selected before the method is applied. One of the two methods that also see the end
-/// of a connection is enough.
+/// Servers are selected before the method is applied, so one method is enough. NAT is one of the
+/// two methods that also see the end of a connection.
 mod choice {
     use super::{Result, Way};
 

@@ -272,7 +272,7 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
         Ok(nodes.values().any(|state| state == "silent"))
     })?;
     for family in Family::BOTH {
-        // The connections of this server cannot be moved away. Connections to it are relayed.
+        // Without web1's agent, connections cannot leave web1, and moves to web1 are relayed.
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
         assert_eq!(talk.request(&get("img.example.com", "/who"))?.server, "web1", "{family}: carried");

@@ -2,7 +2,7 @@
 //! by messages, and balanced names. All consumers share four servers. Each consumer probes, queries
 //! and drains them independently.
 //!
-//! The agents' side of a group is also the product's. Messages and answers may be lost or delayed.
+//! The agents' side of a group is also Evener's. Messages and answers may be lost or delayed.
 
 mod check;
 mod client;

@@ -1,4 +1,4 @@
-//! Systems to compare: farms of rate-limited servers, with or without the product.
+//! Systems to compare: farms of rate-limited servers, with or without Evener.
 
 use std::any::Any;
 use std::net::SocketAddr;
