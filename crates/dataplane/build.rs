@@ -29,8 +29,8 @@ fn main() -> Outcome {
     write_numbers(&bpf.join("server/server.h"), &out.join("server.rs"))
 }
 
-/// Writes the numbers of a header as Rust constants: those that it defines, and those of its enums
-/// but for the reasons, which core takes. BTF has no defines.
+/// Writes the numeric macros and enums of a C header as Rust constants, except the reasons, which
+/// core defines. BTF contains no macros.
 fn write_numbers(header: &Path, to: &Path) -> Outcome {
     let mut numbers = String::new();
     let mut is_reason = false;

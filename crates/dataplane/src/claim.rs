@@ -1,7 +1,8 @@
-//! One data plane for each network namespace: who has it says so by a socket, which the kernel
-//! closes when the process ends, however it ends. A file would be the folder's, not the
-//! namespace's, and an address or a port of a Unix, TCP or netlink socket can be taken by anybody.
-//! A packet socket takes CAP_NET_RAW in the namespace.
+//! Lock that allows one data plane of each role per network namespace.
+//!
+//! The lock is a packet socket, which the kernel closes whenever the process ends. A lock file
+//! would belong to a folder and not to the namespace. Any process can take an address or a port of
+//! a Unix, TCP or netlink socket. A packet socket requires CAP_NET_RAW in the namespace.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,20 +11,20 @@ use socket2::Socket;
 
 use crate::link::{self, EtherType, set_option_with};
 
-/// The lock on a data plane: a namespace has one of each at most.
+/// Role of a data plane. A namespace has at most one data plane of each role.
 ///
-/// Each has its number, by which the sockets receive and their groups are told apart. An EtherType
-/// below 1,536 is a length (IEEE 802.3, 3.2.6), and these are none that Linux has given a meaning
-/// of its own: no frame ever reaches the sockets.
+/// The value is the EtherType of the lock's socket and the id of its fanout group. An EtherType
+/// below 1,536 is a length (IEEE 802.3, 3.2.6). Linux defines no protocol with these values, so the
+/// socket never receives a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It decides.
+    /// The director's data plane, which chooses servers for packets.
     Director = 0x05fe,
-    /// It serves.
+    /// The agent's data plane, on a server.
     Agent = 0x05fd,
 }
 
-/// The namespace's data plane, for as long as this lives.
+/// Exclusive claim to a role in the network namespace. Dropping the claim releases the role.
 #[derive(Debug)]
 pub struct Claim {
     #[allow(dead_code, reason = "it holds by being there")]
@@ -40,13 +41,13 @@ struct FanoutArgs {
 }
 
 impl Claim {
-    /// Takes the place, if it is free.
+    /// Claims the role. Returns `None` if another process holds the claim.
     ///
-    /// A fanout group of packet(7) belongs to a namespace and has a number and a limit of members,
-    /// here one.
+    /// The lock is a fanout group of packet(7), which belongs to a namespace. The group's limit is
+    /// one member.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW. `None` where somebody else has it.
+    /// Fails without CAP_NET_RAW.
     pub fn acquire(role: Role) -> io::Result<Option<Claim>> {
         let socket = link::packet_socket()?;
         link::bind(&socket, 0, EtherType::Only(role as u16))?;

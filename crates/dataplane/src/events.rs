@@ -1,7 +1,7 @@
-//! Events of the data plane's decisions, for subscribers: each connection that is handed over, and
-//! each packet of a few clients.
+//! Trace events, for subscribers: each connection that is handed off, and each packet of up to four
+//! clients.
 //!
-//! An event that isn't read in time is lost and counted; packets never wait for a reader.
+//! An event that isn't read in time is lost and counted. Packets never wait for a reader.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,22 +12,22 @@ use evener_core::path::decide::{Reason, Verdict};
 
 use crate::EngineError;
 
-/// Clients that may be watched at once.
+/// Maximum number of clients that a trace filter can name.
 pub const CLIENTS_MAX: usize = 4;
-/// The most that is told of what a client said first, in bytes.
+/// Maximum number of bytes of a client's request in an event.
 pub const HEAD_MAX: usize = 256;
 
-/// The filter of events.
+/// Filter of trace events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// Each connection of a service with method handoff whose client has said what it wants.
+    /// True to report each connection of a handoff service once its client has sent the request.
     pub connections: bool,
-    /// Each packet from or to these, [`CLIENTS_MAX`] at most.
+    /// Clients whose packets are reported, in both directions; at most [`CLIENTS_MAX`].
     pub clients: BTreeSet<IpAddr>,
 }
 
 impl TraceFilter {
-    /// Whether nothing is to be told.
+    /// True if the filter selects no events.
     pub fn is_idle(&self) -> bool {
         !self.connections && self.clients.is_empty()
     }
@@ -46,79 +46,73 @@ pub(crate) fn read_already() -> EngineError {
     EngineError::Host("what the data plane tells is being read already".into())
 }
 
-/// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// A connection was decided.
     Connection(ConnectionEvent),
-    /// A packet was.
     Packet(PacketEvent),
 }
 
-/// A connection whose client said what it wants, and whom it was given to.
+/// Choice of a server for a connection whose client has sent its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionEvent {
-    /// When that was, by CLOCK_MONOTONIC.
+    /// Time of the choice in nanoseconds, by CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// How long it took to read what the client wants, to choose, and to send the segment on.
+    /// Time in nanoseconds to read the request, to choose a server and to forward the segment.
     pub latency_ns: u32,
-    /// The client.
     pub client: SocketAddr,
-    /// The service address that it came to.
+    /// Service address that the client connected to.
     pub service: SocketAddr,
-    /// The slot, of a server or for what is punted, that now has the connection; `NO_SERVER` where
-    /// nobody does.
+    /// Slot that owns the connection now: the slot of a server or of a punt; `NO_SERVER` if the
+    /// connection has no owner.
     pub server: u16,
-    /// The reason of the segment's verdict.
+    /// Reason of the verdict on the segment.
     pub reason: Reason,
-    /// [`Reason::Punted`]: the server is yet to be chosen, in application space.
-    /// [`Reason::TableFull`]: refused.
+    /// Second counted reason. [`Reason::Punted`]: user space has yet to choose the server.
+    /// [`Reason::TableFull`]: the connection is refused.
     pub also_counted: Option<Reason>,
-    /// The number of the route that chose, in the service's list; `None` where none did, or where
-    /// it is yet to be chosen.
+    /// Index of the matching route in the service's list; `None` if no route matched or user space
+    /// has yet to choose.
     pub route: Option<u16>,
-    /// The client's first [`HEAD_MAX`] bytes.
+    /// First bytes that the client sent, at most [`HEAD_MAX`].
     pub head: Vec<u8>,
 }
 
-/// A packet from or to a client that is watched, as it came. Where `source_nat` hides the client,
-/// answers are told as sent to him; fragments of them and ICMP errors are not told.
+/// Packet from or to a traced client, as received. With `source_nat`, replies are reported with the
+/// client as destination; fragments of replies and ICMP errors are not reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
-    /// When it was decided, by CLOCK_MONOTONIC.
+    /// Time of the verdict in nanoseconds, by CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Where it was from; port 0 where it has none, or where it isn't to be seen: in a later
-    /// fragment, behind IPv6 extension headers.
+    /// Source. The port is 0 if the packet has no port or hides its port: in a later fragment, or
+    /// behind IPv6 extension headers.
     pub src: SocketAddr,
-    /// Where it was sent to; ports alike.
+    /// Destination. The port is 0 in the same cases as the source port.
     pub dst: SocketAddr,
-    /// The protocol that the IP header names.
+    /// Protocol number of the IP header.
     pub protocol: u8,
-    /// TCP's flags; 0 of other protocols.
+    /// TCP flags; 0 for other protocols.
     pub tcp_flags: u8,
-    /// Length of the IP packet.
+    /// Length of the IP packet in bytes.
     pub len: u16,
-    /// The verdict.
     pub verdict: TracedVerdict,
-    /// Why.
     pub reason: Reason,
-    /// A reason that was counted beside it.
+    /// Second reason that was counted for the packet.
     pub also_counted: Option<Reason>,
-    /// The slot of the server that it is for and counted to; `NO_SERVER` for all others.
+    /// Slot of the server that the packet is forwarded to and counted for; `NO_SERVER` for other
+    /// packets.
     pub server: u16,
 }
 
-/// A verdict, without what only engines need.
+/// Verdict, without the details that only engines need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracedVerdict {
-    /// It was sent on, or answered.
+    /// Forwarded, or answered.
     Forward,
-    /// The host's own stack has it.
+    /// Passed to the host's own stack.
     Pass,
-    /// It goes nowhere.
     Drop,
-    /// It waits for its packet's first fragment, or its connection moves. Its later verdict is
-    /// counted, but not reported.
+    /// Held until the first fragment arrives or until the connection has moved. The later verdict
+    /// is counted, but not reported.
     Hold,
 }
 
@@ -133,15 +127,15 @@ impl From<Verdict> for TracedVerdict {
     }
 }
 
-/// Where events are read, on a thread of its own.
+/// Reader of trace events, for a thread of its own.
 pub trait EventSource: Send {
-    /// The events since the last time, oldest first. Waits for one so long at most; none are given
-    /// then.
+    /// Returns the events since the last call, oldest first. Blocks for at most `patience`, and
+    /// returns an empty list on timeout.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Fails if the kernel refuses the read.
     fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>>;
 
-    /// How many were lost since the engine first started, because nobody had read them in time.
+    /// Number of events lost since the engine first started, because the reader was too slow.
     fn lost(&self) -> u64;
 }

@@ -1,9 +1,8 @@
-//! Later fragments that came before their packet's first one wait here, for a moment and in bounded
-//! number.
+//! Queue of later fragments that arrived before the first fragment of their packet.
 //!
-//! Only the first fragment has the ports that say where the packet goes. Networks reorder by a few
-//! packets, so the wait is short; nothing is put together, and a flood of fragments without a first
-//! costs 256 frames of memory and no more.
+//! Only the first fragment has the ports that select the server. Networks reorder by a few packets,
+//! so fragments wait briefly. Packets are not reassembled. A flood of fragments without a first one
+//! costs at most the memory of 256 frames.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,14 +15,13 @@ use evener_core::path::tables::Tables;
 
 use crate::packet::VIRTIO_LEN;
 
-/// Frames that may wait at once.
+/// Maximum number of frames in the queue.
 const WAITING_MAX: usize = 256;
-/// How often the frames that wait are looked at, while there are any.
+/// Interval at which queued frames are decided again.
 pub(crate) const ROUND: Duration = Duration::from_millis(5);
-/// Room before a frame, for a longer header and a virtio header.
+/// Headroom of a frame, for a longer header and a virtio header.
 const RESERVE: usize = HEADROOM + VIRTIO_LEN;
 
-/// A place for frames to wait in.
 #[derive(Debug, Default)]
 pub(crate) struct FragmentQueue {
     waiting: VecDeque<WaitingFrame>,
@@ -43,7 +41,7 @@ impl WaitingFrame {
         WaitingFrame { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) }
     }
 
-    /// The decision on the frame at tick `now`; [`None`] if it is to wait.
+    /// Returns the decision on the frame at tick `now`, or [`None`] if the frame has to wait.
     fn decide(&mut self, tables: &Tables, memory: &Memory<'_>, now: u32) -> Option<WaitOutcome<'_>> {
         let len = self.buffer.len() - RESERVE;
         let mut packet = Packet::new(&mut self.buffer, RESERVE, self.ingress);
@@ -59,24 +57,22 @@ impl WaitingFrame {
     }
 }
 
-/// The outcome of a frame that waited.
 pub(crate) enum WaitOutcome<'f> {
-    /// It was decided.
     Decided {
         decision: Decision,
-        /// Its length as it came in.
+        /// Length in bytes of the frame as received.
         len: usize,
-        /// Now, behind an empty virtio header.
+        /// The rewritten frame, behind an empty virtio header.
         packet: &'f mut [u8],
     },
-    /// Its packet's first fragment never came.
+    /// The first fragment did not arrive in time.
     Lost,
 }
 
 impl FragmentQueue {
-    /// Keeps a frame until its packet's first fragment was there; false if another is given up for
-    /// it. That is the one that has waited longest: whoever sends many later fragments alone makes
-    /// the wait shorter, and leaves none out.
+    /// Queues a frame until the first fragment of its packet arrives. Returns false if the queue
+    /// was full and the oldest frame was dropped. So a flood of later fragments shortens the wait
+    /// of other fragments, but excludes none.
     #[must_use]
     pub(crate) fn push(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
         let is_full = self.waiting.len() >= WAITING_MAX;
@@ -87,13 +83,12 @@ impl FragmentQueue {
         !is_full
     }
 
-    /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Decides all again, in the order of their coming; those that still have to wait do so, unless
-    /// it is too late.
+    /// Decides all queued frames again, in the order of arrival. Frames that still lack the first
+    /// fragment stay queued until their timeout.
     pub(crate) fn decide(
         &mut self,
         tables: &Tables,

@@ -1,5 +1,5 @@
-//! No engine: for a daemon whose file has nothing that packets go through. It needs no privileges,
-//! and takes no packets.
+//! Engine that processes no packets, for a daemon whose file has no service. It needs no
+//! privileges.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,14 +25,14 @@ use crate::events::{EventSource, TraceEvent, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 
-/// The engine of a daemon without packets.
+/// Engine that processes no packets.
 #[derive(Debug)]
 pub struct IdleEngine {
     tables: Arc<Tables>,
     memory: Arc<EmptyMemory>,
 }
 
-/// The memory of packets that no one keeps: a table of one bucket, which stays empty.
+/// Empty session memory: tables of one bucket that stays empty.
 #[derive(Debug)]
 struct EmptyMemory {
     four: [Bucket4; 1],
@@ -44,7 +44,7 @@ struct EmptyMemory {
 }
 
 impl IdleEngine {
-    /// With this seed, as others have one.
+    /// Returns an engine. `seed` is the hash seed that every engine has.
     pub fn new(seed: Seed) -> IdleEngine {
         let memory = EmptyMemory {
             four: [Bucket4::default()],
@@ -105,7 +105,7 @@ impl DataPlane for EmptyMemory {
     fn count_choice(&self, _: u16) {}
 }
 
-/// Events that don't come.
+/// Event source without events.
 struct NoEvents;
 
 impl EventSource for NoEvents {

@@ -1,6 +1,6 @@
-//! The engine's parts in the kernel, one by one. Others can take each away, by intent or not: a
-//! firewall's reload flushes all of nftables, a tool detaches a program, somebody clears the BPF
-//! file system. So an engine reads what the kernel holds, and never believes what it once set up.
+//! Parts of the engine in the kernel. Other processes can remove each part: a firewall's reload
+//! flushes all of nftables, a tool detaches a program, an administrator clears the BPF file system.
+//! So an engine reads the kernel's state and does not rely on its own record.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,21 +8,20 @@ use std::path::PathBuf;
 use crate::EngineError;
 use crate::link::name_of;
 
-/// A part of what is installed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The program on the interface of this number.
+    /// BPF program on the interface with this index.
     Program(u32),
-    /// The pins in this folder, with which a later daemon carries on.
+    /// Pins in this folder, from which a later daemon adopts the engine.
     Pins(PathBuf),
-    /// The rules that keep the host's stack from what the engine handles.
+    /// Rules that drop the engine's packets before the host's own stack receives them.
     Guard,
-    /// A kernel setting, by its path below /proc/sys.
+    /// Kernel setting, by its path below /proc/sys.
     Setting(String),
 }
 
 impl Part {
-    /// Its kind, as views name it.
+    /// Kind of the part, as views name it.
     pub const fn kind(&self) -> &'static str {
         match self {
             Part::Program(_) => "program",
@@ -32,7 +31,7 @@ impl Part {
         }
     }
 
-    /// Where it is.
+    /// Location of the part, for messages.
     pub fn place(&self) -> String {
         match self {
             Part::Program(ifindex) => name_of(*ifindex),
@@ -55,11 +54,10 @@ impl fmt::Display for Part {
     }
 }
 
-/// A part that was no longer as the engine had left it.
+/// Part whose state in the kernel differed from the state that the engine had set.
 #[derive(Debug)]
 pub struct MissingPart {
-    /// Which.
     pub part: Part,
-    /// Whether it is there again, or why not.
+    /// `Ok` if the engine has restored the part.
     pub restored: Result<(), EngineError>,
 }

@@ -1,5 +1,5 @@
-//! The host's routes and neighbours, asked by rtnetlink(7) for one destination at a time and
-//! remembered for a moment, so that a change takes effect within a second.
+//! Routes and neighbours of the host, queried over rtnetlink(7) per destination. Results are cached
+//! briefly, so a change takes effect within a second.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,21 +21,21 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How long an answer is good for.
+/// Lifetime of a cached result in milliseconds.
 const LIFETIME_MS: u64 = 1_000;
-/// How long it is good for while the host's own stack looks for a neighbour.
+/// Lifetime of a cached result in milliseconds while the host's own stack resolves the neighbour.
 const PENDING_MS: u64 = 10;
-/// The kernel answers at once, or not at all.
+/// Timeout of a query. The kernel answers at once or not at all.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The routing table of the network namespace that it was opened in.
+/// Routing table of the network namespace in which the socket was opened.
 ///
-/// Packets ask by destination alone, as those do that the host sends itself: rules that look at
-/// sources or interfaces don't count here.
+/// Lookups use the destination alone, like packets that the host itself sends. Routing rules with
+/// sources or interfaces have no effect.
 pub(crate) struct HostRoutes {
     kernel: Mutex<Netlink>,
-    /// Each destination has one place, which its hash names, so memory is bounded. The hash is
-    /// keyed, or clients could choose to share a place.
+    /// Cache. The hash of a destination selects its entry, so memory is bounded. The hash is keyed:
+    /// clients can't choose colliding destinations.
     places: Box<[Mutex<Option<CachedHop>>]>,
     hash: RandomState,
 }
@@ -54,7 +54,7 @@ impl std::fmt::Debug for HostRoutes {
 }
 
 impl HostRoutes {
-    /// Remembers at most `places` destinations.
+    /// Opens the routing table with a cache of `places` destinations.
     pub(crate) fn open(places: usize) -> io::Result<HostRoutes> {
         let places = (0..places.max(1)).map(|_| Mutex::default()).collect();
         Ok(HostRoutes { kernel: Mutex::new(Netlink::open()?), places, hash: RandomState::new() })
@@ -73,7 +73,7 @@ impl Routes for HostRoutes {
         let FibLookup { hop, doubtful } = lock(&self.kernel).lookup(dst, now_ms);
         let lifetime_ms = if hop == FibResult::HostStack { PENDING_MS } else { LIFETIME_MS };
         *lock(place) = Some(CachedHop { dst, hop, until_ms: now_ms + lifetime_ms });
-        // One packet by the host's own stack has it ask the neighbour whether it is still there.
+        // Sending one packet by the host's own stack makes it probe the neighbour.
         if doubtful { FibResult::HostStack } else { hop }
     }
 
@@ -83,15 +83,15 @@ impl Routes for HostRoutes {
     }
 }
 
-/// These are whole at any moment, so a thread that failed leaves nothing half done.
+/// Locks, also after a panic: each value is consistent at any moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result of a look at the tables.
+/// Result of a route lookup.
 struct FibLookup {
     hop: FibResult,
-    /// The kernel hasn't heard of the neighbour for a while.
+    /// True if the kernel has had no confirmation of the neighbour for a while.
     doubtful: bool,
 }
 
@@ -101,10 +101,10 @@ impl From<FibResult> for FibLookup {
     }
 }
 
-/// An interface, as far as frames out of it go.
+/// Egress interface.
 #[derive(Clone, Copy)]
 struct EgressInterface {
-    /// `None` where there are no frames.
+    /// `None` if the interface is not Ethernet.
     mac: Option<Mac>,
     mtu: u32,
     until_ms: u64,
@@ -128,7 +128,7 @@ impl Netlink {
     fn lookup(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
         let route = match self.request(RouteNetlinkMessage::GetRoute(question(dst))) {
             Ok(RouteNetlinkMessage::NewRoute(route)) => route,
-            // The kernel gave no answer in time, or had no memory for one: there may be a route.
+            // The kernel did not answer in time or had no memory, so a route may exist.
             Err(error) if is_unanswered(&error) => {
                 tracing::debug!(%error, %dst, "the kernel doesn't say where packets go");
                 return FibResult::HostStack.into();
@@ -137,7 +137,7 @@ impl Netlink {
         };
         let RouteFound { ifindex, gateway, mtu } = match route.header.kind {
             RouteType::Unicast => way(&route),
-            // The host itself, or a group: its own stack knows.
+            // The host itself, or a multicast group: its own stack decides.
             _ => return FibResult::HostStack.into(),
         };
         let link = self.link(ifindex, now_ms);
@@ -175,7 +175,8 @@ impl Netlink {
         Some(link)
     }
 
-    /// A neighbour's MAC, and whether it is in doubt; `None` while there is none to send to.
+    /// Returns a neighbour's MAC, and true if the neighbour is unconfirmed; `None` without a usable
+    /// neighbour.
     fn neighbour(&mut self, ifindex: u32, address: IpAddr) -> Option<(Mac, bool)> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
@@ -215,7 +216,7 @@ impl Netlink {
             let len = (&self.socket).read(&mut self.buffer)?;
             let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&self.buffer[..len])
                 .map_err(io::Error::other)?;
-            // The answer to a question that was given up on may come yet.
+            // The answer to an earlier query that timed out may still arrive.
             if answer.header.sequence_number != self.sequence {
                 continue;
             }
@@ -241,7 +242,7 @@ fn mac(address: &[u8]) -> Option<Mac> {
     address.try_into().ok().map(Mac).filter(|mac| mac.is_unicast())
 }
 
-/// Which way does a packet to `dst` go?
+/// Builds the query for the route to `dst`.
 fn question(dst: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(dst);
@@ -256,7 +257,7 @@ fn question(dst: IpAddr) -> RouteMessage {
 struct RouteFound {
     ifindex: u32,
     gateway: Option<IpAddr>,
-    /// The route's own, or what was learned of the path.
+    /// MTU of the route, or the learned path MTU.
     mtu: Option<u32>,
 }
 
@@ -267,7 +268,7 @@ fn way(route: &RouteMessage) -> RouteFound {
             RouteAttribute::Oif(ifindex) => way.ifindex = *ifindex,
             RouteAttribute::Gateway(RouteAddress::Inet(gateway)) => way.gateway = Some((*gateway).into()),
             RouteAttribute::Gateway(RouteAddress::Inet6(gateway)) => way.gateway = Some((*gateway).into()),
-            // An IPv4 route by an IPv6 gateway (RFC 5549).
+            // IPv4 route with an IPv6 gateway (RFC 5549).
             RouteAttribute::Via(RouteVia::Inet(gateway)) => way.gateway = Some((*gateway).into()),
             RouteAttribute::Via(RouteVia::Inet6(gateway)) => way.gateway = Some((*gateway).into()),
             RouteAttribute::Metrics(metrics) => {

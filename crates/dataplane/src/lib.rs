@@ -1,9 +1,9 @@
-//! Carries out what `evener-core` decides.
+//! Carries out the decisions of `evener-core`.
 //!
-//! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in
-//! application space on AF_PACKET rings. Both keep their sessions in the same table in shared
-//! memory, so listing and sweeping are the same code too. This crate holds all of the project's
-//! unsafe code.
+//! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in user
+//! space on AF_PACKET rings. Sessions are in a table in shared memory with one layout for both
+//! engines, so both share the code that lists and sweeps sessions. All unsafe code of the project
+//! is in this crate.
 
 pub mod claim;
 pub mod events;
@@ -39,58 +39,58 @@ use evener_core::path::tables::Tables;
 use events::{EventSource, TraceFilter};
 use installed::{MissingPart, Part};
 
-/// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a
-/// time; others use its [`DataPlane`] meanwhile.
+/// Applies tables and carries out the decisions on packets. An engine belongs to one thread at a
+/// time; other threads use its [`DataPlane`].
 pub trait Engine: Send {
-    /// The engine's name in configuration, views and metrics.
+    /// Name of the engine in configuration, views and metrics.
     fn kind(&self) -> &'static str;
 
-    /// One line for people: how it is attached, and where.
+    /// One line for users: how and where the engine is attached.
     fn describe(&self) -> String;
 
-    /// The state that an earlier daemon left and this engine carries on with, until something else
-    /// is applied: its VIPs, servers and interfaces, and the kernel engine's rings.
+    /// State that an earlier daemon left and this engine has adopted, until [`Engine::apply`]:
+    /// VIPs, servers and interfaces, and the rings of the XDP engine.
     fn running(&self) -> Option<&Tables>;
 
-    /// The tables in force, by which packets are decided.
+    /// Tables in force.
     fn tables(&self) -> &Arc<Tables>;
 
-    /// Puts other tables in force. Traffic flows meanwhile; each packet sees each VIP either before
-    /// or after its change.
+    /// Replaces the tables in force. Traffic continues during the change; each packet sees each VIP
+    /// either before or after the change.
     ///
     /// # Errors
-    /// When the kernel refuses. The tables in force stay so, with all sessions; [`Engine::tables`]
-    /// has them.
+    /// Fails if the kernel refuses the change. The old tables and all sessions stay;
+    /// [`Engine::tables`] returns the old tables.
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError>;
 
-    /// This engine's parts in the kernel.
+    /// Parts of this engine in the kernel.
     fn installed(&self) -> Vec<Part>;
 
-    /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what
-    /// it doesn't: that is named. To be called often: where nothing is missing, it costs a few
-    /// system calls.
+    /// Checks that the kernel still holds each part of [`Engine::installed`], and restores missing
+    /// parts. Returns the parts that were missing. A call costs a few system calls if no part is
+    /// missing, so callers may call often.
     fn restore(&mut self) -> Vec<MissingPart>;
 
-    /// The sessions, ring cursors and hash key that packets meet.
+    /// Sessions, ring cursors and hash keys of the data plane.
     fn memory(&self) -> Memory<'_>;
 
-    /// The time by the clock that [`Engine::memory`]'s sessions go by, in ticks of 2^20 ns.
+    /// Current time of the clock that the sessions of [`Engine::memory`] use, in ticks of 2^20 ns.
     fn now(&self) -> u32;
 
-    /// The counts since the engine first started; they survive restarts of the daemon.
+    /// Counters since the engine first started; restarts of the daemon don't reset them.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses the read.
     fn counters(&self) -> Result<Counters, EngineError>;
 
-    /// The same memory and counts for other threads, while this one changes what packets go by.
+    /// Access to memory and counters for other threads, also while this thread applies tables.
     fn data_plane(&self) -> Arc<dyn DataPlane>;
 
-    /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts
-    /// from nothing.
+    /// Adds a removed server's counters to [`Counters::gone`] and resets the slot's counters to
+    /// zero for the next server.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
     /// Interfaces on which the host's stack forwards replies with an unresolved next hop
@@ -100,21 +100,21 @@ pub trait Engine: Send {
         Vec::new()
     }
 
-    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. An earlier
-    /// daemon's tables stay.
+    /// Number of buckets of the session tables for IPv4 and IPv6, used or not. Tables adopted from
+    /// an earlier daemon keep their size.
     fn buckets(&self) -> [usize; 2];
 
-    /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon
-    /// goes on with what that one had asked for; what found room since is there to be read.
+    /// Replaces the active trace filter. Before the first call, a data plane that outlived its
+    /// daemon still uses the filter of that daemon; the buffered events can be read.
     ///
     /// # Errors
-    /// More clients than can be watched.
+    /// Fails if the filter names too many clients.
     fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError>;
 
-    /// Where to read what is told. There is one reader: who asks again gets an error.
+    /// Returns the reader of trace events.
     ///
     /// # Errors
-    /// When there is a reader already, or the kernel refuses.
+    /// Fails if the engine already has a reader, or if the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
     /// Sets the receiver of later requests that another server has to answer
@@ -126,93 +126,90 @@ pub trait Engine: Send {
     /// that is too long for the buffer. A frame that the receiver drops is lost.
     fn moves(&mut self, mover: RehandoffSink);
 
-    /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its
-    /// daemon.
+    /// Stops the engine. With `keep`, the data plane goes on forwarding if the engine can work
+    /// without its daemon.
     ///
     /// # Errors
-    /// When something could not be taken back; the rest was.
+    /// Fails if a part could not be removed; the engine has removed the other parts.
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
-/// The sessions and counters of packets, for all threads at all times. Nothing here waits for an
-/// engine that is about to change its tables.
+/// Sessions and counters of the data plane, for any thread at any time. Calls never wait for an
+/// engine that is applying tables.
 pub trait DataPlane: Send + Sync {
-    /// As [`Engine::memory`].
+    /// See [`Engine::memory`].
     fn memory(&self) -> Memory<'_>;
 
-    /// As [`Engine::now`].
+    /// See [`Engine::now`].
     fn now(&self) -> u32;
 
-    /// As [`Engine::counters`]. While [`Engine::reset_server`] runs, a server's counts may stand in
-    /// two places, or in none.
+    /// See [`Engine::counters`]. While [`Engine::reset_server`] runs, a server's counters may be
+    /// counted twice or not at all.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses the read.
     fn counters(&self) -> Result<Counters, EngineError>;
 
-    /// Counts a connection for a server that the data plane didn't choose: whoever read what the
-    /// client wants did.
+    /// Counts a connection for a server that user space has chosen by the client's request.
     fn count_choice(&self, slot: u16);
 
-    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two)
-    /// chooses: stores to memory, at any rate.
+    /// Sets scores of servers for [`Pick::Two`](evener_core::path::tables::Pick::Two). The call
+    /// only stores to memory, so callers may call at any rate.
     fn score(&self, scores: &[(u16, Score)]) {
         self.memory().counts.score(scores);
     }
 
-    /// Gives servers other limits of active sessions, likewise.
+    /// Sets limits of active sessions of servers. The call only stores to memory.
     fn limit(&self, limits: &[(u16, u32)]) {
         self.memory().counts.limit(limits);
     }
 
-    /// Returns when every packet that was met before has been dealt with, where one may go by what
-    /// has changed since.
+    /// Waits until the data plane has processed every packet that arrived before the call. Later
+    /// packets see all earlier changes.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     fn synchronize(&self) -> Result<(), EngineError> {
         Ok(())
     }
 }
 
-/// A client's segment whose connection is to move, or does so.
+/// A client's segment whose connection is to be moved, or is being moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehandoffSegment<'f> {
-    /// [`Reason::Rehandoff`], or [`Reason::RehandoffBuffered`].
     pub reason: Reason,
-    /// The interface that it came in by.
+    /// Interface that the segment arrived on.
     pub ifindex: u32,
-    /// The slot of the server that has the connection.
+    /// Slot of the server that owns the connection.
     pub server: u16,
-    /// All of it.
+    /// Whole frame.
     pub frame: &'f [u8],
-    /// Whether its checksum is right. No other TCP is there to doubt it.
+    /// True if the checksum has been verified. No other TCP stack will check the segment.
     pub is_whole: bool,
 }
 
-/// The taker of frames that are to be moved. It is called by the engine's own threads and must not
-/// wait.
+/// Receiver of frames of connections that are moved. The engine's threads call the receiver, so a
+/// call must not block.
 pub type RehandoffSink = Arc<dyn Fn(RehandoffSegment<'_>) + Send + Sync>;
 
-/// Totals since the engine first started.
+/// Counters since the engine first started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets by reason; every reason is there.
+    /// Packets by reason; every reason has an entry.
     pub reasons: BTreeMap<Reason, u64>,
-    /// By server slot; servers that never had a packet may be missing.
+    /// Counters by server slot; a server without packets may be missing.
     pub servers: BTreeMap<u16, ServerCounters>,
-    /// Of all servers that are gone, together.
+    /// Sum of the counters of all removed servers.
     pub gone: ServerCounters,
 }
 
-/// The counts of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
-    /// Frames sent to it.
+    /// Number of frames forwarded to the server.
     pub packets: u64,
-    /// Their bytes, Ethernet header included.
+    /// Number of bytes of these frames, with Ethernet headers.
     pub bytes: u64,
-    /// How often it was chosen for a new session.
+    /// Number of new sessions for which the server was selected.
     pub connections: u64,
 }
 
@@ -228,54 +225,50 @@ impl std::ops::Add for ServerCounters {
     }
 }
 
-/// Why an engine could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A missing capability.
+    /// A capability is missing.
     #[error("{what} needs {capability}; run as root or grant it")]
     Privilege {
-        /// The step that was tried.
+        /// Operation that failed.
         what: String,
-        /// The capability's name.
         capability: &'static str,
     },
-    /// The kernel lacks something.
+    /// The kernel lacks a feature.
     #[error("this kernel can't run the {engine} engine: {missing}")]
     Kernel {
-        /// The engine asked for.
+        /// Requested engine.
         engine: &'static str,
-        /// The missing part.
+        /// Missing feature.
         missing: String,
     },
-    /// The kernel's verifier refuses a program.
     #[error("{0}")]
     Refused(Refusal),
-    /// There is no such interface, or it can't be used.
+    /// The interface does not exist or is unusable.
     #[error("interface {interface}: {why}")]
     Interface {
-        /// Its name or number.
+        /// Name or index.
         interface: String,
-        /// The error in it.
+        /// Cause.
         why: String,
     },
-    /// The host is set up so that its own stack would interfere.
+    /// The host's configuration would let its own stack interfere with the engine.
     #[error("{0}")]
     Host(String),
-    /// More of something than the tables hold.
+    /// The tables have too little room for a request.
     #[error("{0}")]
     Capacity(String),
-    /// The system refused an operation.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// The step that was tried.
+        /// Operation that failed.
         what: String,
-        /// Its answer.
         source: io::Error,
     },
 }
 
 impl EngineError {
-    /// Wraps an answer of the system; refused permission becomes [`EngineError::Privilege`].
+    /// Wraps an error of the system. EPERM and EACCES become [`EngineError::Privilege`].
     pub fn system(what: impl Into<String>, capability: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => EngineError::Privilege { what: what.into(), capability },
@@ -284,15 +277,15 @@ impl EngineError {
     }
 }
 
-/// The monotonic clock in ticks of 2^20 ns.
+/// Current time of the coarse monotonic clock in ticks of 2^20 ns.
 pub fn now_ticks() -> u32 {
     (now_ns() >> 20) as u32
 }
 
-/// Nanoseconds of the coarse monotonic clock.
+/// Current time of the coarse monotonic clock in nanoseconds.
 pub fn now_ns() -> u64 {
     use nix::time::{ClockId, clock_gettime};
-    // The clock exists on every Linux; a zero would only make sessions look fresh.
+    // The clock exists on every Linux. A zero would only make sessions look fresh.
     clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)
         .map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
         .unwrap_or_default()

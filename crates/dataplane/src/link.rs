@@ -1,8 +1,8 @@
-//! Frames as they stand on the link: a socket for one interface and EtherType, and TCP ports that a
-//! user-space TCP can have for itself; and what routers say of packets too long for them.
+//! Sockets for discovery and probes on the link: raw Ethernet frames of one interface, TCP ports
+//! for a user-space TCP, and ICMP messages about packets that exceed a router's MTU.
 //!
-//! Discovery and probes need both: they talk to servers that share the service address, which the
-//! host's own stack would keep or misroute. CAP_NET_RAW is enough, with either engine.
+//! Discovery and probes send to servers that share the service address. The host's own stack would
+//! keep or misroute such packets. CAP_NET_RAW is enough, with either engine.
 
 use std::io::{self, IoSliceMut, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -12,25 +12,26 @@ use nix::net::if_::if_indextoname;
 use nix::sys::socket::{LinkAddr, MsgFlags, recvmsg};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 
-/// One instruction of a classic BPF program (bpf(4)).
+/// Instruction of a classic BPF program (bpf(4)).
 pub use libc::sock_filter as Instruction;
 
-/// Frames of which kind a [`LinkSocket`] receives.
+/// EtherType of the frames that a [`LinkSocket`] receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EtherType {
-    /// Any. The kernel hands copies out before traffic control sees a frame; what a filter refuses
-    /// costs little.
+    /// All frames. The kernel copies a frame to the socket before traffic control processes the
+    /// frame. A frame that the filter rejects costs little.
     All,
-    /// This one only, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP where connections
-    /// are handed over to this host: such a socket shares frames with the host's stack behind
-    /// traffic control, and a shared frame loses the socket that a program there has given it.
+    /// Frames of one EtherType, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP on a
+    /// host that receives handed-off connections: behind traffic control, the host's stack and such
+    /// a socket share a frame. A shared frame loses the socket that a traffic control program has
+    /// assigned to the frame.
     Only(u16),
-    /// None: it only sends.
+    /// No frames: the socket only sends.
     None,
 }
 
 impl EtherType {
-    /// As `protocol` of packet(7), in network byte order.
+    /// Returns the `protocol` of packet(7), in network byte order.
     fn protocol(self) -> u16 {
         match self {
             EtherType::All => (libc::ETH_P_ALL as u16).to_be(),
@@ -40,44 +41,44 @@ impl EtherType {
     }
 }
 
-/// The facts of a received frame besides its bytes.
+/// Metadata of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// This host sent it. Only kernels before 4.20 deliver such frames.
+    /// True if this host sent the frame. Only kernels before 4.20 deliver such frames.
     pub outgoing: bool,
-    /// The buffer was too short for all of it.
+    /// True if the frame was longer than the buffer.
     pub truncated: bool,
 }
 
-/// Sends and receives whole Ethernet frames on one interface, without blocking.
+/// Non-blocking socket that sends and receives whole Ethernet frames on one interface.
 ///
-/// VLAN-tagged frames are not received: the kernel takes the tag out, and they would look untagged.
-/// Frames of hosts behind checksum offload may come with checksums not yet filled in.
+/// The socket does not receive VLAN-tagged frames: the kernel removes the tag, so they would look
+/// untagged. Frames from hosts with checksum offload may arrive with partial checksums.
 #[derive(Debug)]
 pub struct LinkSocket {
     socket: Socket,
 }
 
 impl LinkSocket {
-    /// A socket on the interface of index `ifindex`; with 0, one that receives from every interface
-    /// and can't send.
+    /// Opens a socket on the interface with index `ifindex`. With 0 the socket receives from every
+    /// interface and can't send.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or when there is no such interface or it is down.
+    /// Fails without CAP_NET_RAW, or if the interface does not exist or is down.
     pub fn open(ifindex: u32, ethertype: EtherType) -> io::Result<Self> {
         Self::open_filtered(ifindex, ethertype, &[accept()])
     }
 
-    /// The same, receiving only what `filter` accepts: not a single frame comes before it is in
-    /// force.
+    /// Opens a socket that receives only frames that `filter` accepts. The filter is active before
+    /// the first frame.
     ///
     /// # Errors
-    /// As for [`LinkSocket::open`], and when the kernel finds the filter invalid.
+    /// See [`LinkSocket::open`]; also fails if the kernel rejects the filter.
     pub fn open_filtered(ifindex: u32, ethertype: EtherType, filter: &[Instruction]) -> io::Result<Self> {
         let socket = packet_socket()?;
         let link = LinkSocket { socket };
         link.attach_filter(filter)?;
-        // Older kernels don't know the option; they tell by `outgoing`.
+        // Older kernels lack this option; readers check `PacketMeta::outgoing` instead.
         let _ = set_option(link.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
         link.socket.set_nonblocking(true)?;
         bind(&link.socket, ifindex, ethertype)?;
@@ -87,33 +88,34 @@ impl LinkSocket {
     /// Replaces the filter: a classic BPF program that sees the frame from its Ethernet header on.
     ///
     /// # Errors
-    /// When the kernel finds it invalid; the old one stays.
+    /// Fails if the kernel rejects the program; the old filter stays.
     pub fn attach_filter(&self, filter: &[Instruction]) -> io::Result<()> {
         attach(&self.socket, untagged().iter().chain(filter))
     }
 
-    /// Marks what is sent, for the programs and rules that it meets on its way out (`SO_MARK` of
+    /// Sets the mark of sent frames, for the programs and rules on the egress path (`SO_MARK` of
     /// socket(7)).
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN.
+    /// Fails without CAP_NET_ADMIN.
     pub fn mark(&self, mark: u16) -> io::Result<()> {
         set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.into())
     }
 
-    /// Sends a frame, Ethernet header included, checksums filled in.
+    /// Sends a frame with Ethernet header and complete checksums.
     ///
     /// # Errors
-    /// `WouldBlock` when the interface's queue is full; when it is down, or the frame too long for
-    /// it.
+    /// `WouldBlock` if the interface's queue is full. Also fails if the interface is down or the
+    /// frame exceeds its MTU.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.socket.send(frame).map(drop)
     }
 
-    /// Receives a frame into `buffer`; its length, as far as it fits, and what else is known of it.
+    /// Receives a frame into `buffer`. Returns the length in bytes, cut to the buffer, and the
+    /// metadata.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none; when the interface went down.
+    /// `WouldBlock` if no frame is waiting. Also fails if the interface went down.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<(usize, PacketMeta)> {
         let mut parts = [IoSliceMut::new(buffer)];
         let message = recvmsg::<LinkAddr>(self.socket.as_raw_fd(), &mut parts, None, MsgFlags::empty())?;
@@ -135,8 +137,7 @@ impl AsFd for LinkSocket {
     }
 }
 
-/// A filter for the TCP segments that `from` sends to `to`, without the fragments: what a probe's
-/// user-space TCP wants to see.
+/// Returns a filter for the TCP segments from `from` to `to`, without fragments.
 pub fn tcp_filter(from: Ipv4Addr, to: SocketAddrV4) -> Vec<Instruction> {
     // Offsets within an Ethernet frame with an IPv4 header (RFC 791, section 3.1).
     const ETHERTYPE: u32 = 12;
@@ -171,8 +172,8 @@ pub fn tcp_filter(from: Ipv4Addr, to: SocketAddrV4) -> Vec<Instruction> {
     ]
 }
 
-/// The same over IPv6, for segments without extension headers, as TCP's are (RFC 8200, section
-/// 4.1).
+/// Returns a filter for the TCP segments from `from` to `to` over IPv6, without extension headers
+/// (RFC 8200, section 4.1).
 pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
     // Offsets within an Ethernet frame with an IPv6 header (RFC 8200, section 3).
     const ETHERTYPE: u32 = 12;
@@ -187,27 +188,25 @@ pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
     filter(&fields)
 }
 
-/// The fields that a filter looks at: an offset from where it begins to see, and the value that
-/// must stand there.
+/// Field that a filter compares: offset from the start of the visible packet, and required value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// One byte.
     Byte(u32, u8),
-    /// Two, big-endian.
+    /// Two bytes, big-endian.
     Half(u32, u16),
-    /// Four, big-endian.
+    /// Four bytes, big-endian.
     Word(u32, u32),
 }
 
 impl Field {
-    /// An IPv6 address.
+    /// Fields that compare an IPv6 address at offset `at`.
     pub fn address_v6(at: u32, address: Ipv6Addr) -> [Field; 4] {
         let [a, b, c, d] = [96, 64, 32, 0].map(|shift| (address.to_bits() >> shift) as u32);
         [Field::Word(at, a), Field::Word(at + 4, b), Field::Word(at + 8, c), Field::Word(at + 12, d)]
     }
 }
 
-/// A filter that accepts what has all of these fields; there can be a hundred of them.
+/// Returns a filter that accepts packets with all of the given fields, at most about a hundred.
 pub fn filter(fields: &[Field]) -> Vec<Instruction> {
     let mut program = Vec::with_capacity(2 * fields.len() + 2);
     for (number, field) in fields.iter().enumerate() {
@@ -216,8 +215,8 @@ pub fn filter(fields: &[Field]) -> Vec<Instruction> {
             Field::Half(at, value) => (libc::BPF_H, at, value.into()),
             Field::Word(at, value) => (libc::BPF_W, at, value),
         };
-        // To the last instruction, which drops: over the fields that are left, and the one that
-        // accepts.
+        // Jump over the remaining fields and the accepting instruction to the last one, which
+        // drops.
         let left = u8::try_from(2 * (fields.len() - number - 1) + 1).unwrap_or(u8::MAX);
         program.push(instruction(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at));
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, left, value));
@@ -226,11 +225,11 @@ pub fn filter(fields: &[Field]) -> Vec<Instruction> {
     program
 }
 
-/// A filter for what is sent to this endpoint, on interfaces of any kind: IP packets without
-/// options or extension headers, of this protocol of IP's that has ports, and no later fragments.
+/// Returns a filter for packets to an endpoint, for interfaces of any kind. The filter accepts IP
+/// packets of this transport protocol without options or extension headers, and no later fragments.
 pub fn sent_to(to: SocketAddr, protocol: u8) -> Vec<Instruction> {
-    // Where the packet stands however long the link's header is, and what the kernel knows of it
-    // besides (bpf(4)).
+    // Offsets relative to the network header, whatever the length of the link header, and offsets
+    // of the kernel's metadata (bpf(4)).
     const NETWORK: u32 = libc::SKF_NET_OFF as u32;
     const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
     match to {
@@ -250,22 +249,24 @@ pub fn sent_to(to: SocketAddr, protocol: u8) -> Vec<Instruction> {
     }
 }
 
-/// A filter that accepts nothing, for a socket that only sends.
+/// Returns a filter that accepts nothing, for a socket that only sends.
 pub fn nothing() -> [Instruction; 1] {
     [drop_all()]
 }
 
-/// Hears what routers say of packets of this host that were too long for them, without blocking.
+/// Non-blocking socket that receives routers' ICMP errors about packets of this host that were too
+/// big.
 #[derive(Debug)]
 pub struct TooBigSocket {
     socket: Socket,
 }
 
 impl TooBigSocket {
-    /// Hears "fragmentation needed" (RFC 792, RFC 1191); messages come with their IPv4 header.
+    /// Opens a socket for "fragmentation needed" (RFC 792, RFC 1191). Messages include their IPv4
+    /// header.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW.
+    /// Fails without CAP_NET_RAW.
     pub fn open_v4() -> io::Result<Self> {
         const HEADER: u32 = 0;
         const UNREACHABLE_FRAGMENTATION_NEEDED: u32 = 0x0304;
@@ -279,10 +280,11 @@ impl TooBigSocket {
         Self::open(Domain::IPV4, Protocol::ICMPV4, &filter)
     }
 
-    /// Hears "packet too big" (RFC 4443, section 3.2); messages come without their IPv6 header.
+    /// Opens a socket for "packet too big" (RFC 4443, section 3.2). Messages do not include their
+    /// IPv6 header.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or without IPv6.
+    /// Fails without CAP_NET_RAW or without IPv6.
     pub fn open_v6() -> io::Result<Self> {
         const TOO_BIG: u16 = 0x0200;
         Self::open(Domain::IPV6, Protocol::ICMPV6, &filter(&[Field::Half(0, TOO_BIG)]))
@@ -290,16 +292,16 @@ impl TooBigSocket {
 
     fn open(domain: Domain, protocol: Protocol, filter: &[Instruction]) -> io::Result<Self> {
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
-        // The reader drops frames that came before the filter was in force.
+        // Messages that arrived before the filter are dropped by the reader.
         attach(&socket, filter)?;
         socket.set_nonblocking(true)?;
         Ok(TooBigSocket { socket })
     }
 
-    /// Receives a message into `buffer`; its length, as far as it fits.
+    /// Receives a message into `buffer` and returns its length, cut to the buffer.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none.
+    /// `WouldBlock` if no message is waiting.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.socket).read(buffer)
     }
@@ -311,8 +313,8 @@ impl AsRawFd for TooBigSocket {
     }
 }
 
-/// A TCP port that the host's own stack leaves alone while this lives: it neither answers nor
-/// resets what comes to it, so that a user-space TCP can use it.
+/// TCP port reserved for a user-space TCP. Until the value is dropped, the host's own stack neither
+/// answers nor resets segments to the port.
 #[derive(Debug)]
 pub struct ReservedPort {
     _listener: Socket,
@@ -320,21 +322,20 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
 }
 
-/// Takes a free port of `address`, one of this host's, from the host's own stack.
+/// Reserves a free TCP port on `address`, an address of this host.
 ///
-/// A listener has it that takes only segments with a TTL or hop limit of 255 (RFC 5082), which the
-/// kernel checks before anything else and is silent about; without a listener it would answer with
-/// a reset. A filter that takes nothing at all is added where the kernel lets it be, which some do
-/// only for CAP_NET_ADMIN.
+/// The port has a listener that accepts only segments with a TTL or hop limit of 255 (RFC 5082).
+/// The kernel drops other segments silently before all other checks. Without a listener the kernel
+/// would answer with a reset. A filter that accepts nothing is added if the kernel allows that;
+/// some kernels require CAP_NET_ADMIN.
 ///
 /// # Errors
-/// When the address isn't this host's, or no port is free.
+/// Fails if the host does not have the address, or if no port is free.
 pub fn reserve_port(address: IpAddr) -> io::Result<ReservedPort> {
     let address = SocketAddr::new(address, 0);
     let listener = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -370,8 +371,8 @@ fn drop_all() -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)
 }
 
-/// Drops frames whose VLAN tag the kernel took out; whatever filter stands behind it sees the
-/// others.
+/// Filter prologue that drops frames whose VLAN tag the kernel has removed. The filter that follows
+/// sees all other frames.
 fn untagged() -> [Instruction; 3] {
     let tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     [
@@ -381,18 +382,18 @@ fn untagged() -> [Instruction; 3] {
     ]
 }
 
-/// The name of an interface, for people: its number if it is gone.
+/// Returns the name of an interface for messages, or its index if the interface is gone.
 pub(crate) fn name_of(ifindex: u32) -> String {
     if_indextoname(ifindex)
         .map_or_else(|_| format!("number {ifindex}"), |name| name.to_string_lossy().into_owned())
 }
 
-/// A packet(7) socket that receives nothing until it is bound.
+/// Opens a packet(7) socket. The socket receives nothing until [`bind`].
 pub(crate) fn packet_socket() -> io::Result<Socket> {
     Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))
 }
 
-/// Binds a packet socket to an interface; from here on it receives.
+/// Binds a packet socket to an interface. The socket receives frames from then on.
 pub(crate) fn bind(socket: &Socket, ifindex: u32, ethertype: EtherType) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: `sockaddr_ll` is plain data, and fits a `sockaddr_storage` as all socket addresses
@@ -403,7 +404,7 @@ pub(crate) fn bind(socket: &Socket, ifindex: u32, ethertype: EtherType) -> io::R
     socket.bind(&address)
 }
 
-/// An interface as a socket address; `protocol` in network byte order.
+/// Returns the socket address of an interface; `protocol` is in network byte order.
 pub(crate) fn link_address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -411,7 +412,7 @@ pub(crate) fn link_address(ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
         sll_ifindex: ifindex as libc::c_int,
         sll_hatype: 0,
         sll_pkttype: 0,
-        // packet(7) wants this much of an address even where it is in the frame.
+        // packet(7) requires this address length even if the frame contains the address.
         sll_halen: 6,
         sll_addr: [0; 8],
     }

@@ -1,9 +1,9 @@
-//! Loading BPF programs on a thread that others signal.
+//! Loads BPF programs on a thread that receives signals.
 //!
-//! The verifier gives up with EAGAIN as soon as its thread has a signal to take (`do_check` in
-//! kernel/bpf/verifier.c), and has to begin from nothing then. A process that is signalled more
-//! often than a program takes to be verified, by a profiler's timer for instance, would never get a
-//! large one loaded: libbpf tries five times.
+//! The verifier fails with EAGAIN as soon as its thread has a pending signal (`do_check` in
+//! kernel/bpf/verifier.c), and the load must start again. libbpf tries five times. Signals that
+//! arrive faster than the verifier finishes, for instance from a profiler's timer, would prevent
+//! every load of a large program.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,28 +11,27 @@ use std::fmt;
 use libbpf_rs::{Error, ErrorKind, Object, OpenObject, PrintLevel};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// How often a load is begun: what can't be held back, as a stop or a freezer's, may come again.
+/// Maximum number of attempts. Stops and freezers can't be blocked and may interrupt again.
 const TRIES: usize = 20;
-/// Marks around the verifier's log in libbpf's messages.
+/// Delimiters of the verifier's log in libbpf's messages.
 const LOG_BEGINS: &str = "-- BEGIN PROG LOAD LOG --\n";
 const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
 
 thread_local! {
-    /// The log of the last program that the verifier refused on this thread.
+    /// Last refusal of the verifier on this thread.
     static REFUSAL: RefCell<Option<Refusal>> = const { RefCell::new(None) };
 }
 
-/// A program that the kernel's verifier refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The program's name in `bpf/`.
+    /// Name of the program in `bpf/`.
     pub program: String,
-    /// The verifier's whole log.
+    /// Complete log of the verifier.
     pub log: String,
 }
 
 impl Refusal {
-    /// Reads a message of libbpf; `None` if it holds no log.
+    /// Parses a message of libbpf. Returns `None` if the message contains no verifier log.
     fn read(message: &str) -> Option<Refusal> {
         let (head, rest) = message.split_once(LOG_BEGINS)?;
         let log = rest.split_once(LOG_ENDS).map_or(rest, |(log, _)| log);
@@ -40,7 +39,8 @@ impl Refusal {
         Some(Refusal { program: program.to_owned(), log: log.to_owned() })
     }
 
-    /// The line of the log that says why: the last one before the count of instructions.
+    /// Returns the line of the log that gives the reason: the last one before the instruction
+    /// count.
     fn reason(&self) -> &str {
         let lines = self.log.lines().map(str::trim);
         let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with("processed "));
@@ -54,15 +54,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Cause of a failed load.
 #[derive(Debug)]
 pub(crate) enum LoadError {
     Refused(Refusal),
     Failed(Error),
 }
 
-/// Loads the program that `open` opens, with all signals held back from this thread; `refused`
-/// makes the error. libbpf's messages are logged.
+/// Loads the program that `open` opens, with all signals of this thread blocked. `refused` converts
+/// a failure to the caller's error. libbpf's messages are logged.
 pub(crate) fn load<E>(
     open: impl Fn() -> Result<OpenObject, E>,
     refused: impl Fn(LoadError) -> E,
@@ -88,12 +87,12 @@ pub(crate) fn load<E>(
     }
 }
 
-/// Signals to this thread wait for as long as this lives.
+/// Blocks all signals of this thread until this value is dropped.
 struct BlockedSignals(Option<SigSet>);
 
 impl BlockedSignals {
     fn all() -> BlockedSignals {
-        // Where it can't be done the load may still succeed.
+        // If blocking fails, the load may still succeed.
         BlockedSignals(SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok())
     }
 }

@@ -1,8 +1,9 @@
-//! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows
-//! requests where the host's own sockets take and give packets.
+//! Kernel programs that track each connection's pending response: `bpf/server/pending.bpf.c`
+//! follows requests where the host's own sockets receive and send packets.
 //!
-//! Nothing is pinned: the programs end with the owner of a [`PendingPrograms`]. Their state of a
-//! connection stands with its socket, and is told by sock_diag(7) beside what TCP knows.
+//! Nothing is pinned: the programs are detached when the [`PendingPrograms`] is dropped. The
+//! programs' state of a connection is in socket storage, and sock_diag(7) returns this state
+//! together with the TCP state.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,29 +24,27 @@ use crate::numbers::pending::{
 use crate::server::namespace_cookie;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pending.bpf.o"));
-/// Where control groups of version 2 are mounted: alone, or beside those of version 1.
+/// Mount points of cgroup v2: alone, or beside cgroup v1.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// That of the requests, in the object.
+/// Name of the map of requests in the BPF object.
 const PENDING: &str = "pending";
 
-/// Why requests can't be followed.
+/// Cause why requests can't be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// The programs are attached to a control group.
+    /// No cgroup v2 to attach the programs to.
     #[error("requests can't be followed: no control groups of version 2 at {}, and none can be mounted: {source}", CGROUPS.join(" or "))]
     Cgroup {
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The kernel's verifier refuses a program.
     #[error("requests can't be followed: {0}")]
     Verifier(Refusal),
-    /// The kernel refuses.
+    /// The kernel refused an operation.
     #[error("requests can't be followed: {what}: {source}")]
     Refused {
-        /// The step that was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// The kernel's answer.
         source: Error,
     },
 }
@@ -56,22 +55,22 @@ impl FollowError {
     }
 }
 
-/// The programs at work, for this network namespace and all processes of this host or container.
+/// Attached programs, for this network namespace and all processes of this host or container.
 #[derive(Debug)]
 pub struct PendingPrograms {
     object: Object,
-    /// They end with these.
+    /// Links; dropping them detaches the programs.
     _links: Vec<Link>,
 }
 
-/// A connection's last request, as sock_diag(7) tells of it.
+/// Last request of a connection, as read over sock_diag(7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackedRequest {
-    /// The request, and what is known of the answer.
+    /// Request and progress of its response.
     pub pending: Pending,
-    /// When it came, by the monotonic clock in nanoseconds.
+    /// Arrival time in nanoseconds, by the monotonic clock.
     pub since_ns: u64,
-    /// How it begins: its first line, as far as there was room.
+    /// Start of the request: its first line, cut to the available room.
     pub line: Vec<u8>,
 }
 
@@ -95,7 +94,7 @@ struct PendingRecord {
 }
 
 impl TrackedRequest {
-    /// Reads what stands with a socket; nothing if that is of another kernel program.
+    /// Decodes the socket storage. Returns `None` if the bytes belong to another BPF program.
     pub fn read(bytes: &[u8]) -> Option<TrackedRequest> {
         let (value, _) = PendingRecord::read_from_prefix(bytes).ok()?;
         let answer = match u64::from(value.answer) {
@@ -124,16 +123,16 @@ impl TrackedRequest {
 }
 
 impl PendingPrograms {
-    /// Follows requests to these ports from now on.
+    /// Starts to track requests to these ports.
     ///
     /// # Errors
-    /// Missing privileges (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON), no control groups, or a kernel
-    /// that can't.
+    /// Fails without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, without cgroup v2, or if the kernel
+    /// lacks a feature.
     pub fn start(ports: &BTreeSet<u16>) -> Result<PendingPrograms, FollowError> {
         let group = cgroup().map_err(|source| FollowError::Cgroup { source })?;
         let cookie = namespace_cookie().unwrap_or_default();
-        // Kernels before 6.11 don't say here whose namespace a packet is of; then sockets of others
-        // are followed as well, and never looked at.
+        // Before 6.11, these programs can't read a packet's network namespace. The programs then
+        // also track sockets of other namespaces, and the results are ignored.
         let object = loaded(cookie).or_else(|_| loaded(0))?;
         let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach_cgroup(group.as_raw_fd());
         let mut following = PendingPrograms { object, _links: Vec::new() };
@@ -144,10 +143,10 @@ impl PendingPrograms {
         Ok(following)
     }
 
-    /// Follows requests to these ports, and to no others.
+    /// Replaces the ports whose requests are tracked.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn follow(&self, ports: &BTreeSet<u16>) -> Result<(), FollowError> {
         let missing = || {
             FollowError::refused("writing the ports")(Error::from(io::Error::from(io::ErrorKind::NotFound)))
@@ -163,19 +162,19 @@ impl PendingPrograms {
         })
     }
 
-    /// The map of requests, for sock_diag(7).
+    /// Map of requests, for sock_diag(7).
     pub fn requests(&self) -> Option<BorrowedFd<'_>> {
         let map = self.map(PENDING)?;
         // SAFETY: the descriptor belongs to an object of `self`, which the borrow doesn't outlive.
         Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
     }
 
-    /// Bytes that these ports have sent since the start, each once.
+    /// Number of bytes that these ports have sent since the start, without retransmissions.
     pub fn sent(&self) -> u64 {
         self.count(COUNT_SENT)
     }
 
-    /// Requests that couldn't be followed since the start, for want of memory.
+    /// Number of requests since the start that were not tracked for lack of memory.
     pub fn unfollowed(&self) -> u64 {
         self.count(COUNT_UNFOLLOWED)
     }
@@ -189,7 +188,7 @@ impl PendingPrograms {
         words.sum()
     }
 
-    /// The number by which another process finds the map of requests.
+    /// Id of the map of requests, for other processes.
     pub fn number(&self) -> Option<u32> {
         self.map(PENDING)?.info().ok().map(|info| info.info.id)
     }
@@ -199,11 +198,10 @@ impl PendingPrograms {
     }
 }
 
-/// The map of requests of another process that follows some, by its number
-/// ([`PendingPrograms::number`]).
+/// Opens another process's map of requests by its id ([`PendingPrograms::number`]).
 ///
 /// # Errors
-/// Without CAP_SYS_ADMIN, or when there is none.
+/// Fails without CAP_SYS_ADMIN, or if no such map exists.
 pub fn requests_of(number: u32) -> io::Result<OwnedFd> {
     let map = MapHandle::from_map_id(number).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => io::Error::from(io::ErrorKind::PermissionDenied),
@@ -215,8 +213,8 @@ pub fn requests_of(number: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// The root of the control groups that this process sees. Where no mount shows it, as under `ip
-/// netns exec`, one is made that nobody else sees.
+/// Opens the root of the cgroup v2 hierarchy. If no mount shows it, as under `ip netns exec`, a
+/// detached mount is made.
 fn cgroup() -> io::Result<OwnedFd> {
     let is_cgroup = |path: &&&str| {
         statfs(Path::new(path)).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC)
@@ -227,17 +225,17 @@ fn cgroup() -> io::Result<OwnedFd> {
     }
 }
 
-/// Mounts the control groups of version 2 nowhere (fsopen(2), fsconfig(2), fsmount(2)): the mount
-/// ends with the descriptor.
+/// Mounts cgroup v2 without a path (fsopen(2), fsconfig(2), fsmount(2)). Closing the descriptor
+/// unmounts it.
 fn mount_detached() -> io::Result<OwnedFd> {
-    /// linux/mount.h.
+    /// From linux/mount.h.
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
     let owned = |fd: libc::c_long| -> io::Result<OwnedFd> {
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the call has just given us this descriptor.
+        // SAFETY: the call has just returned this descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
-    // SAFETY: the name is a C string; no flags are asked for.
+    // SAFETY: the name is a C string; no flags are passed.
     let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 0) })?;
     let null = std::ptr::null::<libc::c_char>();
     // SAFETY: an open descriptor of fsopen(2); this command takes neither key nor value.
@@ -246,7 +244,7 @@ fn mount_detached() -> io::Result<OwnedFd> {
     if created < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the same descriptor, by which the file system now is.
+    // SAFETY: the same descriptor, with which the file system has been created.
     owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 0, 0) })
 }
 

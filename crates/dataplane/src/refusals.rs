@@ -1,9 +1,9 @@
-//! System calls that the kernel refuses on purpose, or by which a process dies: how tests show that
-//! whatever is refused, and wherever a daemon is killed, leaves the engines with what was in force.
-//! The product never uses it.
+//! Fault injection for tests: system calls fail, or the process is killed before a call. Tests
+//! check that a refused call or a killed daemon leaves the engine's state in force. Evener never
+//! uses this module.
 //!
-//! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) asks a thread of this process about
-//! each call.
+//! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) notifies a thread of this process
+//! about each call.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::thread;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The calls of one thread and of all that it begins: threads and programs.
+/// Fault injection for one thread and for the threads and programs that it starts.
 #[derive(Debug)]
 pub struct Refusals {
     shared: Arc<InjectedRefusals>,
@@ -23,51 +23,50 @@ pub struct Refusals {
 #[derive(Debug, Default)]
 struct InjectedRefusals {
     seen: AtomicU64,
-    /// Which call is refused, from 1 on; 0 is none.
+    /// Number of the call to refuse, from 1 on; 0 refuses none.
     refused: AtomicU64,
     errno: AtomicI32,
-    /// Instead of an error: the process is killed before the call.
+    /// True to kill the process before the call instead of returning an error.
     kills: AtomicBool,
 }
 
 impl Refusals {
-    /// Counts the calling thread's calls of these numbers from now on, for as long as it lives, and
-    /// refuses none yet.
+    /// Counts the calling thread's system calls with these numbers until the thread ends.
+    /// Refuses none yet.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN, or on a kernel without seccomp.
+    /// Fails without CAP_SYS_ADMIN, or on a kernel without seccomp.
     pub fn of(calls: &[libc::c_long]) -> io::Result<Refusals> {
         let shared = Arc::new(InjectedRefusals::default());
         let (give, take) = mpsc::channel();
         let judge = Arc::clone(&shared);
-        // Begun before the filter is there: it doesn't ask about itself. It ends with the last that
-        // is asked about.
+        // Started before the filter exists, so the filter does not apply to this thread. The thread
+        // ends with the last filtered thread.
         thread::Builder::new().name("refusals".into()).spawn(move || {
             if let Ok(listener) = take.recv() {
                 judge.serve(&listener);
             }
         })?;
-        // The thread took the receiver with it and waits.
+        // The other thread owns the receiver and waits, so sending can't fail.
         let _ = give.send(install(calls)?);
         Ok(Refusals { shared })
     }
 
-    /// Refuses the `number`th call from now on, counted from 1, with this error; the others are let
-    /// through.
+    /// Makes the `number`th call from now on, counted from 1, fail with this error. All other calls
+    /// succeed.
     pub fn refuse(&self, number: u64, errno: i32) {
         self.shared.errno.store(errno, SeqCst);
         self.shared.seen.store(0, SeqCst);
         self.shared.refused.store(number, SeqCst);
     }
 
-    /// Has the process killed (SIGKILL) by the `number`th call from now on, counted from 1, which
-    /// it never makes.
+    /// Kills the process (SIGKILL) before the `number`th call from now on, counted from 1.
     pub fn kill_at(&self, number: u64) {
         self.shared.kills.store(true, SeqCst);
         self.refuse(number, libc::EPERM);
     }
 
-    /// Refuses none; whether the one that was to be refused had come.
+    /// Stops refusing. Returns true if the call that was to be refused has happened.
     pub fn relent(&self) -> bool {
         let refused = self.shared.refused.swap(0, SeqCst);
         self.shared.seen.load(SeqCst) >= refused
@@ -77,7 +76,7 @@ impl Refusals {
 impl InjectedRefusals {
     fn serve(&self, listener: &OwnedFd) {
         loop {
-            // SAFETY: plain numbers, of which all zeros are a value; the kernel wants zeros.
+            // SAFETY: plain numbers, for which all zeros are valid; the kernel requires zeros.
             let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
             let receive = libc::SECCOMP_IOCTL_NOTIF_RECV;
             // SAFETY: the kernel writes a struct seccomp_notif to `call`.
@@ -109,7 +108,7 @@ impl InjectedRefusals {
     }
 }
 
-/// Whether anybody is left who could call.
+/// True if a filtered thread is still alive.
 fn has_data(listener: &OwnedFd) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
@@ -118,7 +117,7 @@ fn has_data(listener: &OwnedFd) -> bool {
     polled.is_ok() && !fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Has the kernel ask about the calling thread's calls of these numbers.
+/// Installs a filter that notifies about the calling thread's calls of these numbers.
 fn install(calls: &[libc::c_long]) -> io::Result<OwnedFd> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     // The first word of struct seccomp_data is the call's number.
@@ -138,6 +137,6 @@ fn install(calls: &[libc::c_long]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just given us this descriptor.
+    // SAFETY: the call has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,5 +1,5 @@
-//! Later requests that other servers are for, and what is kept back while connections move, on
-//! their way to who moves them.
+//! Delivers segments to the rehandoff task: later requests that another server has to answer, and
+//! segments of connections that are being moved.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,20 +13,20 @@ use evener_core::path::parse::{Parsed, parse};
 
 use crate::{RehandoffSegment, RehandoffSink};
 
-/// Where TCP has its checksum.
+/// Offset of the checksum in a TCP header.
 const CHECKSUM_AT: usize = 16;
 
-/// The taker of frames; none at first. All holders of frames share it.
+/// Receiver of the segments, shared by all engine threads; empty at first.
 #[derive(Default)]
 pub(crate) struct RehandoffSlot(ArcSwapOption<RehandoffSink>);
 
 impl RehandoffSlot {
-    /// From now on this one takes them.
+    /// Sets the receiver.
     pub(crate) fn set(&self, mover: RehandoffSink) {
         self.0.store(Some(Arc::new(mover)));
     }
 
-    /// Gives a segment away. It is lost if nobody takes it.
+    /// Delivers a segment to the receiver. Without a receiver the segment is lost.
     pub(crate) fn give(&self, reason: Reason, ifindex: u32, server: u16, frame: &[u8]) {
         let Some(mover) = &*self.0.load() else { return };
         let whole = whole(frame);
@@ -46,9 +46,9 @@ impl fmt::Debug for RehandoffSlot {
     }
 }
 
-/// The frame of a TCP segment with its checksum. A sender on this machine leaves that to hardware
-/// which the frame never met; then the field holds the sum of the pseudo-header, and is filled in
-/// here. `None` where it holds anything else that is wrong.
+/// Returns the frame of a TCP segment with a complete checksum. A sender on this machine leaves the
+/// checksum to hardware: the field then holds the sum of the pseudo-header, and is completed here.
+/// Returns `None` if the checksum is wrong otherwise.
 fn whole(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
     let to = frame.first_chunk().copied().map(Mac);
     let Parsed::Segment(segment) = parse(frame, to) else { return None };
@@ -72,8 +72,9 @@ mod tests {
 
     use super::*;
 
-    /// An Ethernet frame with two VLAN tags, a segment of so many bytes in IPv4 or IPv6, and
-    /// padding behind; its checksum is `check` of the right one and of the pseudo-header's sum.
+    /// An Ethernet frame with two VLAN tags, a TCP segment of `payload` bytes over IPv4 or IPv6,
+    /// and padding. Its checksum is the result of `check` for the right checksum and the
+    /// pseudo-header's sum.
     fn frame(v6: bool, payload: usize, check: impl Fn(u16, u16) -> u16) -> Vec<u8> {
         let mut tcp = vec![0; 20];
         tcp[..4].copy_from_slice(&[0x9c, 0x40, 0, 80]);

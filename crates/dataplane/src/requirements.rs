@@ -1,29 +1,30 @@
-//! The features of newer kernels that the data plane uses: the one list of them.
+//! Kernel features that the data plane uses and older kernels lack.
 
 use libbpf_rs::btf::{Btf, types};
 
-/// Oldest release that all other programs load on, major and minor.
+/// Oldest release that loads all other programs, major and minor.
 pub const OLDEST_KERNEL: (u32, u32) = (6, 1);
 
-/// A feature that not every kernel from [`OLDEST_KERNEL`] on has.
+/// Feature that some kernels since [`OLDEST_KERNEL`] lack.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Requirement {
-    /// Release of Linux that brought the feature, major and minor; vendors bring it to older ones.
+    /// Linux release with the feature, major and minor. Vendors backport features to older
+    /// releases.
     pub since: (u32, u32),
-    /// Kernel function by which a kernel is known to have it.
+    /// Kernel function whose presence proves the feature.
     pub function: &'static str,
-    /// Loss for Evener where a kernel lacks the feature, as a sentence's end.
+    /// Consequence for Evener without the feature, as the end of a sentence.
     pub without: &'static str,
 }
 
-/// `accept` in `bpf/server/server.bpf.c` makes a connection of a segment that was handed off.
+/// `accept` in `bpf/server/server.bpf.c` creates a connection from a handed-off segment.
 pub const HANDOFF: Requirement = Requirement {
     since: (6, 9),
     function: "bpf_sk_assign_tcp_reqsk",
     without: "a server of method `handoff` can't accept connections",
 };
 
-/// Programs are attached to traffic control by links (tcx), in an order that they choose.
+/// Programs attach to traffic control by links (tcx), with an explicit order.
 pub const TRAFFIC_CONTROL: Requirement = Requirement {
     since: (6, 6),
     function: "bpf_mprog_attach",
@@ -31,14 +32,14 @@ pub const TRAFFIC_CONTROL: Requirement = Requirement {
               placement needs the packet engine",
 };
 
-/// Every feature, the newest first.
+/// All features, newest first.
 pub const REQUIREMENTS: [&Requirement; 2] = [&HANDOFF, &TRAFFIC_CONTROL];
 
 impl Requirement {
     /// True if this kernel has the feature.
     ///
     /// # Errors
-    /// A kernel without BTF says nothing about its functions.
+    /// Fails on a kernel without BTF, which doesn't list its functions.
     pub fn is_met(&self) -> Result<bool, libbpf_rs::Error> {
         Ok(Btf::from_vmlinux()?.type_by_name::<types::Func<'_>>(self.function).is_some())
     }

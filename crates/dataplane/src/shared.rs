@@ -1,5 +1,4 @@
-//! Memory shared with the kernel, with other processes, or with a file, seen as slices of plain
-//! values.
+//! Memory shared with the kernel, with other processes or with a file, as slices of plain values.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,10 +9,10 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use evener_core::path::sessions::Bucket;
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Types that may stand in memory which others change at any time.
+/// Types for memory that others change at any time.
 ///
 /// # Safety
-/// Every bit pattern is a value, and every field is an atomic, so that changes made elsewhere are
+/// Every bit pattern must be a value, and every field an atomic, so that changes made elsewhere are
 /// no data race.
 pub(crate) unsafe trait Plain {}
 
@@ -26,7 +25,7 @@ unsafe impl Plain for AtomicU16 {}
 // SAFETY: repr(C) of AtomicU64 only (asserted in core by its size).
 unsafe impl<const N: usize> Plain for Bucket<N> {}
 
-/// A shared mapping of `len` values of `T`.
+/// Shared mapping of `len` values of `T`.
 #[derive(Debug)]
 pub(crate) struct Shared<T: Plain> {
     map: MmapRaw,
@@ -35,7 +34,7 @@ pub(crate) struct Shared<T: Plain> {
 }
 
 impl<T: Plain> Shared<T> {
-    /// Maps `len` values from the beginning of a file or a BPF array map.
+    /// Maps `len` values from the start of a file or of a BPF array map.
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map_at(fd, 0, len)
     }
@@ -54,7 +53,7 @@ impl<T: Plain> Deref for Shared<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping is `len * size_of::<T>()` bytes long, aligned (asserted above) and
-        // lives as long as `self`; `Plain` says that any bits are a value and that others may
+        // lives as long as `self`. `Plain` guarantees that any bits are a value and that others may
         // change them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }

@@ -1,23 +1,22 @@
-//! Running a program on a frame without a network (BPF_PROG_TEST_RUN).
+//! Runs a BPF program on a frame without a network (BPF_PROG_TEST_RUN).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// The result of a run.
 pub(crate) struct TestRun {
-    /// The program's return value.
+    /// Return value of the program.
     pub(crate) verdict: u32,
-    /// Length of the frame as it then stands, in `out`.
+    /// Length of the resulting frame in `out`.
     pub(crate) len: usize,
 }
 
-/// A program's number in the kernel.
+/// Returns the id of a program.
 pub(crate) fn id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = sys::bpf_prog_info::default();
     let mut len = size_of::<sys::bpf_prog_info>() as u32;
-    // SAFETY: the pointers are to a struct of that length, and name no other memory.
+    // SAFETY: the pointers are to a struct of that length, which refers to no other memory.
     let answer =
         unsafe { sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut len) };
     if answer < 0 {
@@ -26,7 +25,6 @@ pub(crate) fn id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// Runs a program on a frame.
 pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<TestRun> {
     let mut options = sys::bpf_test_run_opts {
         sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* The cost of a packet: the director's programs and a yardstick, wrapped as wrapper.h says.
- * `empty` is the wrapper alone. */
+/* Measures the cost of a packet: the director's programs and a yardstick, in the wrapper of
+ * wrapper.h. `empty` is the wrapper alone. */
 #include "director/decide.h"
 #include "wrapper.h"
 
-/* The further changes of `nat`. One CPU runs these at a time. */
+/* Original values of the fields that `nat` changes. Only one CPU runs these programs at a time. */
 struct {
 	__u32 addresses[2];
 	__u32 ports;
 	__u32 checksum_word;
 } saved;
 
-/* The wrapper alone, as all of them have it at the least: 35 instructions at the most. */
+/* The wrapper alone, which all programs contain: at most 35 instructions. */
 SEC("xdp.frags")
 int empty(struct xdp_md *ctx)
 {
@@ -67,7 +67,7 @@ int nat_in(struct xdp_md *ctx)
 	return translated(ctx, true);
 }
 
-/* Answers to the clients of `nat_in`. */
+/* Replies to the clients of `nat_in`. */
 SEC("xdp.frags")
 int nat_out(struct xdp_md *ctx)
 {
@@ -82,11 +82,9 @@ int tunnel(struct xdp_md *ctx)
 	return unwrap(ctx, decide(ctx));
 }
 
-/*
- * The yardstick: the steps of a kernel balancer of the usual design, written for this comparison. A
- * VIP in a hash map, a flow in an LRU hash map, a server in an array, two per-CPU counters, IPIP
- * encapsulation with an outer checksum. A flow not known is hashed to a ring and noted.
- */
+/* Yardstick: a kernel balancer of the usual design, written for this comparison. It has VIPs in a
+ * hash map, flows in an LRU hash map, servers in an array, two per-CPU counters, and IPIP
+ * encapsulation with an outer checksum. An unknown flow is hashed to a ring and stored. */
 struct tuple {
 	__be32 src;
 	__be32 dst;
@@ -172,7 +170,7 @@ static __always_inline int yardstick_encapsulate(struct xdp_md *ctx, __be32 src,
 	inner = (void *)outer + sizeof(*ip);
 	if ((void *)(inner + 1) > cursor.end)
 		return XDP_DROP;
-	/* The MACs move first: the outer IP header will lie over the inner Ethernet one. */
+	/* The MACs move first: the outer IP header will overwrite the inner Ethernet header. */
 	copy_mac(outer->h_dest, inner->h_source);
 	copy_mac(outer->h_source, inner->h_dest);
 	outer->h_proto = bpf_htons(ETH_P_IP);

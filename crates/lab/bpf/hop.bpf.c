@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/*
- * A bare hop: the least that a host in a director's place does with a packet for a server. It knows
- * no sessions and counts nothing; a client's port says which server it is.
- */
+/* Bare hop: the minimum that a host in a director's position does with a packet for a server. It
+ * has no sessions and no counters. The client's port selects the server. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -21,7 +19,7 @@ struct target {
 	__u8 pad[2];
 };
 
-/* As hop.rs writes it. */
+/* Layout as in hop.rs. */
 struct settings {
 	__be32 vip;
 	__be32 from; /* where tunnels begin */
@@ -33,7 +31,7 @@ struct settings {
 
 const volatile struct settings settings;
 
-/* Where a packet's headers are. */
+/* Pointers to the headers of a packet. */
 struct headers {
 	struct ethhdr *link;
 	struct iphdr *ip;
@@ -46,7 +44,7 @@ static __always_inline bool has_headers(struct __sk_buff *ctx, struct headers *h
 {
 	void *at = (void *)(long)ctx->data;
 
-	/* or the compiler keeps half of it from one look to the next */
+	/* Prevents the compiler from reusing an earlier bounds check. */
 	asm volatile("" : "+r"(at));
 	headers->link = at;
 	headers->ip = at + sizeof(struct ethhdr);
@@ -54,7 +52,7 @@ static __always_inline bool has_headers(struct __sk_buff *ctx, struct headers *h
 	return at + HEADERS_LEN <= (void *)(long)ctx->data_end;
 }
 
-/* The server that a packet is for, or NULL of what isn't for the service. */
+/* Returns the server of a packet, or NULL if the packet is not for the service. */
 static __always_inline const volatile struct target *target_of(struct headers *headers)
 {
 	if (headers->link->h_proto != bpf_htons(ETH_P_IP) || headers->ip->daddr != settings.vip ||

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/*
- * The wrapper around each program whose packets are measured, the same around all.
- * BPF_PROG_TEST_RUN repeats a program on one frame and does not restore it: this varies the flow
- * before each run and undoes the rewrite after it. Compiled with SHOWN=1 it leaves the frame as the
- * program made it, for who looks whether that is right.
- *
- * The file that includes this has <linux/bpf.h> or a substitute, `__always_inline` and `bpf_htonl`.
- */
+/* Wrapper around each measured program, equal for all. BPF_PROG_TEST_RUN repeats a program on one
+ * frame and does not restore the frame. The wrapper varies the flow before each run and undoes the
+ * rewrite afterwards. With SHOWN=1 it leaves the resulting frame, for a check of its contents. The
+ * including file provides <linux/bpf.h> or a substitute, `__always_inline` and `bpf_htonl`. */
 #ifndef EVENER_BENCH_WRAPPER_H
 #define EVENER_BENCH_WRAPPER_H
 
@@ -23,29 +19,29 @@ struct bench {
 
 struct bench bench = { .flows = 1 };
 
-/* The beginning of a frame, as words that can be copied: links, IPv4, TCP. */
+/* Start of a frame as words that can be copied: Ethernet, IPv4, TCP. */
 struct headers {
 	__u16 link[7];
 	__u32 ip[5];
 	__u32 tcp[5];
 } __attribute__((packed));
 
-/* The links that every frame begins with, as subject.rs writes them: what a run changes is set
- * again without having been saved. */
+/* Ethernet addresses of every frame, as subject.rs writes them, so that they can be restored
+ * without having been saved. */
 #define LINKS_FIRST bpf_cpu_to_be64(0x0200000000010200)
 #define LINKS_REST bpf_htonl(0x00000002)
 /* TTL 64, TCP, and no checksum. */
 #define TTL_WORD bpf_htonl(0x40060000)
 
-/* Not by a cursor: that asks once more whether there is a frame at all. */
+/* No cursor, which would check the frame's bounds once more. */
 static __always_inline bool has_headers(struct xdp_md *ctx, struct headers **headers)
 {
 	*headers = (void *)(long)ctx->data;
 	return (void *)(*headers + 1) <= (void *)(long)ctx->data_end;
 }
 
-/* A client's address and port, in place of those at the packet's source or destination; the
- * flows in an order that no prefetcher guesses. */
+/* Writes a client's address and port to the packet's source or destination. The order of the flows
+ * defeats prefetchers. */
 static __always_inline bool vary(struct xdp_md *ctx, bool source)
 {
 	struct headers *headers;
@@ -54,7 +50,7 @@ static __always_inline bool vary(struct xdp_md *ctx, bool source)
 	if (!has_headers(ctx, &headers))
 		return false;
 	flow = ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
-	/* 10.x.x.x, and the bits above in the port */
+	/* 10.x.x.x; the higher bits of the flow go into the port */
 	*(__u32 *)((void *)headers + (source ? 26 : 30)) = 10 | flow << 8;
 	*(__u16 *)((void *)headers + (source ? 34 : 36)) = 0x1001 | flow >> 24;
 	return true;
@@ -68,7 +64,7 @@ static __always_inline void restore_link(struct headers *headers)
 	*(__u32 *)((void *)headers + 8) = LINKS_REST;
 }
 
-/* The same of what was in a tunnel. */
+/* Restores a packet that has been decapsulated. */
 static __always_inline void restore(struct xdp_md *ctx)
 {
 	struct headers *headers;
@@ -80,7 +76,7 @@ static __always_inline void restore(struct xdp_md *ctx)
 	*(__u32 *)((void *)headers + 22) = TTL_WORD;
 }
 
-/* Takes a packet out of the tunnel that it was put into, and sets again what is changed besides. */
+/* Decapsulates the packet and restores the changed fields. */
 static __always_inline int unwrap(struct xdp_md *ctx, int verdict)
 {
 	if (SHOWN)

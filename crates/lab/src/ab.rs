@@ -1,5 +1,5 @@
-//! ab(1) against farms that hand connections over, beside a server alone: it uses its ports again
-//! as soon as they are free.
+//! Compares failures of ab(1) with handoff farms and with a single server. ab reuses its ports as
+//! soon as they are free.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,28 +11,27 @@ use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
 
-/// The number that a farm may break more than a server alone does, of as many requests.
+/// Number of failures that a farm may have more than a single server, for the same number of
+/// requests.
 const MORE: u64 = 2;
-/// Requests of one run of ab: more than there are ports, so that it uses them again.
+/// Requests of one run of ab: more than there are ports, so that ab reuses ports.
 const RUN: u64 = 30_000;
-/// Requests at a time.
 const CONCURRENCY: &str = "42";
 
-/// The broken ones of as many requests to each.
+/// Number of failed requests of each variant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Broken {
-    /// Requests to each.
     pub requests: u64,
-    /// Without Evener.
+    /// Failures of a server without Evener.
     pub alone: u64,
-    /// By a director.
+    /// Failures through a director.
     pub director: u64,
-    /// By hosts that all decide.
+    /// Failures of an every-host farm.
     pub every_host: u64,
 }
 
 impl Broken {
-    /// Whether farms break no more than a server alone.
+    /// True if the farms have no more failures than a single server, within the tolerance.
     pub fn is_well(&self) -> bool {
         self.director.max(self.every_host) <= self.alone + MORE
     }
@@ -49,10 +48,10 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Serves so many requests in each way, with the kernel engine.
+/// Sends this number of requests to each variant, with the XDP engine.
 ///
 /// # Errors
-/// When a farm can't be built, or ab gives up.
+/// Fails if a farm can't be built or ab fails.
 pub fn run(requests: u64) -> Result<Broken> {
     let handoff = Handoff::start(Farm::builder().bare().servers(2).build()?, Offer::new("xdp", 2, &[]))?;
     let server = SocketAddr::new(handoff.farm.server(0).address().into(), WEB_PORT);
@@ -66,8 +65,8 @@ pub fn run(requests: u64) -> Result<Broken> {
     Ok(Broken { requests, alone, director, every_host })
 }
 
-/// Requests that were not answered in full, of as many as a run takes in the time that a host's
-/// command has, run after run.
+/// Returns the number of requests without a complete response. A run is as long as the timeout of a
+/// host's command allows; runs follow each other.
 fn broken(client: &Host, service: SocketAddr, requests: u64) -> Result<u64> {
     let runs = (0..requests).step_by(RUN as usize);
     runs.map(|done| broken_of_run(client, service, RUN.min(requests - done))).sum()

@@ -1,5 +1,5 @@
-//! Clients whose ports come again while servers still wait for stragglers of the connection before
-//! (TIME-WAIT), as behind proxies, address-sharing routers, and every load generator.
+//! Clients reuse their ports while servers still have the previous connection in TIME-WAIT, as
+//! behind proxies, NAT routers and load generators.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,24 +12,24 @@ use crate::cpu;
 use crate::host::Host;
 use crate::visit::Visit;
 
-/// How often each port is used.
+/// Number of connections from each port.
 const USES: usize = 3;
-/// Between two uses: so long that a reset of the same ends is let go the second time.
+/// Pause between two connections from a port. The rate limit of resets for the same addresses and
+/// ports has passed by then.
 pub const PAUSE: Duration = Duration::from_millis(3_200);
-/// Bytes of a body, for requests of 1, 4 and 40 segments.
+/// Lengths of request bodies in bytes, for requests of 1, 4 and 40 segments.
 const BODIES: [usize; 3] = [0, 5_000, 56_000];
-/// The first of the ports.
+/// First of the ports.
 const PORT: u16 = 40_000;
 
-/// How often a server meets a port that it has in TIME-WAIT, by each client for each service.
+/// Number of reused ports in TIME-WAIT that a server meets, per client and service.
 pub const MET_AGAIN: u64 = ((USES - 1) * BODIES.len()) as u64;
 
-/// Uses ports of all these clients again and again, each with requests of one length, to each of
-/// the services; the server closes. Clients with an odd number, counted from 0, do without
-/// timestamps.
+/// Reuses ports of all these clients, each with requests of one length, to each of the services.
+/// The server closes the connections. Clients with an odd index use no TCP timestamps.
 ///
 /// # Errors
-/// When anything breaks, or a client has to say something twice.
+/// Fails if a request fails or a client has to retransmit.
 pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result<()> {
     for (client, timestamps) in clients.iter().zip(["1", "0"].iter().cycle()) {
         client.netns().sysctl(&[("ipv4/tcp_timestamps", timestamps)])?;
@@ -60,8 +60,8 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
     Ok(())
 }
 
-/// Stays on one processor: the packet engine reads what each one receives by itself, and a segment
-/// that overtakes the first of its connection is dropped.
+/// Runs on one processor. The packet engine reads each processor's frames separately, and drops a
+/// segment that overtakes the first segment of its connection.
 fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Result<()> {
     cpu::stay_on_one(port.into())?;
     for number in 0..USES {
@@ -76,15 +76,16 @@ fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Resu
     Ok(())
 }
 
-/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer, or
-/// what another processor overtook: that would be said to be lost, too, and a late FIN that meets a
-/// closed port has its RST end TIME-WAIT. A request leaves at once, from the processor that writes
-/// it: segments that wait for an acknowledgment leave from the processor on which it comes.
+/// Makes a host's TCP retransmit only lost segments, and not segments whose acknowledgment is late
+/// or reordered on a busy machine. A needless retransmission would count as loss, and a late FIN to
+/// a closed port triggers a RST that ends TIME-WAIT. The large initial window sends a request at
+/// once and from one processor. Segments that wait for an acknowledgment are sent from the
+/// processor that receives it.
 pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     host.netns().sysctl(&[
         ("ipv4/tcp_early_retrans", "0"),
-        // neither a moment's silence about a segment (up to Linux 6.16; later ones always heed it)
-        // nor three acknowledgments of others mean a loss
+        // neither a short silence about a segment (up to Linux 6.16; later versions always use it)
+        // nor three duplicate acknowledgments mean a loss
         ("ipv4/tcp_recovery", "0"),
         ("ipv4/tcp_reordering", "127"),
     ])?;
@@ -99,22 +100,22 @@ pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Segments that a client has sent again, but for SYNs, and for what the server had already (DSACK,
-/// RFC 2883): that overtook something.
+/// Number of a client's retransmissions, except SYNs and segments that the server already had
+/// (DSACK, RFC 2883), which were only reordered.
 fn sent_twice(counts: &BTreeMap<String, i64>) -> i64 {
     let count = |name: &str| counts.get(name).copied().unwrap_or_default();
     count("RetransSegs") - count("TCPSynRetrans") - count("TCPDSACKRecv")
 }
 
-/// SYNs that a client has sent again.
+/// Number of a client's SYN retransmissions.
 ///
 /// # Errors
-/// When the kernel's counters can't be read.
+/// Fails if the kernel's counters can't be read.
 pub fn syns_sent_twice(client: &Host) -> Result<i64> {
     Ok(counters(client)?.get("TCPSynRetrans").copied().unwrap_or_default())
 }
 
-/// By how much counters are above those of before.
+/// Returns the increases of counters since `before`.
 fn rises<'a>(before: &BTreeMap<String, i64>, after: &'a BTreeMap<String, i64>) -> BTreeMap<&'a str, i64> {
     let rise = |name: &String, count: i64| count - before.get(name).copied().unwrap_or_default();
     let rises = after.iter().map(|(name, count)| (name.as_str(), rise(name, *count)));
@@ -125,7 +126,7 @@ fn counters_of(clients: &[Host]) -> Result<Vec<BTreeMap<String, i64>>> {
     clients.iter().map(counters).collect()
 }
 
-/// The kernel's counters of TCP in a host's namespace.
+/// Returns the kernel's TCP counters in a host's namespace.
 fn counters(host: &Host) -> Result<BTreeMap<String, i64>> {
     let mut counts = BTreeMap::new();
     for file in ["snmp", "netstat"] {

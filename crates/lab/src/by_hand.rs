@@ -1,5 +1,4 @@
-//! A client whose TCP is made by hand: segments in any order, windows of any size, ends at any
-//! moment.
+//! Client with a handmade TCP: segments in any order, windows of any size, and resets at any time.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -16,75 +15,74 @@ use crate::farm::Farm;
 use crate::host::Host;
 use crate::wait::LONG;
 
-/// The ports of such clients. The host's own TCP, which knows nothing of them, never hears what
-/// comes for them.
+/// Ports of such clients. A firewall rule hides their packets from the host's own TCP.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-/// A segment that isn't acknowledged after so long is sent again.
+/// Retransmission timeout.
 const AGAIN: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_micros(200);
 const TTL: u8 = 64;
-/// The largest segment that is taken, in bytes.
+/// Maximum segment size that the client accepts, in bytes.
 const MSS: u16 = 1400;
-/// The window of who reads at once.
+/// Window of a client that reads at once.
 pub const WINDOW: u16 = 64_000;
 const FRAME_MAX: usize = 65_536;
 
-/// A host from which connections are made by hand.
+/// Host from which handmade connections start.
 #[derive(Debug)]
 pub struct ByHand {
     host: Host,
     gateway: Mac,
 }
 
-/// How a service ended a connection.
+/// End of a connection by the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It says no more.
+    /// FIN.
     Fin,
-    /// There is no connection any more.
+    /// RST.
     Reset,
 }
 
-/// One connection. Dropping it sends nothing.
+/// Handmade connection. Dropping it sends nothing.
 #[derive(Debug)]
 pub struct Call {
     link: LinkSocket,
     from: (Mac, SocketAddr),
     to: (Mac, SocketAddr),
-    /// The number before the first byte that is said.
+    /// Initial sequence number.
     isn: u32,
-    /// The number of the next byte that is to be heard.
+    /// Sequence number of the next expected byte.
     next: u32,
-    /// The bytes that the service has acknowledged.
+    /// Number of bytes that the service has acknowledged.
     acked: usize,
     expected: Vec<Sent>,
     received: Vec<u8>,
     end: Option<End>,
-    /// The client has left: there is no connection for it any more.
+    /// True if the client has reset the connection.
     gone: bool,
-    /// The room that is told with every segment, in bytes.
+    /// Window in every segment, in bytes.
     pub window: u16,
-    /// Whether it says again what isn't acknowledged, as it does at first.
+    /// True to retransmit unacknowledged segments, which is the default.
     pub repeats: bool,
 }
 
-/// A segment that counts in sequence numbers.
+/// Sent segment with data or a FIN.
 #[derive(Clone, Debug)]
 struct Sent {
-    /// How many bytes come before it.
+    /// Number of bytes before the segment.
     at: usize,
     bytes: Vec<u8>,
     fin: bool,
 }
 
-/// A number that grows by one in four microseconds (RFC 9293, section 3.4.1): a connection's
-/// numbers are behind those of the one before it from the same port.
+/// Returns an initial sequence number, which grows by one in four microseconds (RFC 9293, section
+/// 3.4.1). So a connection's numbers are above the previous connection's from the same port.
 fn clock() -> Result<u32> {
     Ok((SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() / 4) as u32)
 }
 
 impl ByHand {
-    /// Takes ports of a client for connections by hand.
+    /// Reserves ports of a client for handmade connections.
     pub fn on(farm: &Farm, host: &Host) -> Result<ByHand> {
         let (first, last) = (PORTS.start(), PORTS.end());
         let rules = format!(
@@ -93,18 +91,18 @@ impl ByHand {
         );
         let file = host.write("by-hand.nft", &rules)?;
         host.run(&["nft", "-f", &file.to_string_lossy()])?;
-        // nor does it take one of them itself
+        // nor does the host select one of them itself
         host.netns().sysctl(&[("ipv4/ip_local_reserved_ports", &format!("{first}-{last}"))])?;
         Ok(ByHand { host: host.clone(), gateway: farm.gateway_of(host).parse()? })
     }
 
-    /// Sends SYNs from a port, counted from 0, until one is answered. The answer isn't acknowledged
+    /// Sends SYNs from a port, by index, until the service answers. The answer is not acknowledged
     /// yet.
     pub fn call(&self, port: u16, service: SocketAddr) -> Result<Call> {
         self.call_with(port, service, WINDOW)
     }
 
-    /// The same with so small a window from the beginning.
+    /// Does the same with another initial window.
     pub fn call_with(&self, port: u16, service: SocketAddr, window: u16) -> Result<Call> {
         let port = PORTS.start() + port;
         ensure!(PORTS.contains(&port), "Port {port} is none of those that are made by hand");
@@ -140,28 +138,27 @@ impl ByHand {
 }
 
 impl Call {
-    /// The client's own address and port.
     pub fn client(&self) -> SocketAddr {
         self.from.1
     }
 
-    /// Sends these bytes as one segment; `at` bytes come before them, said already or not. They
-    /// come again until they are acknowledged, as long as somebody [listens](Call::listen).
+    /// Sends bytes as one segment, `at` bytes behind the start of the data. The segment is
+    /// retransmitted until it is acknowledged, while the caller [listens](Call::listen).
     pub fn send_data(&mut self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
         self.count(Sent { at, bytes: bytes.as_ref().to_vec(), fin: false })
     }
 
-    /// Sends these bytes once more, and that is all.
+    /// Sends bytes once, without retransmission.
     pub fn repeat(&self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
         self.send(at, |header| header.psh = true, bytes.as_ref())
     }
 
-    /// Sends the connection's SYN once more, as one that was on its way for long.
+    /// Sends the connection's SYN again, like a delayed duplicate.
     pub fn answer_syn_late(&self) -> Result<()> {
         self.send_header(TcpHeader { syn: true, ..self.header(self.isn) }, &[])
     }
 
-    /// Sends these bytes once, in a segment whose checksum is wrong.
+    /// Sends bytes once, in a segment with a wrong checksum.
     pub fn corrupt(&self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
         let mut frame = self.frame(self.answer(at)?, bytes.as_ref())?;
         let checksum = frame.len() - bytes.as_ref().len() - 4;
@@ -169,7 +166,7 @@ impl Call {
         Ok(self.link.send(&frame)?)
     }
 
-    /// Sends these bytes once, as somebody who knows the connection's ends and none of its numbers.
+    /// Sends bytes once, like an attacker who knows addresses and ports but no sequence numbers.
     pub fn forge(&self, bytes: impl AsRef<[u8]>) -> Result<()> {
         let header = self.answer(0)?;
         let sequence_number = header.sequence_number ^ 1 << 30;
@@ -177,34 +174,32 @@ impl Call {
         self.send_header(TcpHeader { sequence_number, acknowledgment_number, ..header }, bytes.as_ref())
     }
 
-    /// Says that no more comes behind so many bytes.
+    /// Sends a FIN behind `at` bytes.
     pub fn finish(&mut self, at: usize) -> Result<()> {
         self.count(Sent { at, bytes: Vec::new(), fin: true })
     }
 
-    /// Acknowledges what was heard, in a segment that has no place among those with bytes but for
-    /// `at`.
+    /// Acknowledges the received bytes, in a segment without data at offset `at`.
     pub fn acknowledge(&self, at: usize) -> Result<()> {
         self.send(at, |_| (), &[])
     }
 
-    /// Leaves, behind so many bytes. Nothing is sent again after this, and what still comes is
-    /// refused, as long as somebody [looks](Call::refuse).
+    /// Resets the connection behind `at` bytes. Nothing is retransmitted afterwards. Later segments
+    /// are refused while the caller calls [`Call::refuse`].
     pub fn reset(&mut self, at: usize) -> Result<()> {
         self.expected.clear();
         self.gone = true;
         self.send(at, |header| header.rst = true, &[])
     }
 
-    /// Answers what came since the client has left as RFC 9293, section 3.5.2 has it: there is no
-    /// connection.
+    /// Answers segments that arrived after the reset like a host without the connection (RFC 9293,
+    /// section 3.5.2).
     pub fn refuse(&mut self) -> Result<()> {
         while self.hear()? {}
         Ok(())
     }
 
-    /// Acknowledges what comes, and sends again what doesn't arrive, until it is `enough`. An error
-    /// if that never comes.
+    /// Acknowledges and retransmits until `enough` is true. Returns an error after a timeout.
     pub fn listen(&mut self, enough: impl Fn(&Call) -> bool) -> Result<()> {
         let begun = Instant::now();
         let mut again = begun + AGAIN;
@@ -226,17 +221,17 @@ impl Call {
         }
     }
 
-    /// All that the service has said so far.
+    /// All bytes that the service has sent so far.
     pub fn received(&self) -> &[u8] {
         &self.received
     }
 
-    /// How many bytes of what was said the service has.
+    /// Number of bytes that the service has acknowledged.
     pub fn acked(&self) -> usize {
         self.acked
     }
 
-    /// Whether and how the service has ended it.
+    /// End of the connection by the service; `None` while open.
     pub fn end(&self) -> Option<End> {
         self.end
     }
@@ -270,7 +265,7 @@ impl Call {
         self.send(said.at, |header| (header.psh, header.fin) = (!said.fin, said.fin), &said.bytes)
     }
 
-    /// In the order of the bytes, as a TCP does.
+    /// Retransmits in the order of the bytes, like a TCP.
     fn say_again(&mut self) -> Result<()> {
         let acked = self.acked;
         self.expected.retain(|said| said.at + said.bytes.len() + usize::from(said.fin) > acked);
@@ -278,7 +273,7 @@ impl Call {
         self.expected.iter().try_for_each(|said| self.put(said))
     }
 
-    /// Takes one segment of the service's, if one is there.
+    /// Handles one segment of the service. Returns false if none has arrived.
     fn hear(&mut self) -> Result<bool> {
         let Some((header, payload)) = self.receive()? else { return Ok(false) };
         if header.rst {
@@ -291,7 +286,7 @@ impl Call {
             return Ok(true);
         }
         if header.ack {
-            // a number behind it is old
+            // a smaller number is old
             self.acked = self.acked.max(usize::try_from(acked.cast_signed()).unwrap_or_default());
         }
         if header.sequence_number == self.next {
@@ -307,7 +302,7 @@ impl Call {
         Ok(true)
     }
 
-    /// The number behind all that was said.
+    /// Offset behind all sent data.
     fn end_of_said(&self) -> usize {
         let ends = self.expected.iter().map(|said| said.at + said.bytes.len() + usize::from(said.fin));
         ends.max().unwrap_or_default().max(self.acked)
@@ -335,7 +330,7 @@ impl Call {
         self.send_header(header, payload)
     }
 
-    /// A header behind so many bytes that acknowledges what was heard.
+    /// Returns a header at offset `at` that acknowledges the received bytes.
     fn answer(&self, at: usize) -> Result<TcpHeader> {
         let seq = self.isn.wrapping_add(1).wrapping_add(u32::try_from(at)?);
         Ok(TcpHeader { ack: true, acknowledgment_number: self.next, ..self.header(seq) })

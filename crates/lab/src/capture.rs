@@ -1,4 +1,4 @@
-//! The packets on a wire, by tcpdump(1).
+//! Captures packets with tcpdump(1).
 
 use std::time::Duration;
 
@@ -9,27 +9,25 @@ use crate::lan::Lan;
 use crate::proc::Proc;
 use crate::wait::LONG;
 
-/// A capture that runs; dropping it ends it.
+/// Running capture; dropping the value stops it.
 #[derive(Debug)]
 pub struct Capture {
     tcpdump: Proc,
 }
 
 impl Host {
-    /// Captures what comes and goes at one of the host's interfaces, as the switch sees it: what a
-    /// program at the interface takes away or puts there is in it, too. `filter` is tcpdump's, and
-    /// may be empty.
+    /// Captures the packets at an interface of the host, from the switch's end of the cable: before
+    /// programs at the interface change them. `filter` is a tcpdump filter and may be empty.
     pub fn capture(&self, interface: usize, filter: &str) -> Result<Capture> {
         self.capture_in_switch(&self.interfaces[interface].port, filter)
     }
 
-    /// Captures all frames of the network that the interface is in, each once, however many hosts
-    /// get it.
+    /// Captures all frames of the interface's network, each once, however many hosts receive it.
     pub fn capture_network(&self, interface: usize, filter: &str) -> Result<Capture> {
         self.capture_in_switch(&Lan::of(self.interfaces[interface].address).bridge(), filter)
     }
 
-    /// Captures what the host's own stack is given at one of its interfaces, as often as it is.
+    /// Captures the packets that the host's own stack receives at an interface, with duplicates.
     pub fn capture_inside(&self, interface: usize, filter: &str) -> Result<Capture> {
         self.capture_at(&format!("eth{interface}"), filter)
     }
@@ -49,12 +47,13 @@ impl Host {
 }
 
 impl Capture {
-    /// The packets so far, one to a line, link-layer addresses first.
+    /// Packets so far, one per line, with link-layer addresses first.
     pub fn lines(&self) -> Vec<String> {
         self.tcpdump.log().lines().filter(|line| line.contains(" > ")).map(str::to_owned).collect()
     }
 
-    /// Waits for what is on its way, and ends the capture; its packets, as [`Capture::lines`].
+    /// Waits for packets in transit, stops the capture and returns its packets like
+    /// [`Capture::lines`].
     pub fn stop(mut self) -> Result<Vec<String>> {
         std::thread::sleep(Duration::from_millis(50));
         self.tcpdump.sigterm(Duration::from_secs(2))?;

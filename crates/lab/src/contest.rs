@@ -1,5 +1,5 @@
-//! Policies beside each other: the same requests at the same times, on the same farm of [queued]
-//! servers, shared in one way after the other.
+//! Compares policies: the same requests at the same times, on the same farm of [queued] servers,
+//! with one policy after another.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,54 +12,54 @@ use crate::load::{Arrivals, Report};
 use crate::queued::{self, Queued};
 use crate::wait::LONG;
 
-/// Where the group is.
+/// Port of the group.
 const GROUP_PORT: u16 = 8000;
-/// Reports are honest and come each second; nobody is removed because this machine is busy.
+/// The reports come each second and are true. The long limits avoid removals on a busy machine.
 const GROUP: &str =
     "[service.group]\ninsecure = true\nreport = \"1s\"\nquery_after = \"10s\"\nremove_after = \"60s\"\n";
-/// Neither is anybody down for that.
+/// The long timeout avoids servers that are down on a busy machine.
 const HEALTH: &str =
     "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"1s\"\ntimeout = \"900ms\"\n";
 
-/// How requests are shared.
+/// Method and policy that distribute the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// By a group's `least-load`: clients are sent on, and members report each second.
+    /// A group with `least-load`: clients are redirected, and members report each second.
     Group,
-    /// By `nat`, with the kernel engine and this policy.
+    /// `nat` with the XDP engine and this policy.
     Nat(&'static str),
 }
 
-/// A load on a farm.
+/// Load on a farm.
 #[derive(Clone, Debug)]
 pub struct Contest {
-    /// How many requests each server can answer in a second.
+    /// Requests per second that each server can answer.
     pub rates: Vec<f64>,
-    /// How many come in a second.
+    /// Offered requests per second.
     pub per_second: f64,
-    /// Requests that are due in this time aren't counted.
+    /// Initial time whose requests are not counted.
     pub warmup: Duration,
-    /// How long requests are due after that.
+    /// Duration of the measurement after that.
     pub duration: Duration,
-    /// An answer that takes longer is none.
+    /// Timeout of a reply.
     pub timeout: Duration,
 }
 
 impl Contest {
-    /// The farm: servers are behind the director, which is their router, whoever chooses them.
+    /// Returns a farm whose servers are behind the director as their router.
     ///
     /// # Errors
-    /// When it can't be built.
+    /// Fails if the farm can't be built.
     pub fn farm(&self) -> Result<Farm> {
         let farm = Farm::builder().servers(u8::try_from(self.rates.len())?).routed().build()?;
         farm.forward_on_directors()?;
         Ok(farm)
     }
 
-    /// Puts the load on the farm, whose servers begin with nothing to do.
+    /// Runs the load on the farm, with idle servers at the start.
     ///
     /// # Errors
-    /// When the farm doesn't come to work; requests that fail are in the report.
+    /// Fails if the farm doesn't start; failed requests are in the report.
     pub fn run(&self, farm: &Farm, sharing: Sharing) -> Result<Report> {
         let mut servers: Vec<Queued> = farm
             .servers()
@@ -86,7 +86,7 @@ impl Contest {
     }
 }
 
-/// A group that nobody is a member of.
+/// Returns a group without members.
 fn group(farm: &Farm) -> (SocketAddr, String) {
     let address = SocketAddr::from((farm.director().address(), GROUP_PORT));
     let text = format!(
@@ -95,7 +95,7 @@ fn group(farm: &Farm) -> (SocketAddr, String) {
     (address, text)
 }
 
-/// A service of all servers.
+/// Returns a service with all servers.
 fn nat(farm: &Farm, policy: &str) -> (SocketAddr, String) {
     let address = farm.service();
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Datagrams in fragments, in whatever order (RFC 791, section 3.2; RFC 8200, section 4.5).
+//! Datagrams in fragments, in different orders (RFC 791, section 3.2; RFC 8200, section 4.5).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,43 +9,41 @@ use etherparse::{
 };
 use evener_core::net::wire::Mac;
 
-/// Time to live, or hop limit.
+/// Time to live and hop limit.
 const TTL: u8 = 64;
 
-/// In which order fragments are sent.
+/// Order of sent fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The first one first, as most hosts do.
+    /// First fragment first, as from most hosts.
     Forwards,
-    /// The last one first, as some have done.
+    /// Last fragment first, as from some old hosts.
     Backwards,
-    /// Each one twice, as broken links do.
+    /// Each fragment twice, as over broken links.
     Twice,
 }
 
 impl Order {
-    /// All of them.
     pub const ALL: [Order; 3] = [Order::Forwards, Order::Backwards, Order::Twice];
 }
 
-/// A datagram's sender and receiver, and how it is cut.
+/// Datagram to fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// The sender's MAC address and endpoint.
+    /// MAC address and endpoint of the sender.
     pub from: (Mac, SocketAddr),
-    /// The next hop's MAC address, and the receiver's endpoint.
+    /// MAC address of the next hop, and endpoint of the receiver.
     pub to: (Mac, SocketAddr),
-    /// Its payload.
     pub payload: &'a [u8],
-    /// Tells its fragments from those of others.
+    /// Identification of the fragments.
     pub id: u16,
 }
 
 impl Datagram<'_> {
-    /// Its fragments, each with `most` bytes of it at most, as frames in this order.
+    /// Returns the fragments as frames in this order, each with at most `most` bytes.
     pub fn frames(&self, most: usize, order: Order) -> Result<Vec<Vec<u8>>> {
         let whole = self.transport()?;
-        // all but the last are whole units of eight bytes
+        // all fragments but the last have a multiple of eight bytes
         let parts: Vec<&[u8]> = whole.chunks(most / 8 * 8).collect();
         let mut frames = Vec::new();
         let mut offset = 0;
@@ -54,7 +52,7 @@ impl Datagram<'_> {
             offset += (part.len() / 8) as u16;
         }
         Ok(match order {
-            // a packet that isn't cut at all would come twice as well
+            // an unfragmented packet is not duplicated
             _ if frames.len() == 1 => frames,
             Order::Forwards => frames,
             Order::Backwards => frames.into_iter().rev().collect(),

@@ -1,5 +1,5 @@
-//! A second opinion on packets: etherparse and tcpdump(8) read what was sent, and verify every
-//! checksum.
+//! Independent checks of packets: etherparse and tcpdump(8) decode the sent frames and verify all
+//! checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::wait::LONG;
 
-/// The port of GUE, as IANA assigns it.
+/// Port of GUE, assigned by IANA.
 const GUE_PORT: u16 = 6080;
-/// Bytes of GUE without what its header says to follow.
+/// Length of the GUE base header in bytes.
 const GUE_LEN: usize = 4;
-/// Bytes at the beginning of a capture file, and before each frame in it (pcap-savefile(5)).
+/// Length of the header of a capture file, and of the header before each frame (pcap-savefile(5)).
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
-/// tcpdump's words for checksums that it finds wrong.
+/// Complaints of tcpdump about wrong checksums.
 const COMPLAINTS: [&str; 5] =
     ["incorrect", "bad cksum", "bad udp cksum", "wrong icmp cksum", "bad icmp6 cksum"];
 
-/// All that a host sends by one of its interfaces, kept in a file. Dropping it ends it.
+/// Recording of all frames that a host sends on an interface. Dropping the value stops it.
 #[derive(Debug)]
 pub struct Recording {
     tcpdump: Proc,
@@ -33,7 +33,7 @@ pub struct Recording {
 }
 
 impl Host {
-    /// Records what the host sends by an interface from now on, as the switch gets it.
+    /// Starts to record the frames that the host sends on an interface, at the switch's end.
     pub fn record(&self, interface: usize) -> Result<Recording> {
         let port = &self.interfaces[interface].port;
         let file = self.file(&format!("{port}.pcap"));
@@ -48,10 +48,10 @@ impl Host {
 }
 
 impl Recording {
-    /// Ends it; its frames.
+    /// Stops the recording and returns its frames.
     ///
     /// # Errors
-    /// When one of them isn't as it should be to either decoder: the first ones that are not.
+    /// Fails if either decoder finds errors; returns the first ones.
     pub fn verified(mut self) -> Result<Vec<Vec<u8>>> {
         std::thread::sleep(Duration::from_millis(100));
         self.tcpdump.sigterm(Duration::from_secs(2))?;
@@ -69,13 +69,13 @@ impl Recording {
     }
 }
 
-/// The frames in a capture file that this machine wrote.
+/// Returns the frames in a capture file that this machine wrote.
 fn frames_of(file: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut rest = file.get(FILE_HEADER_LEN..).context("The recording has no beginning")?;
     let mut frames = Vec::new();
     while let Some((header, behind)) = rest.split_at_checked(FRAME_HEADER_LEN) {
         let len = header.get(8..12).and_then(|len| len.try_into().ok()).map_or(0, u32::from_ne_bytes);
-        // the last frame may be written by half
+        // the last frame may be incomplete
         let Some((frame, behind)) = behind.split_at_checked(len as usize) else { break };
         frames.push(frame.to_vec());
         rest = behind;
@@ -83,24 +83,24 @@ fn frames_of(file: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// The errors that tcpdump finds.
+/// Returns an error with the complaints of tcpdump.
 fn complaints(file: &Path) -> Result<()> {
     let output = Command::new("tcpdump").args(["-n", "-vv", "-r"]).arg(file).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong: Vec<&str> = text
         .lines()
         .filter(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
-        // tunnels over IPv6 may leave the checksum out (RFC 6935), which it doesn't know
+        // tunnels over IPv6 may omit the checksum (RFC 6935), which tcpdump does not know
         .filter(|line| !line.contains(&format!(".{GUE_PORT}: [bad udp cksum 0x0000")))
         .take(5)
         .collect();
     if wrong.is_empty() { Ok(()) } else { bail!("tcpdump finds:\n{}", wrong.join("\n")) }
 }
 
-/// Verifies a frame: lengths and checksums, also of packets inside.
+/// Verifies lengths and checksums of a frame, also of inner packets.
 ///
 /// # Errors
-/// What is wrong.
+/// Returns the defect.
 pub fn verify(frame: &[u8]) -> Result<(), String> {
     let packet = SlicedPacket::from_ethernet(frame).map_err(|error| error.to_string())?;
     verify_packet(&packet)
@@ -150,7 +150,7 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
             return verify_inside(inner);
         }
         (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) if udp.checksum() == 0 => {
-            // none at all (RFC 768); IPv6 has no such thing
+            // UDP without a checksum (RFC 768), which IPv6 does not allow
             ip.header().version() == 4
         }
         (Some(NetSlice::Ipv4(ip)), Some(transport)) => {
@@ -160,7 +160,7 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
                 TransportSlice::Udp(udp) => {
                     udp.to_header().calc_checksum_ipv4_raw(src, dst, udp.payload()) == Ok(udp.checksum())
                 }
-                // over all of it, the checksum included, there is nothing left
+                // the sum over the whole message with a right checksum is zero
                 TransportSlice::Icmpv4(icmp) => {
                     Sum16BitWords::new().add_slice(icmp.slice()).ones_complement() == 0
                 }
@@ -185,8 +185,7 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
     if right { Ok(()) } else { Err("the transport's checksum is wrong".into()) }
 }
 
-/// Whether a checksum is the right one. Zero has two forms in ones' complement, and stacks send
-/// either.
+/// True if a checksum is right. Zero has two forms in ones' complement, and stacks send either.
 fn is_same<E>(right: Result<u16, E>, found: u16) -> bool {
     right.is_ok_and(|right| right % 0xffff == found % 0xffff)
 }
@@ -197,8 +196,7 @@ mod tests {
     use super::*;
     use crate::cases;
 
-    /// The frames that the project's cases expect to be sent are right, unless they show damaged
-    /// ones.
+    /// Frames that the project's cases expect are right, except in cases about damaged frames.
     #[test]
     fn frames_of_the_cases_are_right_and_damaged_ones_are_not() {
         let mut count = 0;
@@ -218,7 +216,7 @@ mod tests {
                 if let Some(last) = frame.last_mut().filter(|_| !name.contains("neighbour")) {
                     *last ^= 1;
                     let silent = verify(&frame).is_ok();
-                    // a fragment has no checksum of its own
+                    // a fragment has no transport checksum
                     let without = ["sum=0", "frag6 "].iter().any(|words| step.text.contains(words));
                     assert!(!silent || frame[12..14] == [8, 6] || without, "{}", step.line);
                 }

@@ -1,4 +1,4 @@
-//! A real DNS server, dnsmasq, and a small client for it: answers may be too long for one packet.
+//! A real DNS server, dnsmasq, and a small client. Answers may be longer than one packet.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,34 +11,33 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::wait::LONG;
 
-/// The port of DNS.
 pub const PORT: u16 = 53;
-/// A name whose text is the server's own name.
+/// Name with a text record that contains the server's name.
 pub const WHO: &str = "who.test";
-/// A name whose texts fill several packets.
+/// Name with text records that fill several packets.
 pub const BIG: &str = "big.test";
-/// Texts of [`BIG`], and the length of each, in bytes.
+/// Number of texts of [`BIG`], and length of each in bytes.
 const TEXTS: usize = 20;
 const TEXT_LEN: usize = 250;
-/// How often a client asks before it gives up.
+/// Number of attempts of a query.
 const TRIES: usize = 3;
-/// Types and a class (RFC 1035, section 3.2).
+/// Record type and class (RFC 1035, section 3.2).
 const TXT: u16 = 16;
 const IN: u16 = 1;
-/// Options of the sender's (RFC 6891); one of them is padding (RFC 7830).
+/// EDNS options record (RFC 6891), and padding option (RFC 7830).
 const OPT: u16 = 41;
 const PADDING: u16 = 12;
-/// Bytes of a message's header.
+/// Length of a message's header in bytes.
 const HEADER_LEN: usize = 12;
 
-/// A DNS server on a host. Dropping it ends it.
+/// DNS server on a host. Dropping the value stops it.
 #[derive(Debug)]
 pub struct Server {
     _dnsmasq: Proc,
 }
 
 impl Server {
-    /// Starts one that listens on every address the host has.
+    /// Starts a server on all addresses of the host.
     pub fn start(host: &Host) -> Result<Server> {
         let mut words: Vec<String> = [
             "dnsmasq",
@@ -55,7 +54,7 @@ impl Server {
         .map(str::to_owned)
         .into();
         words.push(format!("--txt-record={WHO},{}", host.name()));
-        // no two alike, or they would be one
+        // equal texts would be merged
         words.extend((0..TEXTS).map(|number| format!("--txt-record={BIG},{}", text(number))));
         let mut dnsmasq = host.spawn("dnsmasq", &words)?;
         dnsmasq.wait_for("started", LONG)?;
@@ -69,14 +68,14 @@ fn text(number: usize) -> String {
     text
 }
 
-/// A client on a host, with one port for as long as it lives.
+/// Client on a host, with one port for its whole life.
 #[derive(Debug)]
 pub struct Client {
     socket: UdpSocket,
 }
 
 impl Client {
-    /// Opens one that asks `service`, and waits `timeout` for each answer.
+    /// Opens a client of `service`, with this timeout for each answer.
     pub fn open(host: &Host, service: SocketAddr, timeout: Duration) -> Result<Client> {
         let any = SocketAddr::new(Family::of(service.ip()).any(), 0);
         let socket = host.enter(|| -> io::Result<UdpSocket> {
@@ -88,26 +87,26 @@ impl Client {
         Ok(Client { socket })
     }
 
-    /// The name in the answer.
+    /// Returns the name of the server that answers.
     pub fn who(&self) -> Result<String> {
         let answer = self.query(WHO, 0)?;
         answer.into_iter().next().context("The answer is empty")
     }
 
-    /// Asks, with a question of `padding` bytes more than it needs, for the texts of a name.
+    /// Queries the texts of a name, with `padding` extra bytes in the query.
     pub fn query(&self, name: &str, padding: usize) -> Result<Vec<String>> {
         let mut buffer = vec![0; 65_535];
         let mut exchange = || -> io::Result<usize> {
             self.socket.send(&question(name, padding))?;
             self.socket.recv(&mut buffer)
         };
-        // datagrams may be lost, and the first one that is too long for a way is, so every client
-        // asks again
+        // datagrams may be lost, and so is the first one that exceeds a path MTU, so every client
+        // retries
         let len = (0..TRIES).find_map(|_| exchange().ok()).context("Nobody answered")?;
         texts(buffer.get(..len).unwrap_or_default())
     }
 
-    /// Asks for texts that fill several packets, and checks every byte of them.
+    /// Queries texts that fill several packets, and checks every byte.
     pub fn big(&self, padding: usize) -> Result<()> {
         let mut found = self.query(BIG, padding)?;
         found.sort();
@@ -117,7 +116,7 @@ impl Client {
     }
 }
 
-/// A question for texts that takes answers of any length (RFC 1035, section 4.1; RFC 6891).
+/// Returns a query for texts that accepts answers of any length (RFC 1035, section 4.1; RFC 6891).
 pub fn question(name: &str, padding: usize) -> Vec<u8> {
     let mut message = vec![0x4e, 0x56, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
     for label in name.split('.') {
@@ -137,14 +136,14 @@ pub fn question(name: &str, padding: usize) -> Vec<u8> {
     message
 }
 
-/// The texts in an answer.
+/// Returns the texts in an answer.
 fn texts(message: &[u8]) -> Result<Vec<String>> {
     let number = |at: usize| match message.get(at..at + 2) {
         Some(&[high, low]) => Ok(usize::from(high) << 8 | usize::from(low)),
         _ => bail!("The answer ends at byte {}", message.len()),
     };
     ensure!(number(2)? & 0x820f == 0x8000, "The server refused, or cut its answer short: {message:02x?}");
-    // where a name ends: at its last label, or at a reference to another (RFC 1035, section 4.1.4)
+    // end of a name: its last label, or a pointer to another name (RFC 1035, section 4.1.4)
     let behind_name = |mut at: usize| loop {
         match message.get(at) {
             Some(0) => return Ok(at + 1),
@@ -160,7 +159,7 @@ fn texts(message: &[u8]) -> Result<Vec<String>> {
         let (kind, len) = (number(at)?, number(at + 8)?);
         let data = message.get(at + 10..at + 10 + len).context("A record is cut off")?;
         if kind == usize::from(TXT) {
-            // each of ours is one string, behind its length
+            // each text is one string, behind its length
             texts.push(String::from_utf8_lossy(data.get(1..).unwrap_or_default()).into_owned());
         }
         at += 10 + len;

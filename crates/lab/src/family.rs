@@ -1,9 +1,9 @@
-//! The two versions of IP: every farm has both, and most tests are for both.
+//! Versions of IP. Every farm has both, and most tests cover both.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A version of IP.
+/// Version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// RFC 791.
@@ -13,15 +13,14 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// An address's own.
+    /// Returns the family of an address.
     pub fn of(address: IpAddr) -> Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// The address that stands for any.
+    /// Returns the unspecified address.
     pub const fn any(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -29,7 +28,7 @@ impl Family {
         }
     }
 
-    /// Bits of an address.
+    /// Number of bits of an address.
     pub const fn bits(self) -> u8 {
         match self {
             Family::V4 => 32,

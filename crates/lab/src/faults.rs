@@ -1,4 +1,4 @@
-//! Faults of a host or its cables, and the traffic through them.
+//! Faults of a host or its links, and counters of its traffic.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use crate::farm::WEB_PORT;
 use crate::host::{Host, Interface};
 
-/// The traffic through a host's cables, in bytes and packets, seen from the host.
+/// Traffic on a host's links in bytes and packets, from the host's view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Traffic {
-    /// Bytes that came to the host.
+    /// Bytes that the host received.
     pub received_bytes: u64,
-    /// Packets that came to the host.
+    /// Packets that the host received.
     pub received_packets: u64,
     /// Bytes that the host sent.
     pub sent_bytes: u64,
@@ -21,7 +21,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The traffic since `before`.
+    /// Returns the traffic since `before`.
     pub fn since(&self, before: &Traffic) -> Traffic {
         Traffic {
             received_bytes: self.received_bytes - before.received_bytes,
@@ -32,15 +32,15 @@ impl Traffic {
     }
 }
 
-/// Faults are made in the switch: between sender and receiver, as real ones are, and before any
-/// program that the receiver has attached to its interface.
+/// Faults are injected in the switch: between sender and receiver, like real ones, and before any
+/// program on the receiver's interface.
 impl Host {
-    /// Pulls the host's cables out of the switch.
+    /// Disconnects the host's links from the switch.
     pub fn unplug(&self) -> Result<()> {
         self.set_ports("down")
     }
 
-    /// Puts the cables back.
+    /// Connects the links again.
     pub fn plug(&self) -> Result<()> {
         self.set_ports("up")
     }
@@ -51,18 +51,18 @@ impl Host {
         self.switch.ip(&lines)
     }
 
-    /// Loses so many in a hundred of the packets on their way to this host; 0 loses none.
+    /// Drops this percentage of the packets to this host; 0 drops none.
     ///
-    /// Where a packet is forwarded, since one that is dropped as it is sent is no loss: its sender
-    /// would learn of it and send it again.
+    /// The packets are dropped while they are forwarded. A drop on output is reported to the
+    /// sender, which would send the packet again.
     pub fn lose(&self, percent: u8) -> Result<()> {
         let rule = |percent| format!("oifname {} numgen random mod 100 <= {percent} drop", ports(&[self]));
         let rules: Vec<String> = percent.min(100).checked_sub(1).map(rule).into_iter().collect();
         self.drop_in_switch("loss", &rules)
     }
 
-    /// Cuts this host's network between `these` hosts, of which it is one, and `those`: nothing of
-    /// one side comes to the other. Nobody on one of the sides heals it.
+    /// Partitions this host's network: packets between `these` hosts, which include this one, and
+    /// `those` are dropped. An empty list ends the partition.
     pub fn split(&self, these: &[&Host], those: &[&Host]) -> Result<()> {
         let rule =
             |from: &[&Host], to: &[&Host]| format!("iifname {} oifname {} drop", ports(from), ports(to));
@@ -70,15 +70,14 @@ impl Host {
         self.drop_in_switch("split", if these.is_empty() || those.is_empty() { &[] } else { &rules })
     }
 
-    /// Loses all UDP datagrams to this port on their way to this host, or none.
+    /// Drops all UDP datagrams to this host and port, or stops dropping them.
     pub fn deafen(&self, port: u16, deaf: bool) -> Result<()> {
         let rules = ["ip", "ip6"]
             .map(|family| format!("oifname {} ether type {family} udp dport {port} drop", ports(&[self])));
         self.drop_in_switch("deaf", if deaf { &rules } else { &[] })
     }
 
-    /// Has the switch drop what these rules say as it forwards, in place of what they said before
-    /// by this name.
+    /// Replaces the switch's drop rules of this name.
     fn drop_in_switch(&self, name: &str, rules: &[String]) -> Result<()> {
         let table = format!("{}_{name}", self.name);
         let mut text = format!("table bridge {table}\ndelete table bridge {table}\n");
@@ -92,7 +91,7 @@ impl Host {
         self.in_switch(&["nft", "-f", &file.to_string_lossy()])
     }
 
-    /// Lets this host send so many megabits a second at most, on each interface; nothing lifts the
+    /// Limits the rate of each interface of this host, in megabits per second; `None` removes the
     /// limit.
     pub fn limit(&self, megabits: Option<u32>) -> Result<()> {
         self.interfaces.iter().try_for_each(|Interface { name, .. }| {
@@ -108,8 +107,8 @@ impl Host {
         })
     }
 
-    /// Lets a web server reply with so many megabits a second at most, as if it were worth no more;
-    /// what its host passes on to others is not held up.
+    /// Limits the rate of a web server's replies, in megabits per second. Packets that the host
+    /// forwards are not limited.
     pub fn limit_replies(&self, megabits: u32) -> Result<()> {
         self.interfaces.iter().try_for_each(|Interface { name, .. }| {
             let replies = format!("rate {megabits}mbit burst 64k cburst 64k");
@@ -128,17 +127,17 @@ impl Host {
         })
     }
 
-    /// The traffic through the host's cables so far, counted in the switch: nothing that the host
-    /// does with packets can hide them there.
+    /// Returns the traffic on the host's links so far, counted in the switch, where no program of
+    /// the host can hide packets.
     pub fn traffic(&self) -> Result<Traffic> {
         self.switch.enter(|| {
             let mut sum = Traffic::default();
-            // not /proc/net, which shows the namespace of the process, not of this thread
+            // not /proc/net, which shows the namespace of the process instead of this thread's
             let table = std::fs::read_to_string(Path::new("/proc/thread-self/net/dev"))?;
             for port in self.interfaces.iter().map(|each| each.port.as_str()) {
                 let counters =
                     counters_of(&table, port).with_context(|| format!("The switch has no port {port}"))?;
-                // the host sent all that the switch received
+                // the switch receives packets that the host has sent
                 sum.sent_bytes += counters.received_bytes;
                 sum.sent_packets += counters.received_packets;
                 sum.received_bytes += counters.sent_bytes;
@@ -154,14 +153,14 @@ impl Host {
     }
 }
 
-/// The switch's ports that hosts' cables go to, as a set of nft(8).
+/// Returns the switch's ports of these hosts, as a set of nft(8).
 fn ports(hosts: &[&Host]) -> String {
     let ports = hosts.iter().flat_map(|host| &host.interfaces);
     let ports: Vec<_> = ports.map(|each| format!("\"{}\"", each.port)).collect();
     format!("{{ {} }}", ports.join(", "))
 }
 
-/// An interface's counters in the table that the kernel shows in `net/dev` (proc_pid_net(5)).
+/// Returns an interface's counters from the kernel's table `net/dev` (proc_pid_net(5)).
 fn counters_of(table: &str, interface: &str) -> Option<Traffic> {
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
     let numbers: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();

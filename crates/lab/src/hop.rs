@@ -1,5 +1,5 @@
-//! A bare hop in a director's place: it rewrites link addresses, or wraps packets, and does nothing
-//! else. The cost of a director beside it is that of being one.
+//! Bare hop in a director's position: rewrites link addresses or encapsulates packets, and does
+//! nothing else. The difference to a director is the cost of the director's own work.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,27 +15,27 @@ use crate::host::Host;
 use crate::lan::{Lan, number};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hop.bpf.o"));
-/// As `hop.bpf.c` has room for.
+/// Limit of `hop.bpf.c`.
 const SERVERS_MAX: usize = 16;
 
-/// How packets reach servers.
+/// Method that reaches the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By their link address.
+    /// By link address.
     Link,
-    /// In IPIP, by the router.
+    /// By IPIP through the router.
     Tunnel,
 }
 
-/// A hop at work, attached as the kernel engine is on such interfaces (tcx).
+/// Running hop, attached like the XDP engine on such interfaces (tcx).
 pub struct Hop {
     _link: Box<dyn Send>,
     _object: Object,
 }
 
 impl Hop {
-    /// Has a host that is a farm's director pass on what comes for a service address, counted from
-    /// 0, to the farm's servers. The host itself gets the address, so that it answers for it.
+    /// Makes a director's host forward packets for a service address, counted from 0, to the farm's
+    /// servers. The host gets the address and so answers ARP for it.
     pub fn start(host: &Host, farm: &Farm, vip: u8, method: Method) -> Result<Hop> {
         let service = SocketAddrV4::new(farm.vip(vip), WEB_PORT);
         host.ip(&[format!("addr add {}/32 dev lo", service.ip())])?;
@@ -59,7 +59,7 @@ impl Hop {
     }
 }
 
-/// `struct settings` of `hop.bpf.c`.
+/// Returns `struct settings` of `hop.bpf.c`.
 fn settings(host: &Host, servers: &[Host], service: SocketAddrV4, method: Method) -> Result<Vec<u8>> {
     ensure!(servers.len() <= SERVERS_MAX, "A hop has {SERVERS_MAX} servers at most");
     let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ fn settings(host: &Host, servers: &[Host], service: SocketAddrV4, method: Method
     Ok(bytes)
 }
 
-/// The link address of whoever has an address in a farm.
+/// Returns the MAC of the host with this address in a farm.
 fn mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [2, 0, a, b, c, d]

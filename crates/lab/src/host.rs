@@ -1,4 +1,4 @@
-//! A host of a farm: a namespace, its interfaces, and what can be run there.
+//! Host of a farm: a namespace, its interfaces, and commands in it.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,38 +11,38 @@ use crate::family::Family;
 use crate::netns::Netns;
 use crate::proc::Proc;
 
-/// Commands that are waited for are ended after this many seconds: a test should fail, not hang.
+/// Timeout of awaited commands in seconds, so that a test fails instead of hanging.
 const RUN_LIMIT_S: &str = "150";
 
-/// One end of a cable: a host's interface, and the switch port it goes to.
+/// Interface of a host, and the switch port of its link.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// As the host calls it: `eth0`, `eth1` ...
+    /// Name on the host: `eth0`, `eth1` ...
     pub name: String,
-    /// Its address, in a /24.
+    /// IPv4 address, in a /24.
     pub address: Ipv4Addr,
-    /// Its IPv6 address, in a /64.
+    /// IPv6 address, in a /64.
     pub address6: Ipv6Addr,
-    /// Its MAC address: 02:00 and then the bytes of `address`, to be told at a glance in a trace.
+    /// MAC address: 02:00 and then the bytes of `address`, which makes it recognizable in a trace.
     pub mac: String,
-    /// As the switch calls the other end.
+    /// Name of the other end in the switch.
     pub port: String,
 }
 
-/// A host of a farm. Clones are the same host.
+/// Host of a farm. Clones are the same host.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub(crate) name: String,
     pub(crate) netns: Netns,
     pub(crate) interfaces: Vec<Interface>,
-    /// Where the other ends of its cables are.
+    /// Namespace with the other ends of the host's links.
     pub(crate) switch: Netns,
-    /// The farm's files.
+    /// Folder of the farm's files.
     pub(crate) files: PathBuf,
 }
 
 impl Interface {
-    /// Its address of either family.
+    /// Returns the address of a family.
     pub fn address_in(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.address.into(),
@@ -52,37 +52,36 @@ impl Interface {
 }
 
 impl Host {
-    /// Its name in the farm: `router`, `director1`, `web1`, `client1` ...
+    /// Name in the farm: `router`, `director1`, `web1`, `client1` ...
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Its interfaces, `eth0` first.
+    /// Interfaces, `eth0` first.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// The address of `eth0`.
+    /// IPv4 address of `eth0`.
     pub fn address(&self) -> Ipv4Addr {
         self.interfaces[0].address
     }
 
-    /// The address of `eth0`, of either family.
+    /// Address of `eth0` in a family.
     pub fn address_in(&self, family: Family) -> IpAddr {
         self.interfaces[0].address_in(family)
     }
 
-    /// The MAC address of `eth0`.
+    /// MAC address of `eth0`.
     pub fn mac(&self) -> &str {
         &self.interfaces[0].mac
     }
 
-    /// Where a file called `name` of this host belongs; it goes with the farm.
+    /// Returns the path of a file of this host; it is removed with the farm.
     pub fn file(&self, name: &str) -> PathBuf {
         self.files.join(format!("{}.{name}", self.name))
     }
@@ -92,17 +91,17 @@ impl Host {
         self.netns.enter(work)
     }
 
-    /// A command for this host: its child is there if it is started by [`Host::enter`], which costs
-    /// one process less than nsenter(1).
+    /// Returns a command for this host. [`Host::enter`] has to start it, which needs one process
+    /// less than nsenter(1).
     fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(words.first().map_or(OsStr::new(""), AsRef::as_ref));
         command.args(words.iter().skip(1));
-        // Run-time changes of one farm must not meet the next one, nor stay on the machine.
+        // Run-time changes of a farm must neither reach the next farm nor stay on the machine.
         command.env("EVENER_STATE_DIR", self.file("state"));
         command
     }
 
-    /// Runs a command to its end, whatever that is.
+    /// Runs a command to its end and returns its output, whatever the exit code.
     pub fn output<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Output> {
         let mut limited: Vec<&OsStr> = ["timeout", RUN_LIMIT_S].map(AsRef::as_ref).into();
         limited.extend(words.iter().map(AsRef::as_ref));
@@ -110,7 +109,7 @@ impl Host {
         self.enter(|| command.stdin(Stdio::null()).output())?.context("The program timeout is needed")
     }
 
-    /// Runs a command that must succeed; what it printed on standard output.
+    /// Runs a command that must succeed, and returns its standard output.
     pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<String> {
         let output = self.output(words)?;
         if !output.status.success() {
@@ -127,25 +126,25 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts a command that runs on; its output is kept in the file `NAME.log`, see
-    /// [`Host::file`].
+    /// Starts a long-running command. Its output goes to the file `NAME.log`, see [`Host::file`].
     pub fn spawn<S: AsRef<OsStr>>(&self, name: &str, words: &[S]) -> Result<Proc> {
         let (log, what) = (self.file(&format!("{name}.log")), format!("{name} on {}", self.name));
         let command = self.command(words);
         self.enter(|| Proc::spawn(command, &what, &log))?
     }
 
-    /// Asks with curl(1), which gives up after ten seconds; the body of the answer.
+    /// Sends a request with curl(1), with a timeout of ten seconds. Returns the body of the
+    /// response.
     pub fn curl(&self, arguments: &[&str]) -> Result<String> {
         self.run(&[&["curl", "--silent", "--show-error", "--fail", "--max-time", "10"], arguments].concat())
     }
 
-    /// Carries out lines of ip(8) commands here.
+    /// Runs ip(8) commands on this host.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
         self.netns.ip(lines)
     }
 
-    /// Writes `text` to a file of this host.
+    /// Writes `text` to a file of this host and returns its path.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.file(name);
         write(&path, text)?;

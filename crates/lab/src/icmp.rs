@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 as a host's own stack sends and gets them.
+//! ICMP and ICMPv6 messages of a host's own stack.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,27 +12,25 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::family::Family;
 use crate::host::Host;
 
-/// How long an echo may take.
+/// Timeout of an echo.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Bytes of an ICMP header, and of the IP headers.
+/// Lengths of an ICMP header and of the IP headers, in bytes.
 const HEADER_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 
-/// An error that a host was told of, and the ends of the packet that it is about.
+/// Received ICMP error, with the endpoints of the quoted packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Its type.
     pub kind: u8,
-    /// Its code.
     pub code: u8,
-    /// The sender of the packet that it is about.
+    /// Sender of the quoted packet.
     pub from: SocketAddr,
-    /// To whom.
+    /// Receiver of the quoted packet.
     pub to: SocketAddr,
 }
 
-/// All ICMP messages that a host gets, from when this is opened.
+/// Receiver of all ICMP messages to a host since it was opened.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -40,7 +38,6 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens one.
     pub fn open(host: &Host, family: Family) -> Result<Listener> {
         let (domain, protocol) = match family {
             Family::V4 => (Domain::IPV4, Protocol::ICMPV4),
@@ -53,20 +50,20 @@ impl Listener {
         Ok(Listener { socket, family })
     }
 
-    /// The errors that have come since the last call.
+    /// Returns the errors received since the last call.
     pub fn errors(&self) -> Result<Vec<Error>> {
         let messages = self.messages()?;
         Ok(messages.iter().filter_map(|message| error_in(self.family, message)).collect())
     }
 
-    /// From the ICMP header on.
+    /// Returns the messages from the ICMP header on.
     fn messages(&self) -> Result<Vec<Vec<u8>>> {
         let mut messages = Vec::new();
         let mut buffer = [0; 4096];
         loop {
             match (&self.socket).read(&mut buffer) {
                 Ok(len) => {
-                    // raw IPv4 sockets show the IP header, IPv6 ones don't (raw(7), RFC 3542)
+                    // raw IPv4 sockets include the IP header, IPv6 ones don't (raw(7), RFC 3542)
                     let skipped = if self.family == Family::V4 { IPV4_LEN } else { 0 };
                     messages.extend(buffer.get(skipped..len).map(<[u8]>::to_vec));
                 }
@@ -77,7 +74,7 @@ impl Listener {
     }
 }
 
-/// Reads a message as an error about a TCP or UDP packet without options.
+/// Decodes an error about a TCP or UDP packet without IP options.
 fn error_in(family: Family, message: &[u8]) -> Option<Error> {
     let &[kind, code, ..] = message else { return None };
     let quoted = message.get(HEADER_LEN..)?;
@@ -96,7 +93,7 @@ fn error_in(family: Family, message: &[u8]) -> Option<Error> {
     is_error.then_some(Error { kind, code, from, to })
 }
 
-/// Asks an address for an echo of `len` bytes, and checks all of it.
+/// Sends an echo request of `len` bytes and checks the whole reply.
 pub fn echo(host: &Host, address: IpAddr, len: usize) -> Result<()> {
     let family = Family::of(address);
     let listener = Listener::open(host, family)?;
@@ -106,7 +103,7 @@ pub fn echo(host: &Host, address: IpAddr, len: usize) -> Result<()> {
     };
     let mut message = vec![echo, 0, 0, 0, 0x45, 0x76, 0, 1];
     message.extend((0..len).map(|at| at as u8));
-    // the kernel fills in ICMPv6's (RFC 3542, section 3.1)
+    // the kernel fills in the checksum of ICMPv6 (RFC 3542, section 3.1)
     let sum = Sum16BitWords::new().add_slice(&message).ones_complement().to_ne_bytes();
     if family == Family::V4
         && let Some(place) = message.get_mut(2..4)

@@ -1,21 +1,20 @@
-//! The networks of a farm, and who has which address in them.
+//! Networks of a farm, and the addresses of hosts in them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::family::Family;
 
-/// A network of a farm: a bridge in the switch, a /24 of the documentation ranges (RFC 5737) and a
+/// Network of a farm: a bridge in the switch, a /24 of the documentation ranges (RFC 5737) and a
 /// /64 of their IPv6 counterpart (RFC 3849). Hosts have the same number in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lan {
-    /// Where the clients are.
+    /// Network of the clients.
     Clients,
-    /// One of the networks that directors and servers are on.
+    /// Network of directors and servers.
     Servers(u8),
 }
 
 impl Lan {
-    /// The name of its bridge.
     pub(crate) fn bridge(self) -> String {
         match self {
             Lan::Clients => "clients".to_owned(),
@@ -23,7 +22,7 @@ impl Lan {
         }
     }
 
-    /// An IPv4 address in it.
+    /// Returns the IPv4 address of a host.
     pub(crate) fn address(self, host: u8) -> Ipv4Addr {
         match self {
             Lan::Clients => Ipv4Addr::new(203, 0, 113, host),
@@ -33,7 +32,8 @@ impl Lan {
         }
     }
 
-    /// An IPv6 address in it. It reads as the IPv4 address does: host 11 is `::11`.
+    /// Returns the IPv6 address of a host. Its last group reads like the IPv4 address: host 11 is
+    /// `::11`.
     pub(crate) fn address6(self, host: u8) -> Ipv6Addr {
         let network = match self {
             Lan::Clients => 0xc,
@@ -42,7 +42,7 @@ impl Lan {
         Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, digits(host))
     }
 
-    /// The network in the notation of routes.
+    /// Returns the prefix of the network.
     pub(crate) fn prefix(self, family: Family) -> String {
         match family {
             Family::V4 => format!("{}/24", self.address(0)),
@@ -50,7 +50,7 @@ impl Lan {
         }
     }
 
-    /// An address in it, of either family.
+    /// Returns the address of a host in a family.
     pub(crate) fn address_in(self, family: Family, host: u8) -> IpAddr {
         match family {
             Family::V4 => self.address(host).into(),
@@ -58,7 +58,7 @@ impl Lan {
         }
     }
 
-    /// The network of an address.
+    /// Returns the network of an address.
     pub(crate) fn of(address: Ipv4Addr) -> Lan {
         let [a, b, number, _] = address.octets();
         match (a, b, number) {
@@ -72,40 +72,40 @@ impl Lan {
 
 /// Numbers of hosts in every network.
 pub(crate) mod number {
-    /// The router.
     pub(crate) const ROUTER: u8 = 1;
 
-    /// The second link of a server: one server of a farm has one.
+    /// Number of a server's second link; one server of a farm may have one.
     pub(crate) const SECOND_LINK: u8 = 250;
 
-    /// A director, counted from 0; eight are the most.
+    /// Returns the number of a director, counted from 0; at most eight.
     pub(crate) const fn director(number: u8) -> u8 {
         2 + number
     }
 
-    /// A server or a client, counted from 0.
+    /// Returns the number of a server or client, counted from 0.
     pub(crate) const fn host(number: u8) -> u8 {
         11 + number
     }
 
-    /// A service address, counted from 0: above the hosts.
+    /// Returns the number of a service address, counted from 0, above the hosts.
     pub(crate) const fn vip(number: u8) -> u8 {
         100 + number
     }
 }
 
-/// A service address, counted from 0: in the first servers' network.
+/// Returns a service address, counted from 0, in the first network of servers.
 pub(crate) fn vip(family: Family, number: u8) -> IpAddr {
     Lan::Servers(0).address_in(family, number::vip(number))
 }
 
-/// A MAC address that shows whose it is: locally administered, then the bytes of an IPv4 address.
+/// Returns the MAC of the host with this address: a locally administered prefix, then the bytes of
+/// the address.
 pub(crate) fn mac(address: Ipv4Addr) -> String {
     let [a, b, c, d] = address.octets();
     format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
-/// A number whose hexadecimal digits are the decimal ones of `number`.
+/// Returns a number whose hexadecimal digits are the decimal digits of `number`.
 fn digits(number: u8) -> u16 {
     let number = u16::from(number);
     (number / 100) << 8 | (number / 10 % 10) << 4 | (number % 10)

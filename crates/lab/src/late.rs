@@ -1,5 +1,5 @@
-//! Clients that say all that they have to say, and close their half; servers that answer only when
-//! they are told to.
+//! Clients that send their whole request and close their direction; servers that respond only on
+//! the test's signal.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,26 +14,25 @@ use crate::evener::Session;
 use crate::host::Host;
 use crate::wait::LONG;
 
-/// Bytes of an answer: too many for one flight.
+/// Length of a response in bytes, more than one flight.
 const ANSWER_LEN: usize = 200_000;
-/// How often a server looks whether it may answer.
+/// Interval at which a server checks for the signal.
 const POLL: Duration = Duration::from_millis(20);
-/// How long a connection is silent before it is answered, in seconds: longer than `closing` in
-/// tests, which is a second.
+/// Idle time of a connection before its response, in seconds: longer than the tests' timeout
+/// `closing` of a second.
 const SILENCE_S: u64 = 3;
 
-/// Servers on a port of these hosts. They take connections as long as the program runs.
+/// Servers on a port of several hosts. The servers accept connections until the test process ends.
 #[derive(Debug)]
 pub struct Late {
     may: Arc<AtomicBool>,
 }
 
 impl Late {
-    /// Starts a server on each host.
     pub fn start(hosts: &[Host], port: u16) -> Result<Late> {
         let may = Arc::new(AtomicBool::new(false));
         for host in hosts {
-            // of both families
+            // for both families
             let listener = host.enter(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)))??;
             let may = Arc::clone(&may);
             thread::spawn(move || {
@@ -47,13 +46,13 @@ impl Late {
         Ok(Late { may })
     }
 
-    /// Answers all who have said all, and whoever comes.
+    /// Signals the servers to respond, on existing and on new connections.
     pub fn answer(&self) {
         self.may.store(true, Relaxed);
     }
 }
 
-/// Hears all that a client says, and answers when it may.
+/// Reads a client's whole request, and responds after the signal.
 fn answer(mut stream: TcpStream, may: &AtomicBool) -> std::io::Result<()> {
     stream.read_to_end(&mut Vec::new())?;
     while !may.load(Relaxed) {
@@ -62,12 +61,12 @@ fn answer(mut stream: TcpStream, may: &AtomicBool) -> std::io::Result<()> {
     stream.write_all(&[b'x'; ANSWER_LEN])
 }
 
-/// Connections of a client that has said all on each of them.
+/// Connections on which a client has sent its whole request.
 #[derive(Debug)]
 pub struct LateRequests(Vec<TcpStream>);
 
 impl LateRequests {
-    /// Opens so many, says this on each, and closes this half of it.
+    /// Opens a number of connections, sends the text on each, and closes this direction.
     pub fn by(client: &Host, service: SocketAddr, count: usize, text: &str) -> Result<LateRequests> {
         let connect = || -> Result<TcpStream> {
             let mut stream = client.enter(|| TcpStream::connect_timeout(&service, LONG))??;
@@ -79,7 +78,7 @@ impl LateRequests {
         (0..count).map(|_| connect()).collect::<Result<_>>().map(LateRequests)
     }
 
-    /// Hears the whole answer on each.
+    /// Reads and checks the whole response on each connection.
     pub fn read_answers(self) -> Result<()> {
         for (number, mut stream) in self.0.into_iter().enumerate() {
             let mut answer = Vec::new();
@@ -90,8 +89,8 @@ impl LateRequests {
     }
 }
 
-/// How many of these sessions are half closed, and silent for longer than a connection is kept
-/// whose halves are both closed.
+/// Number of half-closed sessions that have been idle for longer than the timeout of closing
+/// sessions.
 pub fn silent(sessions: &[Session]) -> usize {
     let half = sessions.iter().filter(|session| session.state == "half-closed");
     half.filter(|session| session.idle_seconds >= SILENCE_S).count()

@@ -1,5 +1,5 @@
 //! Evener's testbed: farms of network namespaces with real servers and real clients, for tests,
-//! demonstrations and benchmarks. The product never needs it.
+//! demonstrations and benchmarks. Evener never needs it.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {

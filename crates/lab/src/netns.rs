@@ -1,4 +1,4 @@
-//! One network namespace, and how to be in it.
+//! Network namespace, and running code in it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
-/// A named network namespace. The holder of this does not own it: see [`crate::owner`].
+/// Named network namespace. Dropping the value does not remove it: see [`crate::owner`].
 #[derive(Clone, Debug)]
 pub struct Netns {
     name: String,
@@ -22,27 +22,27 @@ impl Netns {
         Netns { name }
     }
 
-    /// The name that ip-netns(8) knows it by.
+    /// Name in ip-netns(8).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Path of the file that represents the namespace.
     pub fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
     }
 
-    /// The number by which the kernel tells it from the others that there are.
+    /// Inode number, unique among existing namespaces.
     pub fn inode(&self) -> Result<u64> {
         let about = std::fs::metadata(self.path());
         Ok(about.with_context(|| format!("There is no namespace {}", self.name))?.ino())
     }
 
-    /// Runs `work` inside, in a thread of its own: sockets it opens, and threads it starts, belong
-    /// to the namespace for good, while the caller stays where it is.
+    /// Runs `work` in the namespace, on a new thread. Sockets and threads that it creates stay in
+    /// the namespace; the caller stays in its own.
     ///
-    /// Only the network namespace changes: `ip netns exec` would change the mounts too, and hide
-    /// what is pinned in a BPF file system.
+    /// Only the network namespace changes. `ip netns exec` would also change the mounts, and so
+    /// hide pins in a BPF file system.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let file = File::open(self.path()).with_context(|| format!("There is no namespace {}", self.name))?;
         let inside = || -> Result<T> {
@@ -53,7 +53,7 @@ impl Netns {
         thread::scope(|scope| scope.spawn(inside).join().unwrap_or_else(|cause| panic::resume_unwind(cause)))
     }
 
-    /// Carries out lines of ip(8) commands inside, as one batch.
+    /// Runs ip(8) commands in the namespace, as one batch.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
         ip_batch(&["-n", &self.name], lines)
     }
@@ -72,7 +72,7 @@ impl Netns {
     }
 }
 
-/// Carries out lines of ip(8) commands as one batch: one process however many lines.
+/// Runs ip(8) commands as one batch in one process.
 pub(crate) fn ip_batch(options: &[&str], lines: &[String]) -> Result<()> {
     let mut child = Command::new("ip")
         .args(options)

@@ -1,9 +1,9 @@
-//! The owners of namespaces, and how they go when their owner does.
+//! Removal of namespaces when their owner ends.
 //!
-//! Every namespace, and every directory, is named after the process that made it: its number, and
-//! its start time so that a number used again is not taken for its owner. Three things remove them:
-//! dropping the farm; a guardian, a small process that outlives any end of its owner, `kill -9`
-//! included; and, should even the guardian have been killed, whoever builds the next farm.
+//! Names of namespaces and folders start with the id and start time of their process. The start
+//! time distinguishes processes with a reused id. Three mechanisms remove them. Dropping the farm
+//! does. A guardian does, a small process that survives every end of its owner, even `kill -9`. If
+//! the guardian was killed too, the next farm's builder does.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,16 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result};
 
 const REAP: &str = include_str!("reap.sh");
-/// Where the kernel's namespaces have their names (ip-netns(8)).
+/// Folder of named network namespaces (ip-netns(8)).
 const NETNS: &str = "/run/netns";
 
-/// The guardian; its standard input closes when this process ends.
+/// Guardian process; its standard input closes when this process ends.
 static GUARDIAN: Mutex<Option<Child>> = Mutex::new(None);
 static FARMS: AtomicU32 = AtomicU32::new(0);
 
-/// A name that no other farm has, to begin the names of everything the farm makes with.
+/// Returns a unique prefix for all names of a farm.
 ///
-/// The first call also removes what dead owners left, and starts the guardian.
+/// The first call also removes the remains of dead owners, and starts the guardian.
 pub(crate) fn next_prefix() -> Result<String> {
     let mut guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
     if guardian.is_none() {
@@ -38,13 +38,13 @@ pub(crate) fn next_prefix() -> Result<String> {
     Ok(format!("{}{number}-", own_prefix()?))
 }
 
-/// The directory that farms keep their files in.
+/// Folder of the farms' files.
 pub(crate) fn directory() -> PathBuf {
     std::env::temp_dir().join("evener-lab")
 }
 
-/// A file that all farms of this process share and that goes with the process. The first who wants
-/// it has it made.
+/// Returns a file that all farms of this process share. The first caller creates it; it is removed
+/// with the process.
 pub(crate) fn shared_file(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let _one_at_a_time = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
     let path = directory().join(format!("{}{name}", own_prefix()?));
@@ -56,19 +56,18 @@ pub(crate) fn shared_file(name: &str, make: impl FnOnce(&Path) -> Result<()>) ->
     Ok(path)
 }
 
-/// Removes every namespace, process and directory whose name begins with `prefix`.
+/// Removes all namespaces, processes and folders whose name starts with `prefix`.
 pub(crate) fn reap(prefix: &str) {
-    // nothing useful can be done about a failure here: the next owner tries again
+    // a failure has no remedy here: the next owner tries again
     let _ = Command::new("sh").arg("-c").arg(REAP).arg("reap").arg(prefix).arg(directory()).status();
 }
 
-/// Names of the namespaces that exist for a process, by its number. For tests of the testbed
-/// itself.
+/// Returns the names of a process's namespaces, by process id. For tests of the testbed itself.
 pub fn namespaces_of(pid: u32) -> Vec<String> {
     names(NETNS.into()).into_iter().filter(|name| name.starts_with(&format!("ev{pid}-"))).collect()
 }
 
-/// Removes what owners that are gone have left.
+/// Removes the remains of owners that no longer exist.
 pub fn reap_dead() {
     let mut prefixes: Vec<String> = names(NETNS.into())
         .into_iter()
@@ -90,7 +89,7 @@ fn start_guardian() -> Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // its own group, or ^C would end it together with its owner
+        // a separate process group, so that ^C does not end the guardian with its owner
         .process_group(0)
         .spawn()?)
 }
@@ -101,7 +100,7 @@ fn own_prefix() -> Result<String> {
     Ok(format!("ev{pid}-{start}-"))
 }
 
-/// Process number and start time in the name of something a farm made.
+/// Returns process id and start time in the name of a farm's object.
 fn owner_of(name: &str) -> Option<(u32, String)> {
     let mut parts = name.strip_prefix("ev")?.splitn(3, '-');
     let pid = parts.next()?.parse().ok()?;
@@ -109,10 +108,11 @@ fn owner_of(name: &str) -> Option<(u32, String)> {
     parts.next().map(|_| (pid, start))
 }
 
-/// When a process started, in clock ticks since boot: field 22 of its stat line (proc_pid_stat(5)).
+/// Returns the start time of a process in clock ticks since boot: field 22 of its stat line
+/// (proc_pid_stat(5)).
 fn start_time(pid: u32) -> io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // the command name, field 2, may hold anything; what follows its last parenthesis does not
+    // field 2, the command name, may contain any text, but the last parenthesis ends it
     stat.rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().nth(22 - 3))

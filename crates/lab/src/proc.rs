@@ -1,5 +1,5 @@
-//! Processes inside a namespace. They end with their [`Proc`], and at the latest with their farm,
-//! whatever ends that: see [`crate::owner`].
+//! Processes in a namespace. Dropping their [`Proc`] ends them, and at the latest the end of their
+//! farm: see [`crate::owner`].
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -16,25 +16,25 @@ use nix::unistd::Pid;
 use crate::host::Host;
 use crate::wait::LONG;
 
-/// How long a process may take to end after SIGTERM, when its [`Proc`] is dropped.
+/// Time that a process has to end after SIGTERM when its [`Proc`] is dropped.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long a server may take until it listens: a browser that is read from a cold disk takes
-/// seconds, and one that has ended is noticed at once.
+/// Time limit until a server listens. A browser on a cold disk takes seconds. A process that has
+/// ended is noticed at once.
 const START_LIMIT: Duration = LONG;
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running process whose output goes to a file. Dropping it ends the process.
+/// Running process whose output goes to a file. Dropping the value ends the process.
 #[derive(Debug)]
 pub struct Proc {
     child: Child,
     what: String,
     log: PathBuf,
-    /// Where in the log its own output begins; others may have written there before.
+    /// Offset of the process's output in the log, which may contain earlier output.
     log_from: usize,
 }
 
 impl Proc {
-    /// Starts `command`, both its outputs going to the end of the file `log`.
+    /// Starts `command` with both outputs appended to the file `log`.
     pub(crate) fn spawn(mut command: Command, what: &str, log: &Path) -> Result<Proc> {
         let output = File::options().create(true).append(true).open(log)?;
         let log_from = usize::try_from(output.metadata()?.len())?;
@@ -43,13 +43,12 @@ impl Proc {
         Ok(Proc { child, what: what.to_owned(), log: log.to_owned(), log_from })
     }
 
-    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its memory that no file of a disk backs, in bytes. Of the program's own file more or less
-    /// happens to be in memory.
+    /// Memory of the process that no file on disk backs, in bytes. The number of resident pages of
+    /// the program file is arbitrary.
     pub fn memory(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let kilobytes = |name: &str| -> Result<u64> {
@@ -59,13 +58,13 @@ impl Proc {
         Ok((kilobytes("RssAnon:")? + kilobytes("RssShmem:")?) * 1_024)
     }
 
-    /// All it has printed so far, on both outputs.
+    /// Returns the output of the process so far, on both streams.
     pub fn log(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(self.log_from..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until it has printed `text`; an error if it ends before, or takes longer than
+    /// Waits until the process has printed `text`. Returns an error if it ends before, or after
     /// `timeout`.
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
@@ -85,7 +84,7 @@ impl Proc {
         }
     }
 
-    /// Waits until connections to `address`, made on the same host, are taken.
+    /// Waits until `address` accepts connections from the same host.
     pub fn wait_until_listening(&mut self, host: &Host, address: SocketAddr) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         while host.enter(|| TcpStream::connect_timeout(&address, START_LIMIT))?.is_err() {
@@ -97,12 +96,12 @@ impl Proc {
         Ok(())
     }
 
-    /// How it ended, or nothing if it still runs.
+    /// Returns the exit status; `None` while the process runs.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -114,29 +113,29 @@ impl Proc {
         }
     }
 
-    /// Sends it a signal; nothing happens if it has ended.
+    /// Sends a signal to the process, unless it has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
-        // an ended child stays a zombie until it is waited for, so its number cannot be another's
+        // an ended child stays a zombie until it is waited for, so its id is not reused
         if self.status()?.is_none() {
             signal::kill(Pid::from_raw(self.pid().try_into()?), signal)?;
         }
         Ok(())
     }
 
-    /// SIGKILL, and waits for its end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill9(&mut self) -> Result<()> {
         self.signal(Signal::SIGKILL)?;
         self.wait(GRACE).map(|_| ())
     }
 
-    /// SIGTERM, and waits for its end; its exit code, or 128 and the signal's number.
+    /// Sends SIGTERM and waits for the end. Returns the exit code, or 128 plus the signal.
     pub fn sigterm(&mut self, timeout: Duration) -> Result<i32> {
         self.signal(Signal::SIGTERM)?;
         let status = self.wait(timeout)?;
         status.code().or_else(|| Some(128 + status.signal()?)).ok_or_else(|| anyhow!("{status}"))
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP.
     pub fn sighup(&mut self) -> Result<()> {
         self.signal(Signal::SIGHUP)
     }

@@ -1,4 +1,4 @@
-//! Proxies of the first rank, to compare with: HAProxy and nginx, set up as their manuals advise.
+//! Widely used proxies for comparison: HAProxy and nginx, configured as their manuals advise.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,18 +8,18 @@ use crate::farm::WEB_PORT;
 use crate::host::Host;
 use crate::proc::Proc;
 
-/// HAProxy on a host, both of its modes.
+/// HAProxy on a host, in both modes.
 #[derive(Debug)]
 pub struct HaProxy {
     _proc: Proc,
-    /// Where it forwards connections (`mode tcp`).
+    /// Address that forwards connections (`mode tcp`).
     pub tcp: SocketAddr,
-    /// Where it forwards requests (`mode http`).
+    /// Address that forwards requests (`mode http`).
     pub http: SocketAddr,
 }
 
 impl HaProxy {
-    /// Starts it in front of some servers.
+    /// Starts HAProxy in front of some servers.
     pub fn start(host: &Host, servers: &[Host]) -> Result<HaProxy> {
         let tcp = SocketAddr::from((host.address(), 8081));
         let http = SocketAddr::from((host.address(), 8082));
@@ -40,13 +40,14 @@ impl HaProxy {
     }
 }
 
-/// The kernel's own nat on a host, by nftables, which hands out servers in turn; the host must be
-/// their router.
+/// The kernel's own nat on a host, by nftables with round robin. The host must be the servers'
+/// router.
 #[derive(Debug)]
 pub struct NftDnat;
 
 impl NftDnat {
-    /// Sets it up for a service, whose address the host gets. It goes with the host.
+    /// Configures nat for a service, and adds its address to the host. The rules are removed with
+    /// the host.
     pub fn start(host: &Host, service: SocketAddr, servers: &[Host]) -> Result<NftDnat> {
         let map: Vec<String> = (0..)
             .zip(servers)
@@ -71,12 +72,12 @@ impl NftDnat {
 #[derive(Debug)]
 pub struct NginxProxy {
     _proc: Proc,
-    /// Where it forwards requests.
+    /// Address that forwards requests.
     pub http: SocketAddr,
 }
 
 impl NginxProxy {
-    /// Starts it in front of some servers.
+    /// Starts nginx in front of some servers.
     pub fn start(host: &Host, servers: &[Host]) -> Result<NginxProxy> {
         let http = SocketAddr::from((host.address(), 8083));
         let servers: Vec<Ipv4Addr> = servers.iter().map(Host::address).collect();
@@ -88,8 +89,8 @@ impl NginxProxy {
     }
 }
 
-/// As many processes as HAProxy has threads; connections to servers are kept, replies stay in
-/// memory.
+/// Returns nginx's configuration: as many processes as HAProxy has threads, connections to servers
+/// kept open, and replies in memory.
 fn nginx_config(host: &Host, listen: SocketAddr, servers: &[Ipv4Addr]) -> String {
     let temporary = host.file("nginx-proxy");
     let temporary = temporary.display();

@@ -1,9 +1,9 @@
-//! Servers that answer one request after the other, each in the same time: queues whose rate is
-//! known, on any machine.
+//! Servers that answer requests one after another, each in the same time: queues with a known rate
+//! on any machine.
 //!
-//! They sleep where others compute, so that three of them need no three processors. When a request
-//! ends is reckoned from the end of the one before it, so that waking up late makes no server
-//! slower.
+//! They sleep instead of computing, so three of them don't need three processors. The end of a
+//! request is computed from the end of the previous one, so a late wakeup does not slow the server
+//! down.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -17,20 +17,21 @@ use socket2::SockRef;
 
 use crate::host::Host;
 
-/// Where they listen: nginx is on other ports of the same host.
+/// Port of the servers; nginx uses other ports of the same host.
 pub const PORT: u16 = 8081;
-/// A thread for each connection needs little.
+/// Stack size of a connection's thread.
 const STACK_LEN: usize = 64 * 1024;
-/// Longer heads are none of ours, in bytes.
+/// Maximum length of a request's head in bytes.
 const HEAD_MAX: usize = 4096;
-/// A peer that says nothing for so long is gone.
+/// Read timeout.
 const SILENCE: Duration = Duration::from_secs(5);
-/// A member looks so often at how many requests are in it.
+/// Interval at which a member counts its requests.
 const LOOK: Duration = Duration::from_millis(100);
-/// A report is of so many looks: each second one.
+/// Number of counts per report: one report per second.
 const LOOKS: u32 = 10;
 
-/// Answers `/healthz` at once, and each other GET in its turn. It ends when it is dropped.
+/// Server that answers `/healthz` at once and every other GET in its queue. Dropping the value
+/// stops it.
 #[derive(Debug)]
 pub struct Queued {
     host: Host,
@@ -43,24 +44,24 @@ pub struct Queued {
 struct Shared {
     name: String,
     queue: Mutex<Queue>,
-    /// Wakes up who sleeps when it is over.
+    /// Wakes sleeping threads at the end.
     over: Condvar,
 }
 
-/// Requests that have been taken and not answered.
+/// Requests that are not answered yet.
 #[derive(Debug)]
 struct Queue {
     each: Duration,
-    /// When they end, in order.
+    /// Ends of the requests in order.
     ends: VecDeque<Instant>,
     answered: u64,
     is_over: bool,
-    /// The last report that wasn't taken, and why.
+    /// Error of the last failed report.
     failed: Option<String>,
 }
 
 impl Queue {
-    /// Takes a request; when it ends.
+    /// Adds a request to the queue. Returns its end.
     fn join(&mut self, now: Instant) -> Instant {
         self.leave(now);
         let end = self.ends.back().copied().unwrap_or(now) + self.each;
@@ -68,7 +69,7 @@ impl Queue {
         end
     }
 
-    /// How many are left of those that were taken.
+    /// Removes ended requests. Returns the number of remaining ones.
     fn leave(&mut self, now: Instant) -> usize {
         while self.ends.front().is_some_and(|end| *end <= now) {
             self.ends.pop_front();
@@ -79,10 +80,10 @@ impl Queue {
 }
 
 impl Queued {
-    /// Starts on a host, and answers so many requests in a second.
+    /// Starts a server on a host with a rate of requests per second.
     ///
     /// # Errors
-    /// When the port can't be had, or a thread.
+    /// Fails if the port or a thread is unavailable.
     pub fn start(host: &Host, per_second: f64) -> Result<Queued> {
         let each = Duration::try_from_secs_f64(1.0 / per_second)?;
         let listener = host.enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))??;
@@ -94,16 +95,15 @@ impl Queued {
         Ok(Queued { host: host.clone(), listener, shared, threads })
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}:{PORT}", self.host.address())
     }
 
-    /// Joins a group, and from now on tells it each second its load, 10 (r + m): requests that were
-    /// answered in the last second, and how many were in it on average.
+    /// Joins a group and then reports the load each second, 10 (r + m): answered requests in the
+    /// last second, and the average number of queued requests.
     ///
     /// # Errors
-    /// When the group doesn't let it join.
+    /// Fails if the group refuses the member.
     pub fn join(&mut self, group: SocketAddr) -> Result<()> {
         let (url, shared) = (self.url(), Arc::clone(&self.shared));
         let thread = self.host.enter(|| -> Result<_> {
@@ -115,10 +115,10 @@ impl Queued {
         Ok(())
     }
 
-    /// Whether each report was taken so far.
+    /// Checks that all reports so far were accepted.
     ///
     /// # Errors
-    /// Why the last one wasn't that wasn't.
+    /// Returns the error of the last failed report.
     pub fn check(&self) -> Result<()> {
         match &self.shared.lock().failed {
             Some(why) => bail!("{} reported in vain: {why}", self.shared.name),
@@ -131,10 +131,10 @@ impl Drop for Queued {
     fn drop(&mut self) {
         self.shared.lock().is_over = true;
         self.shared.over.notify_all();
-        // this wakes threads that wait for a connection
+        // wakes threads that wait for a connection
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
         for thread in self.threads.drain(..) {
-            // if it failed, requests without an answer show that
+            // a failure shows in requests without a response
             let _ = thread.join();
         }
     }
@@ -145,7 +145,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until then; false if it is over.
+    /// Sleeps until `end`; returns false if the server was stopped.
     fn sleep_until(&self, end: Instant) -> bool {
         let left = end.saturating_duration_since(Instant::now());
         let slept = self.over.wait_timeout_while(self.lock(), left, |queue| !queue.is_over);
@@ -158,12 +158,12 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept() {
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new().stack_size(STACK_LEN);
-        // one that doesn't start closes the connection, and its client tells
+        // if the thread doesn't start, the connection is closed and its client fails
         let _ = thread.spawn(move || answer(stream, &shared));
     }
 }
 
-/// Answers the one request of a connection, and ends it.
+/// Answers the single request of a connection and closes it.
 fn answer(mut stream: TcpStream, shared: &Shared) -> Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     let mut head = Vec::new();
@@ -190,7 +190,7 @@ fn answer(mut stream: TcpStream, shared: &Shared) -> Result<()> {
     Ok(stream.write_all(head.as_bytes())?)
 }
 
-/// Tells a group the load each second, until it is over.
+/// Reports the load to a group each second, until the end.
 fn report(group: SocketAddr, url: &str, shared: &Shared) {
     let (mut next, mut before) = (Instant::now(), (Instant::now(), shared.lock().answered));
     loop {
@@ -212,7 +212,7 @@ fn report(group: SocketAddr, url: &str, shared: &Shared) {
     }
 }
 
-/// Says something to a group, from the namespace that the caller is in.
+/// Sends a message to a group, from the caller's namespace.
 fn reply(group: SocketAddr, verb: &str, body: &str) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&group, SILENCE)?;
     stream.set_read_timeout(Some(SILENCE))?;

@@ -1,4 +1,4 @@
-//! Frames as a host should never send them.
+//! Frames that a host should never send.
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
@@ -14,11 +14,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::host::Host;
 use crate::netns::Netns;
 
-/// How long a full queue is given to empty, and how often.
+/// Pause for a full send queue, and maximum number of pauses.
 const REST: Duration = Duration::from_millis(1);
 const RESTS: usize = 1000;
 
-/// Sends whole frames by one end of a cable.
+/// Sends raw frames from one end of a link.
 #[derive(Debug)]
 pub struct Raw {
     socket: LinkSocket,
@@ -26,14 +26,14 @@ pub struct Raw {
 }
 
 impl Host {
-    /// Sends by one of the host's interfaces, counted from 0.
+    /// Returns a sender on one of the host's interfaces, counted from 0.
     pub fn raw(&self, interface: usize) -> Result<Raw> {
         let interface = self.interfaces.get(interface).context("There is no such interface")?;
         Raw::open(&self.netns, &interface.name, &interface.mac)
     }
 
-    /// Sends to one of the host's interfaces, from the other end of its cable: a bridge between
-    /// would keep malformed frames to itself.
+    /// Returns a sender to one of the host's interfaces, at the other end of its link. A bridge in
+    /// between would drop malformed frames.
     pub fn raw_to(&self, interface: usize) -> Result<Raw> {
         let interface = self.interfaces.get(interface).context("There is no such interface")?;
         Raw::open(&self.switch, &interface.port, "02:00:00:00:00:01")
@@ -48,12 +48,12 @@ impl Raw {
         Ok(Raw { socket: netns.enter(open)??, mac: mac.parse()? })
     }
 
-    /// The MAC of its frames, unless they have another.
+    /// MAC of the sending end.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         for _ in 0..RESTS {
             match self.socket.send(frame) {
@@ -67,7 +67,7 @@ impl Raw {
         bail!("The interface takes no more frames")
     }
 
-    /// Tells `to` by an ARP reply (RFC 826) that `mac` has `address`.
+    /// Sends an ARP reply (RFC 826) to `to` which claims that `mac` has `address`.
     pub fn claim(&self, address: Ipv4Addr, mac: Mac, to: Mac) -> Result<()> {
         let mut frame = arp_request(self.mac, address, address);
         let (header, body) = frame.split_at_mut(ETHERNET_LEN);

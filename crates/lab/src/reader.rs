@@ -1,5 +1,5 @@
-//! A client that reads of an answer what a test wants, and no more: what it lacks is known to the
-//! byte.
+//! Client that reads exactly as much of a response as a test wants, so the number of missing bytes
+//! is known.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,17 +10,16 @@ use socket2::{Domain, Socket, Type};
 
 use crate::host::Host;
 
-/// The room beside the bytes that it has read, in bytes.
+/// Size of the receive buffer in bytes.
 const RECEIVE_BUFFER: usize = 32 * 1024;
-/// A reader that hangs should fail.
+/// Read timeout, so that a test fails instead of hanging.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A connection with a request.
+/// Connection with a request.
 #[derive(Debug)]
 pub struct Reader {
     stream: TcpStream,
-    /// Of the answer: its head, as far as it was read; all that was read; and all there is, once
-    /// that is known.
+    /// Head of the response as read so far; number of bytes read; and total length, once known.
     head: Vec<u8>,
     read: u64,
     length: Option<u64>,
@@ -30,7 +29,7 @@ impl Reader {
     /// Connects from a host.
     ///
     /// # Errors
-    /// When nobody takes the connection.
+    /// Fails if the connection is refused.
     pub fn connect(from: &Host, to: SocketAddr) -> Result<Reader> {
         let stream = from.enter(|| -> Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -42,16 +41,16 @@ impl Reader {
         Ok(Reader { stream, head: Vec::new(), read: 0, length: None })
     }
 
-    /// Sends a request; what was read before was another answer.
+    /// Sends a request, and resets the counters of the previous response.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails if the connection breaks.
     pub fn send_request(&mut self, request: &str) -> Result<()> {
         (self.head, self.read, self.length) = (Vec::new(), 0, None);
         Ok(self.stream.write_all(request.as_bytes())?)
     }
 
-    /// Asks for a page, and keeps the connection.
+    /// Requests a page and keeps the connection open.
     ///
     /// # Errors
     /// Fails if the request can't be sent.
@@ -59,10 +58,10 @@ impl Reader {
         self.send_request(&format!("GET {path} HTTP/1.1\r\nHost: evener.test\r\n\r\n"))
     }
 
-    /// Reads until it has so many bytes of the answer, or all of it.
+    /// Reads until this number of bytes of the response has arrived, or the whole response.
     ///
     /// # Errors
-    /// When the connection breaks, or ends before that.
+    /// Fails if the connection breaks or ends before.
     pub fn read_to(&mut self, bytes: u64) -> Result<()> {
         while self.length.is_none_or(|length| self.read < length.min(bytes)) {
             self.read_some(bytes.saturating_sub(self.read).max(1))?;
@@ -70,10 +69,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what there is, once there is anything, and so much at most.
+    /// Reads available bytes, at least one and at most `most`.
     ///
     /// # Errors
-    /// As for [`Reader::read_to`].
+    /// See [`Reader::read_to`].
     pub fn read_some(&mut self, most: u64) -> Result<()> {
         let mut buffer = [0; 16 * 1024];
         let len_max = buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
@@ -92,40 +91,40 @@ impl Reader {
         Ok(())
     }
 
-    /// The stream that ends the connection while it is read.
+    /// Returns a second handle, which can shut the connection down during a read.
     ///
     /// # Errors
-    /// When there are too many files.
+    /// Fails if there are too many open files.
     pub fn end(&self) -> Result<TcpStream> {
         Ok(self.stream.try_clone()?)
     }
 
-    /// Reads all of it.
+    /// Reads the whole response.
     ///
     /// # Errors
-    /// As for [`Reader::read_to`].
+    /// See [`Reader::read_to`].
     pub fn read_all(&mut self) -> Result<()> {
         self.read_to(u64::MAX)
     }
 
-    /// The bytes that it lacks of the answer, head and body.
+    /// Number of missing bytes of the response, head and body.
     ///
     /// # Errors
-    /// Before the head is read.
+    /// Fails before the head is read.
     pub fn lacks(&self) -> Result<u64> {
         Ok(self.length.context("no head was read")?.saturating_sub(self.read))
     }
 
-    /// Its own address and port.
+    /// Local address and port.
     ///
     /// # Errors
-    /// When the kernel doesn't say.
+    /// Fails if the kernel refuses.
     pub fn address(&self) -> Result<SocketAddr> {
         Ok(self.stream.local_addr()?)
     }
 }
 
-/// Head and body together, once the head is there.
+/// Returns the length of head and body; `None` while the head is incomplete.
 fn length(answer: &[u8]) -> Result<Option<u64>> {
     let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

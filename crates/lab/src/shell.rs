@@ -1,5 +1,5 @@
-//! The shell of a host's operator: `evener` is found by its name, and `/etc/evener` is the host's
-//! own, while all else below `/etc` is the machine's.
+//! Shell of a host's operator. The command `evener` is in its path, and `/etc/evener` belongs to
+//! the host, while the rest of `/etc` is the machine's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::wait::LONG;
 
-/// Lays a writable layer over `/etc` in a mount namespace, which lasts as long as this runs. The
-/// layer is in memory, since the folder of a farm may be of a kind that can't hold one.
+/// Mounts a writable overlay on `/etc` in a mount namespace, which lasts as long as the script
+/// runs. The upper layer is in memory, since the farm's folder may not support one.
 const OWN_ETC: &str = "set -e
 mount -t tmpfs tmpfs \"$1\"
 mkdir \"$1/upper\" \"$1/work\"
@@ -22,17 +22,17 @@ rm -rf /etc/evener
 echo mounted
 exec sleep infinity";
 
-/// A shell on a host. Dropping it leaves the commands that it has started alone.
+/// Shell on a host. Dropping the value does not end commands that it has started.
 #[derive(Debug)]
 pub struct Shell {
     host: Host,
-    /// Its mount namespace is that of all commands.
+    /// Process whose mount namespace all commands use.
     mounts: Proc,
     path: String,
 }
 
 impl Shell {
-    /// Makes the host's own `/etc/evener`, in which there is nothing.
+    /// Creates the host's own, empty `/etc/evener`.
     pub fn open(host: &Host) -> Result<Shell> {
         let [etc, programs] = ["etc", "bin"].map(|name| host.file(name));
         fs::create_dir_all(&etc)?;
@@ -45,36 +45,35 @@ impl Shell {
         Ok(Shell { host: host.clone(), mounts, path })
     }
 
-    /// The host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Where a file of the host is for this program.
+    /// Returns the path of a host's file from this program's view.
     pub fn file(&self, path: &str) -> PathBuf {
         Path::new("/proc").join(self.mounts.pid().to_string()).join("root").join(path.trim_start_matches('/'))
     }
 
-    /// Writes a file of the host, and the folders that it is in.
+    /// Writes a file of the host, and creates its folders.
     pub fn write(&self, path: &str, contents: &[u8]) -> Result<()> {
         let file = self.file(path);
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(&file, contents).with_context(|| format!("Writing {path} on {} failed", self.host.name()))
     }
 
-    /// Runs a line to its end, whatever that is.
+    /// Runs a shell line to its end and returns its output, whatever the exit code.
     pub fn output(&self, line: &str) -> Result<Output> {
         self.host.output(&self.words(line))
     }
 
-    /// Runs a line that must succeed; what it printed on standard output.
+    /// Runs a shell line that must succeed, and returns its standard output.
     pub fn run(&self, line: &str) -> Result<String> {
         self.host.run(&self.words(line))
     }
 
-    /// Starts a single command that runs on; its output is kept in the file `NAME.log`.
+    /// Starts a single long-running command. Its output goes to the file `NAME.log`.
     pub fn spawn(&self, name: &str, command: &str) -> Result<Proc> {
-        // in the shell's place, so that signals reach it
+        // replaces the shell, so that signals reach the command
         self.host.spawn(name, &self.words(&format!("exec {command}")))
     }
 

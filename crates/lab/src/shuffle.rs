@@ -1,4 +1,4 @@
-//! Networks that keep no order: frames overtake one another on a host's cable, in both directions.
+//! Networks without order: frames on a host's link overtake each other, in both directions.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::host::Host;
 use crate::lan::Lan;
 
-/// The two ends of the cable that replaces the one between port and bridge.
+/// Ends of the veth pair that is inserted between port and bridge.
 const ENDS: [&str; 2] = ["shuffle-port", "shuffle-bridge"];
-/// A frame is overtaken by so many at most, and waits no longer for them.
+/// Maximum number of frames that overtake a held frame, and maximum time that it is held.
 const OVERTAKE_MAX: u64 = 3;
 const WAIT: Duration = Duration::from_millis(3);
-/// One frame of so many is held up.
+/// One frame in this many is held.
 const ONE_OF: u64 = 4;
 const FRAME_MAX: usize = 65_536;
 
-/// A cable whose frames come in disorder. Dropping it stops all traffic there.
+/// Link with reordered frames. Dropping the value stops all traffic on it.
 #[derive(Debug)]
 pub struct Shuffle {
     stop: Arc<AtomicBool>,
@@ -32,8 +32,7 @@ pub struct Shuffle {
 }
 
 impl Host {
-    /// Has the frames of the host's first cable, of which a switch has one, overtake one another
-    /// from now on.
+    /// Starts to reorder frames on the host's first link. A switch can have one such link.
     pub fn shuffle(&self) -> Result<Shuffle> {
         let interface = self.interfaces.first().context("The host has no interface")?;
         let ([near, far], bridge) = (ENDS, Lan::of(interface.address).bridge());
@@ -55,7 +54,7 @@ impl Host {
 }
 
 impl Shuffle {
-    /// Frames that were overtaken so far.
+    /// Number of frames that were overtaken so far.
     pub fn overtaken(&self) -> u64 {
         self.overtaken.load(Ordering::Relaxed)
     }
@@ -68,10 +67,10 @@ impl Drop for Shuffle {
     }
 }
 
-/// The packets that come in at one end.
+/// Frames received at one end.
 struct Way {
     from: LinkSocket,
-    /// A frame that waits, how many have yet to overtake it, and since when.
+    /// Held frame, number of frames that have yet to overtake it, and time since when it is held.
     held: Option<(Vec<u8>, u64, Instant)>,
     random: u64,
 }
@@ -81,7 +80,7 @@ impl Way {
         Way { from, held: None, random: seed }
     }
 
-    /// A number without a pattern (xorshift, Marsaglia 2003).
+    /// Pseudo-random number (xorshift, Marsaglia 2003).
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -89,7 +88,7 @@ impl Way {
         self.random
     }
 
-    /// Passes on what has come.
+    /// Forwards received frames.
     fn pass(&mut self, to: &LinkSocket, buffer: &mut [u8], overtaken: &AtomicU64) {
         while let Ok((len, _)) = self.from.recv(buffer) {
             let frame = buffer.get(..len).unwrap_or_default();
@@ -98,7 +97,7 @@ impl Way {
                 self.held = Some((frame.to_vec(), count, Instant::now()));
                 continue;
             }
-            // a full queue loses frames, as networks do
+            // a full queue drops frames, as in a network
             let _ = to.send(frame);
             if let Some((held, left, _)) = &mut self.held {
                 *left -= 1;
@@ -122,7 +121,7 @@ fn carry(mut ways: [Way; 2], stop: &AtomicBool, overtaken: &AtomicU64) {
         left.pass(&right.from, &mut buffer, overtaken);
         right.pass(&left.from, &mut buffer, overtaken);
         let mut ends = [&left.from, &right.from].map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
-        // the next look finds out why the wait ended
+        // the next pass finds the cause of the wakeup
         let _ = poll(&mut ends, PollTimeout::from(1_u8));
     }
 }

@@ -1,14 +1,13 @@
-//! Tests that cannot run here are reported, never silently passed over; and those that run once for
-//! each engine.
+//! Reports tests that can't run here as skipped, and runs tests once per engine.
 
 use std::io::Write as _;
 
 use anyhow::{Context, Result};
 
-/// Whether the calling test has the root privileges it needs; if not, it is reported as skipped.
+/// True if the calling test has root privileges; otherwise reports the test as skipped.
 ///
-/// Directly on standard error, which the test runner does not hold back, in the form that the
-/// summary of `make test` counts.
+/// The report goes directly to standard error, which the test runner does not capture, in the form
+/// that the summary of `make test` counts.
 pub fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -17,14 +16,14 @@ pub fn has_root() -> bool {
     root
 }
 
-/// Reports the calling test as skipped, and why.
+/// Reports the calling test as skipped, with the reason.
 pub fn skipped(reason: &str) {
     let thread = std::thread::current();
-    // there is nobody to tell if standard error is closed
+    // a closed standard error can't report anything
     let _ = writeln!(std::io::stderr(), "\nskipped: {}: {reason}", thread.name().unwrap_or("a test"));
 }
 
-/// A test of a whole farm with one of the engines, where there is root; its error names the engine.
+/// Runs a test of a farm with an engine, if there is root. Errors name the engine.
 pub fn on_engine(engine: &str, test: fn(&str) -> Result<()>) -> Result<()> {
     if !has_root() {
         return Ok(());
@@ -32,7 +31,7 @@ pub fn on_engine(engine: &str, test: fn(&str) -> Result<()>) -> Result<()> {
     test(engine).with_context(|| format!("with the {engine} engine"))
 }
 
-/// Makes two tests of each function, one for each engine, whose name is the argument.
+/// Makes two tests of each function, one per engine, with the engine's name as the argument.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident),+ $(,)?) => {
@@ -41,8 +40,8 @@ macro_rules! on_both_engines {
     };
 }
 
-/// Makes tests of functions whose property no engine has a part in, on the default engine. Those
-/// that packets decide belong in [`on_both_engines`].
+/// Makes tests of functions that don't depend on the engine, with the default engine. Tests about
+/// packets belong in [`on_both_engines`].
 #[macro_export]
 macro_rules! on_one_engine {
     ($($name:ident),+ $(,)?) => {
@@ -55,7 +54,7 @@ macro_rules! on_one_engine {
     };
 }
 
-/// Makes tests of functions, on one engine.
+/// Makes tests of functions with one engine.
 #[macro_export]
 macro_rules! on_engine {
     ($engine:ident: $($name:ident),+ $(,)?) => {

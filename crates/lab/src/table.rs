@@ -1,20 +1,20 @@
-//! Tables for people: columns as wide as they must be, numbers to the right.
+//! Tables for display, with columns of minimal width and right-aligned numbers.
 
 use std::fmt;
 
-/// A table with a heading.
+/// Table with a heading.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Returns a table with these columns.
     pub fn new(heading: &[&str]) -> Table {
         Table { rows: vec![heading.iter().map(|&text| text.to_owned()).collect()] }
     }
 
-    /// Adds a row; the first cell says what it is about.
+    /// Adds a row, whose first cell is its title.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with its thousands apart, as in `31 415`.
+/// Formats a number with separated thousands, as in `31 415`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -58,7 +58,7 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
-/// Bytes in the unit that suits them.
+/// Formats a number of bytes in a suitable unit.
 pub fn bytes(number: u64) -> String {
     match number {
         0..10_000 => format!("{number} B"),
@@ -67,7 +67,7 @@ pub fn bytes(number: u64) -> String {
     }
 }
 
-/// The middle of some figures; 0 of none.
+/// Returns the median; 0 for an empty list.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let upper = figures.get(figures.len() / 2).copied().unwrap_or_default();

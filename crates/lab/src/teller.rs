@@ -1,4 +1,4 @@
-//! Servers that tell their load, played: they say what a test wants.
+//! Simulated servers that report the load that a test sets.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,8 @@ use anyhow::{Result, anyhow, ensure};
 
 use crate::host::Host;
 
-/// Says the same to whoever connects, and ends the connection. It ends when it is dropped.
+/// Server that sends the same report to each client and closes the connection. Dropping the value
+/// stops it.
 pub struct Teller {
     report: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
@@ -19,10 +20,10 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Starts on a host, at a TCP port.
+    /// Starts the server on a host at a TCP port.
     ///
     /// # Errors
-    /// When the port can't be had.
+    /// Fails if the port is unavailable.
     pub fn start(host: &Host, port: u16, report: &str) -> Result<Teller> {
         let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))))??;
         listener.set_nonblocking(true)?;
@@ -42,10 +43,10 @@ impl Teller {
         Ok(Teller { report, stop, thread: Some(thread) })
     }
 
-    /// Says something else from now on.
+    /// Changes the report.
     ///
     /// # Errors
-    /// When its thread has panicked.
+    /// Fails if the server's thread has panicked.
     pub fn set_report(&self, report: &str) -> Result<()> {
         let mut words = self.report.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
         *words = report.to_owned();
@@ -74,13 +75,13 @@ impl Drop for Teller {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // a test looks at the reason of its end by itself
+            // tests notice a panic of the thread by themselves
             let _ = thread.join();
         }
     }
 }
 
-/// A response with this body.
+/// Returns an HTTP response with this body.
 pub fn json(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }

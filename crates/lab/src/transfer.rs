@@ -10,13 +10,12 @@ use anyhow::{Context, Result, bail};
 use crate::farm::Farm;
 use crate::host::Host;
 
-/// How long a transfer may take, in seconds: what hangs should fail. Of a SYN that is lost with
-/// every tenth packet, and whose answer is, five in a row are lost by chance once in three thousand
-/// times, which takes 63 s (RFC 6298, section 5.5).
+/// Timeout of a transfer in seconds. If every tenth packet is lost, a SYN and its answer fail five
+/// times in a row once in three thousand times, which takes 63 s (RFC 6298, section 5.5).
 const LIMIT_S: &str = "140";
 
-/// Puts a file of `len` bytes of no pattern on one of the servers, and gets it back from one of
-/// them, both by way of `service`. An error if either hangs, breaks or changes a byte.
+/// Uploads a file of `len` random bytes to one of the servers and downloads it from one of them,
+/// both through `service`. Fails if a transfer hangs, breaks or changes a byte.
 pub fn there_and_back(farm: &Farm, client: &Host, service: SocketAddr, len: usize) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}", client.name(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -39,7 +38,7 @@ pub fn there_and_back(farm: &Farm, client: &Host, service: SocketAddr, len: usiz
 }
 
 impl Farm {
-    /// The file that every web server of the farm serves at this path.
+    /// Returns the path of the file that every web server of the farm serves at `path`.
     pub fn page(&self, path: &str) -> PathBuf {
         self.router().files.join("pages").join(path)
     }
@@ -55,7 +54,7 @@ fn same(sent: &[u8], found: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes without any pattern (xorshift, Marsaglia 2003): what is out of place shows.
+/// Returns random bytes (xorshift, Marsaglia 2003), which make misplaced bytes visible.
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let words = std::iter::repeat_with(|| {

@@ -1,4 +1,4 @@
-//! A UDP service and its client: every datagram comes back with the server's name in front.
+//! UDP echo service and its client: each datagram is returned with the server's name in front.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,14 +18,14 @@ use crate::host::Host;
 use crate::raw::Raw;
 use crate::wait;
 
-/// The longest datagram, in bytes.
+/// Maximum length of a datagram in bytes.
 const DATAGRAM_MAX: usize = 65_535;
 /// Bytes of a datagram in each of its fragments.
 const PART_LEN: usize = 1400;
-/// How soon a server notes that it shall stop.
+/// Interval at which a server checks whether to stop.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A UDP server on a host; dropping it ends it.
+/// UDP server on a host. Dropping the value stops it.
 #[derive(Debug)]
 pub struct Echo {
     stop: Arc<AtomicBool>,
@@ -33,17 +33,17 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Starts one at `address`, which is where its replies come from.
+    /// Starts a server at `address`, which is the source of its replies.
     pub fn start(host: &Host, address: SocketAddr) -> Result<Echo> {
         let socket = bind(host, address)?;
         let replies = socket.try_clone()?;
         Self::serve(host, socket, move |reply, client| {
-            // a client that is gone by now is none of the server's business
+            // a client may be gone by now
             let _ = replies.send_to(reply, client);
         })
     }
 
-    /// Starts one whose replies come in fragments of its own making, in this order.
+    /// Starts a server that fragments its replies itself, in this order.
     pub fn start_cut(farm: &Farm, host: &Host, address: SocketAddr, order: Order) -> Result<Echo> {
         let socket = bind(host, address)?;
         let cutter = Cutter::open(farm, host)?;
@@ -72,7 +72,7 @@ impl Echo {
     }
 }
 
-/// Sends datagrams in fragments, past the host's own stack.
+/// Sends fragmented datagrams, bypassing the host's own stack.
 #[derive(Debug)]
 struct Cutter {
     raw: Raw,
@@ -99,14 +99,14 @@ impl Drop for Echo {
     }
 }
 
-/// A UDP client on a host, with one port for as long as it lives.
+/// UDP client on a host, with one port for its whole life.
 #[derive(Debug)]
 pub struct Client {
     socket: UdpSocket,
 }
 
 impl Client {
-    /// Opens one that talks to `service`, and waits `timeout` for each answer.
+    /// Opens a client of `service`, with this timeout for each reply.
     pub fn open(host: &Host, service: SocketAddr, timeout: Duration) -> Result<Client> {
         let socket = bind(host, SocketAddr::new(Family::of(service.ip()).any(), 0))?;
         socket.connect(service)?;
@@ -114,14 +114,14 @@ impl Client {
         Ok(Client { socket })
     }
 
-    /// Sends a text; the name of the server that sent it back. An error if none did, or it was
-    /// changed.
+    /// Sends a text and returns the name of the server that replied. Fails without a reply, or if
+    /// the text was changed.
     pub fn request(&self, text: &str) -> io::Result<String> {
         self.socket.send(text.as_bytes())?;
         self.answer(text)
     }
 
-    /// The same by fragments in this order. The client is on `host`.
+    /// Does the same with a fragmented datagram, in this order. `host` is the client's host.
     pub fn request_truncated(&self, farm: &Farm, host: &Host, text: &str, order: Order) -> Result<String> {
         let (from, to) = (self.socket.local_addr()?, self.socket.peer_addr()?);
         Cutter::open(farm, host)?.send(from, to, text.as_bytes(), order)?;
@@ -139,7 +139,7 @@ impl Client {
     }
 }
 
-/// Binds a socket. The kernel may take a moment to give back the port of one that was just closed.
+/// Binds a socket. The kernel may take a moment to release the port of a closed socket.
 fn bind(host: &Host, address: SocketAddr) -> Result<UdpSocket> {
     let mut bound = None;
     wait::until(&format!("{address} is free on {}", host.name()), || {

@@ -1,5 +1,5 @@
-//! The verifier's answer to all BPF programs, as they come from several compilers: for
-//! `scripts/kernels`, which asks several kernels.
+//! Verifies all BPF programs from several compilers, for `scripts/kernels`, which runs this on
+//! several kernels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use evener_dataplane::requirements::HANDOFF;
 use evener_dataplane::xdp;
 
-/// Half of the kernel's limit (`BPF_COMPLEXITY_LIMIT_INSNS`), so that the next change of the
-/// verifier refuses nothing.
+/// Half of the kernel's limit (`BPF_COMPLEXITY_LIMIT_INSNS`), as a reserve for changes of the
+/// verifier.
 const INSTRUCTIONS_MAX: u32 = 500_000;
 
-/// Loads each program of each object in these folders, and prints a line for each with tabs between
-/// the folder, the program, `passed`, `unsupported` or `failed`, and the number of verified
-/// instructions or the reason. False if one failed.
+/// Loads each program of each object in these folders and prints a line for each. The line has the
+/// folder, the program, `passed`, `unsupported` or `failed`, and the number of verified
+/// instructions or the reason, separated by tabs. Returns false if one failed.
 pub fn print(folders: &[PathBuf]) -> Result<bool> {
     let has_handoff = HANDOFF.is_met()?;
     let mut all_passed = true;

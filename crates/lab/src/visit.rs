@@ -1,4 +1,4 @@
-//! One connection of one client, step by step.
+//! Single connection of a client, step by step.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use crate::family::Family;
 use crate::host::Host;
 use crate::wait;
 
-/// A request that takes longer has failed: a SYN that a busy machine loses is sent again after 1,
-/// 3, 7 and 15 seconds.
+/// Timeout of a request. A SYN lost on a busy machine is retransmitted after 1, 3, 7 and 15
+/// seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An open HTTP connection. Dropping it closes it, by FIN.
+/// Open HTTP connection. Dropping the value closes it with a FIN.
 #[derive(Debug)]
 pub struct Visit {
     stream: BufReader<TcpStream>,
@@ -29,12 +29,12 @@ impl Visit {
         Self::open_from(host, 0, service)
     }
 
-    /// The same from this port; 0 for any.
+    /// Connects from this port; 0 for any.
     pub fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Visit> {
         Self::open_at(host, SocketAddr::new(Family::of(service.ip()).any(), port), service)
     }
 
-    /// The same from this address of the client's, whose port may be 0 for any.
+    /// Connects from this address of the client; port 0 for any.
     pub fn open_at(host: &Host, from: SocketAddr, service: SocketAddr) -> Result<Visit> {
         let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
@@ -44,8 +44,7 @@ impl Visit {
             socket.set_read_timeout(Some(LIMIT))?;
             Ok(socket.into())
         };
-        // until it has its own program, a process that starts elsewhere in this one holds the
-        // port's last socket
+        // a process forked from this one holds the port's previous socket until its exec
         let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
         let stream = wait::for_value(LIMIT, || host.enter(connect), |stream| !taken(stream))?;
         let stream = stream.unwrap_or_else(|stream| stream);
@@ -54,30 +53,30 @@ impl Visit {
         Ok(Visit { stream: BufReader::new(stream), client })
     }
 
-    /// The connection, to set how its socket goes on.
+    /// Connection, for socket options.
     pub fn stream(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
-    /// The client's own address and port.
+    /// Address and port of the client.
     pub fn client(&self) -> SocketAddr {
         self.client
     }
 
-    /// Asks who serves; the server's name. The connection stays open.
+    /// Requests the name of the server. The connection stays open.
     pub fn who(&mut self) -> Result<String> {
         self.get("/who", "keep-alive")
     }
 
-    /// Asks who serves, and has the server close the connection, so that the port is free again at
-    /// once.
+    /// Requests the name of the server, which closes the connection, so that the port is free again
+    /// at once.
     pub fn who_and_close(mut self) -> Result<String> {
         let server = self.get("/who", "close")?;
         self.stream.read_to_end(&mut Vec::new())?;
         Ok(server)
     }
 
-    /// Puts a file of so many bytes below /upload/, and has the server close the connection.
+    /// Uploads a file of `len` bytes below /upload/; the server closes the connection.
     pub fn upload_and_close(mut self, name: &str, len: usize) -> Result<()> {
         let head = format!(
             "PUT /upload/{name} HTTP/1.1\r\nHost: www.example.com\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
@@ -91,9 +90,9 @@ impl Visit {
         }
     }
 
-    /// Downloads the big file on this connection, so many bytes in a second, and checks its length;
-    /// a silence of `timeout` ends it. Where a farm changes on the way, it shows whether the
-    /// connection survives.
+    /// Downloads the big file on this connection with a limited rate in bytes per second, and
+    /// checks its length. `timeout` limits each read. Shows whether the connection survives changes
+    /// of the farm.
     pub fn download(&mut self, bytes_per_second: u32, timeout: Duration) -> Result<()> {
         const STEP: usize = 16 * 1024;
         self.stream.get_ref().set_read_timeout(Some(timeout))?;
@@ -110,14 +109,14 @@ impl Visit {
         Ok(())
     }
 
-    /// Has the server end the connection, and answers its end by RST.
+    /// Lets the server close the connection, and answers its FIN with a RST.
     pub fn reset_behind_the_end(mut self) -> Result<()> {
         self.request("/who", "close")?;
         self.stream.read_to_end(&mut Vec::new())?;
         self.reset()
     }
 
-    /// Closes the connection by RST.
+    /// Closes the connection with a RST.
     pub fn reset(self) -> Result<()> {
         let socket = Socket::from(self.stream.into_inner());
         Ok(socket.set_linger(Some(Duration::ZERO))?)
@@ -129,7 +128,7 @@ impl Visit {
         Ok(String::from_utf8_lossy(&body).trim().to_owned())
     }
 
-    /// Sends a request, and reads the reply's head; the length of its body, in bytes.
+    /// Sends a request and reads the head of the response. Returns the length of the body in bytes.
     fn request(&mut self, path: &str, connection: &str) -> Result<usize> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\nConnection: {connection}\r\n\r\n");

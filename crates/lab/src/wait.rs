@@ -1,4 +1,4 @@
-//! Waiting with an end: a test asserts what happens, never how fast.
+//! Waiting with a timeout: tests assert results, never speed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,12 +7,11 @@ use anyhow::{Result, bail};
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// Generous: only what never happens takes so long. A TCP whose segments were lost for five seconds
-/// may be silent for thirteen more, and hosts that restart one after another lose them more than
-/// once.
+/// Long timeout, which only failures reach. A TCP whose segments were lost for five seconds may be
+/// silent for thirteen more, and hosts that restart one after another lose segments more than once.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Asks for a value until it is right; if it never is, the last one is the error.
+/// Polls a value until it is right. After the timeout the last value is the error.
 pub fn for_value<T>(
     timeout: Duration,
     mut value: impl FnMut() -> Result<T>,
@@ -31,7 +30,7 @@ pub fn for_value<T>(
     }
 }
 
-/// Waits until something holds; `what` says what that is.
+/// Waits until a condition holds; `what` describes it.
 pub fn until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     match for_value(LONG, &mut holds, |held| *held)? {
         Ok(_) => Ok(()),

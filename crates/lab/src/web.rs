@@ -1,9 +1,9 @@
 //! Real web servers: nginx, one on each server host.
 //!
-//! Every reply names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`,
-//! `/108k` and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers), filled
-//! with [`PATTERN`] over and over, so that a client can tell every byte. A file put below
-//! `/upload/` on one server is there on all. `/healthz` can be made to fail.
+//! Every response names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`,
+//! `/108k` and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers). They
+//! repeat [`PATTERN`], so that a client can check every byte. A file uploaded below `/upload/` to
+//! one server is available on all. `/healthz` can be made to fail.
 
 use std::fs;
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::host::{Host, write};
 use crate::owner;
 use crate::proc::Proc;
 
-/// A second port that they listen on, where a service has another than its servers.
+/// Second port of the web servers, for services with another port than their servers.
 pub const OTHER_PORT: u16 = 8080;
-/// The content of files.
+/// Content of files.
 pub const PATTERN: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-\n";
 
-/// Length of the file `/big`, in bytes.
+/// Length of the file `/big` in bytes.
 pub const BIG_LEN: usize = 16_000_000;
-/// The files, by name and length in bytes.
+/// Files, by name and length in bytes.
 pub const PAGES: [(&str, usize); 4] = [("0k", 0), ("2k", 2_000), ("108k", 108_000), ("big", BIG_LEN)];
 
-/// The prefix of the names of files that are called by their length, see [`write_by_length`].
+/// Prefix of files that are named by their length, see [`write_by_length`].
 pub const BY_LENGTH: &str = "bytes/";
 
 /// Writes the files that all servers of a farm serve.
@@ -35,14 +35,14 @@ pub(crate) fn write_pages(files: &Path) -> Result<()> {
     PAGES.iter().try_for_each(|(name, len)| link_page(&pages.join(name), *len))
 }
 
-/// Has a farm's file be one that all farms of this process share, since the long ones take a while
-/// to write.
+/// Links a farm's file to a file that all farms of this process share, since long files take a
+/// while to write.
 fn link_page(path: &Path, len: usize) -> Result<()> {
     let shared = owner::shared_file(&format!("page-{len}"), |file| write_page(file, len))?;
     fs::hard_link(&shared, path).with_context(|| format!("Linking {} failed", path.display()))
 }
 
-/// Has all servers of a farm serve files of these lengths too, as `/bytes/` and the length.
+/// Adds files of these lengths to all servers of a farm, as `/bytes/` and the length.
 pub fn write_by_length(farm: &Farm, lengths: &[usize]) -> Result<()> {
     let folder = farm.page(BY_LENGTH);
     fs::create_dir_all(&folder)?;
@@ -55,19 +55,18 @@ fn write_page(path: &Path, len: usize) -> Result<()> {
     write(path, bytes)
 }
 
-/// Starts nginx on a host of a farm.
 pub(crate) fn start(host: &Host) -> Result<Proc> {
     let config = host.write("nginx.conf", &config(host))?;
     let config = config.to_string_lossy();
     host.spawn("nginx", &["nginx", "-c", &config])
 }
 
-/// Waits until the host's web server takes connections.
+/// Waits until the host's web server accepts connections.
 pub(crate) fn wait_until_listening(host: &Host, nginx: &mut Proc) -> Result<()> {
     nginx.wait_until_listening(host, (host.address(), WEB_PORT).into())
 }
 
-/// Makes `/healthz` of a host answer 200 or 503.
+/// Makes `/healthz` of a host return 200 or 503.
 pub(crate) fn set_healthy(host: &Host, healthy: bool) -> Result<()> {
     let sick = host.file("sick");
     if !healthy {
@@ -79,8 +78,8 @@ pub(crate) fn set_healthy(host: &Host, healthy: bool) -> Result<()> {
     Ok(())
 }
 
-/// One process, so that ending it ends the server; a connection is kept for as long as the client
-/// likes.
+/// Returns the configuration: one process, so that its end is the server's end, and no limit for
+/// idle connections.
 fn config(host: &Host) -> String {
     let name = host.name();
     let pages = host.files.join("pages");

@@ -1,4 +1,4 @@
-//! Web servers other than nginx, as they come.
+//! Web servers other than nginx, with their default settings.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::skip;
 
 const MODULES: &str = "/usr/lib/apache2/modules";
 
-/// Whether Apache is installed; else it is said that something is skipped.
+/// True if Apache is installed; otherwise the test is reported as skipped.
 pub fn apache_is_there() -> bool {
     let found = std::path::Path::new(MODULES).is_dir();
     if !found {
@@ -18,8 +18,8 @@ pub fn apache_is_there() -> bool {
     found
 }
 
-/// Apache on a host, with one socket for both families, as it has by default. It serves all pages
-/// of the farm, and names itself in `X-Server`.
+/// Starts Apache on a host, with one socket for both families, as by default. It serves all pages
+/// of the farm and names itself in `X-Server`.
 pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
     let modules = ["mpm_event", "authz_core", "headers", "status"]
         .map(|name| format!("LoadModule {name}_module {MODULES}/mod_{name}.so\n"));
@@ -37,7 +37,7 @@ pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
     Ok(apache)
 }
 
-/// Whether it is installed; else it is said that something is skipped.
+/// True if Caddy is installed; otherwise the test is reported as skipped.
 pub fn caddy_is_there() -> bool {
     let found = std::process::Command::new("caddy").arg("version").output().is_ok();
     if !found {
@@ -46,12 +46,13 @@ pub fn caddy_is_there() -> bool {
     found
 }
 
-/// A site of all pages of the farm.
+/// Returns a site with all pages of the farm.
 pub fn site(farm: &Farm, more: &str) -> String {
     format!("root * {}\nfile_server\n{more}", farm.page("").display())
 }
 
-/// With a socket for both families, as Go makes it. `site` is what its file says of its one site.
+/// Starts Caddy with a socket for both families, as Go creates it. `site` is the content of its
+/// only site.
 pub fn caddy(host: &Host, port: u16, site: &str) -> Result<Proc> {
     let file =
         format!("{{\nadmin off\nauto_https off\n}}\n:{port} {{\nheader X-Server {}\n{site}}}\n", host.name());

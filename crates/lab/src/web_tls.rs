@@ -1,17 +1,16 @@
-//! nginx for HTTPS, with a certificate for any name.
+//! nginx for HTTPS, with a self-signed certificate.
 
 use anyhow::Result;
 
 use crate::host::Host;
 use crate::proc::Proc;
 
-/// The port that it listens on.
 pub const PORT: u16 = 443;
 
-/// A name that its certificate is for, and whose probes may verify it: it signs itself.
+/// Name in the certificate. Probes may verify it, since the certificate is self-signed.
 pub const NAME: &str = "www.example.com";
 
-/// Makes a certificate for [`NAME`]; the files of its key and of itself.
+/// Creates a certificate for [`NAME`]. Returns the files of key and certificate.
 pub fn certificate(host: &Host) -> Result<[String; 2]> {
     let [key, certificate] = ["tls.key", "tls.pem"].map(|name| host.file(name).display().to_string());
     let words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=any";
@@ -23,7 +22,7 @@ pub fn certificate(host: &Host) -> Result<[String; 2]> {
     Ok([key, certificate])
 }
 
-/// Starts it on a host, which then answers each request with its name.
+/// Starts nginx on a host, which answers each request with the host's name.
 pub fn start(host: &Host) -> Result<Proc> {
     let [key, certificate] = certificate(host)?;
     let (name, temporary) = (host.name(), host.file("tls").display().to_string());

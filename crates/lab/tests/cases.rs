@@ -1,4 +1,4 @@
-//! The cases of `cases/`, on the core, on the C and on the packet engine.
+//! The cases of `cases/`, on the core, the C program and the packet engine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -30,7 +30,7 @@ fn core_passes_all_cases() -> Result<()> {
     Ok(())
 }
 
-/// Packets of a client that is traced take the slow path: the decisions must be the same.
+/// Packets of a traced client take the slow path, with the same decisions.
 fn traced() -> Result<Vec<CaseFile>> {
     Ok(files()?.iter().map(CaseFile::traced).collect())
 }
@@ -78,8 +78,8 @@ fn packet_engine_passes_all_cases() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    // Each file in a namespace of its own, all at once: most of the time goes by waiting for the
-    // kernel.
+    // All files run at the same time, each in its own namespace, because most of the time is spent
+    // waiting for the kernel.
     let files = files()?;
     let tallies: Vec<Tally> = thread::scope(|scope| {
         let playing: Vec<_> =

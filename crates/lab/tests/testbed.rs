@@ -1,4 +1,4 @@
-//! The testbed itself: farms carry real traffic, and leave nothing behind.
+//! Tests of the testbed: farms carry real traffic and leave nothing behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -17,7 +17,7 @@ use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::{dns, owner, skip, transfer, udp};
 
-/// Runs again in a process of its own, see [`killed_owner_leaves_no_namespaces`].
+/// Set in the child process of [`killed_owner_leaves_no_namespaces`].
 const VICTIM: &str = "EVENER_LAB_VICTIM";
 
 #[test]
@@ -103,7 +103,8 @@ fn narrow_link_sends_too_big() -> Result<()> {
             let learned = |host: &Host, other: &Host| {
                 host.run(&["ip", "route", "get", &other.address_in(family).to_string()])
             };
-            // their handshakes say that either takes 1500; the router says what is between them
+            // Both ends offer an MSS for an MTU of 1500. The router reports the smaller MTU between
+            // them.
             transfer::there_and_back(&farm, client, farm.straight_in(family)[0], 1_000_000)?;
             let (there, back) = (learned(client, server)?, learned(server, client)?);
             assert!(there.contains("mtu 1400") && back.contains("mtu 1280"), "{family}: {there}{back}");
@@ -128,7 +129,7 @@ fn arp_answers_match_setup() -> Result<()> {
     let answering = Farm::builder().servers(2).answering().build()?;
     let route = answering.router().run(&["ip", "route", "get", "192.0.2.100"])?;
     assert!(route.contains("via 192.0.2.2"), "{route}");
-    // without that route, any of the servers' answers brings the router there
+    // Without the route, the reply of any server makes the router use that server.
     answering.router().ip(&["route delete 192.0.2.100/32".to_owned()])?;
     assert!(answering.client(0).curl(&["http://192.0.2.100/who"])?.starts_with("web"));
     Ok(())
@@ -174,7 +175,7 @@ fn faults_are_felt_and_heal() -> Result<()> {
     assert_eq!((report.requests, report.bytes), (1, 16_000_000), "{report:?}");
     let sent = farm.server(1).traffic()?.since(&before).sent_bytes;
     assert!((16_000_000..20_000_000).contains(&sent), "{sent}");
-    // 50 Mbit/s of 16 MB: 2.56 s; a bound far below it still tells a limit from none
+    // 16 MB at 50 Mbit/s take 2.56 s. The bound is far lower but still shows the limit.
     assert!(report.seconds > 1.5, "{} s", report.seconds);
 
     let third = farm.add_server()?;
@@ -301,7 +302,7 @@ fn dropped_farm_leaves_no_namespaces() -> Result<()> {
     let sleeper = farm.server(0).spawn("sleep", &["sleep", "600"])?;
     let pid = sleeper.pid();
     assert!(directory.exists() && namespace.exists() && running(pid));
-    // a process that is left on purpose, as a panicking test would leave it
+    // The process is leaked on purpose, as by a test that panics.
     std::mem::forget(sleeper);
     drop(farm);
     assert!(!directory.exists() && !namespace.exists());
@@ -343,7 +344,7 @@ fn leftovers_of_dead_owners_are_removed() -> Result<()> {
     gone.wait()?;
     let left = format!("ev{pid}-1-0-web1");
     assert!(Command::new("ip").args(["netns", "add", &left]).status()?.success());
-    // ours has the right number and the wrong start time: a number that was used again
+    // The number of this process with a wrong start time: a reused process id.
     let reused = format!("ev{}-1-0-web1", process::id());
     assert!(Command::new("ip").args(["netns", "add", &reused]).status()?.success());
     let farm = Farm::builder().build()?;
@@ -373,7 +374,7 @@ fn web_servers_of(owner: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process runs; one that has ended and waits to be asked for its result does not.
+/// True if a process runs. Zombies do not count.
 fn running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(' ') && !rest.starts_with(" Z"))

@@ -1,4 +1,4 @@
-//! Promises that a farm keeps whatever happens to it.
+//! Promises: invariants that a simulated farm keeps after every event.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,35 +20,36 @@ use crate::segment::Segment;
 use crate::web;
 use crate::world::{Connection, World};
 
-/// A connection without packets is there for so long at least, in milliseconds: less than a first
-/// packet's session lasts.
+/// Minimum lifetime of a session without packets, in milliseconds: less than the timeout of a
+/// session's first packet.
 const IDLE_MS: u64 = 25_000;
-/// After this time what an engine has refused was tried again, in milliseconds: a pause, and some.
+/// Time after which a refused change must have been retried, in milliseconds: the pause before a
+/// retry, and a margin.
 const RETRY_MS: u64 = 6_000;
-/// After this time a server that fails gets nothing new, in milliseconds: two probes, and some.
+/// Time after which a failed server must get no new connections, in milliseconds: two probes, and a
+/// margin.
 const NOTICE_MS: u64 = 10_000;
 
-/// The enum of promises, each with a word, and a sentence about how it was broken.
+/// Defines the enum of promises. Each has a short name and a sentence for violations.
 macro_rules! promises {
     ($($(#[$about:meta])* $name:ident: $word:literal, $sentence:literal;)*) => {
-        /// A promise of every farm.
+        /// Invariant of every simulated farm.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Promise {
             $($(#[$about])* $name,)*
         }
 
         impl Promise {
-            /// All of them.
             pub const ALL: &[Promise] = &[$(Promise::$name),*];
 
-            /// Its name, in a word or two.
+            /// Short name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Promise::$name => $word,)*
                 }
             }
 
-            /// A break of it, in words.
+            /// Describes a violation.
             fn sentence(self) -> &'static str {
                 match self {
                     $(Promise::$name => $sentence,)*
@@ -59,68 +60,68 @@ macro_rules! promises {
 }
 
 promises! {
-    /// A host gives new connections to no host that should get none.
+    /// A host forwards no new connections to a host that should get none.
     Unfit: "unfit", "a host that should get nothing new is in a ring";
-    /// A host that works gets new connections from all that hear it.
+    /// A working host gets new connections from all hosts that receive its reports.
     Left: "left out", "a host that works is in no ring";
-    /// Each address has an owner, which clients send to.
+    /// Each address has an owner that clients send to.
     Ownerless: "ownerless", "an address is without an owner";
-    /// A packet meets few hosts.
+    /// Few hosts forward a packet.
     Circles: "circles", "a packet met too many hosts";
-    /// The shown state is the one in force.
+    /// The state in views is the state in force.
     Told: "told", "what is told is not in force";
-    /// While tables are on their way what was before is shown.
+    /// Views show the old state until new tables are in force.
     Half: "half", "half of a change was shown";
-    /// A refused change is tried again.
+    /// A refused change is retried.
     NotTried: "not tried", "what was refused was not tried again";
-    /// A datagram that nobody should believe is not heeded.
+    /// A forged datagram has no effect.
     Believed: "believed", "what nobody should have believed was heeded";
-    /// If all servers fail at once, the last are kept.
+    /// If all servers fail at once, the last working servers stay in the ring.
     Emptied: "emptied", "what was last good did not stay";
-    /// A drained server gets no new connection.
+    /// A drained server gets no new connections.
     Drained: "drained", "a drained server got a new connection";
-    /// A server that has failed for long gets no new connection while others work.
+    /// A server that has failed for long gets no new connections while others work.
     Failed: "failed", "a server that fails got a new connection";
-    /// A connection stays with its server while that is there.
+    /// A connection stays with its server as long as the server exists.
     Moved: "moved", "a connection moved";
-    /// Two hosts that hear each other don't own an address for long.
+    /// Two hosts that receive each other's reports don't both own an address for long.
     Twice: "twice", "an address was owned twice";
-    /// A data plane doesn't answer for an address of every host, long after its daemon has died.
+    /// A data plane stops answering ARP for a shared address some time after its daemon has died.
     Outlived: "outlived", "an address was answered for by the dead";
-    /// A director doesn't want to know a time that it was just told.
+    /// A director never asks to be woken at a time that has passed.
     Spins: "spins", "no end of waking";
-    /// A server gets only what its routes give it.
+    /// A server gets only requests that its routes allow.
     Forbidden: "forbidden", "a server got what its routes don't give it";
-    /// A server takes connections that are handed to it, while all clocks are right.
+    /// A server accepts connections handed off to it while all clocks are right.
     Refused: "refused", "a server took no connection";
-    /// A restart forgets no member of a group.
+    /// A restart keeps all members of a group.
     Forgotten: "forgotten", "a restart forgot a member";
-    /// A server that comes back is given its whole share later, and not at once.
+    /// A server that recovers gets its full share only after its slow start.
     Hurried: "hurried", "a server did not start slowly";
-    /// A server counts as failing after as many bad probes as its file wants, and not before.
+    /// A server fails after the configured number of failed probes, and not earlier.
     Early: "early", "a server failed too early";
-    /// Each server has its share of new connections, by its weight.
+    /// Each server gets its share of new connections, by weight.
     Share: "share", "a server had another share";
-    /// No session is left of a server or an address that is gone.
+    /// No session remains of a removed server or address.
     Outlasts: "outlasts", "a session outlasted what it is of";
-    /// A server with as many sessions as it may have gets no other one while another has room.
+    /// A server at its session limit gets no new session while another server has room.
     Crowded: "crowded", "a full server got a new connection";
-    /// A director does nothing before the time that it has named.
+    /// A director does nothing before the time that it has asked to be woken at.
     Hasty: "hasty", "something was done before its time";
-    /// A server in maintenance is left alone.
+    /// A server in maintenance is not probed.
     Disturbed: "disturbed", "a server in maintenance was probed";
-    /// After the last fault, and some time, a farm serves as it should.
+    /// Some time after the last fault a farm serves all requests again.
     Unhealed: "unhealed", "all faults are over, but not what they did";
 }
 
 impl Promise {
-    /// It was broken, by this.
+    /// Returns a violation of this promise with details.
     pub(crate) fn broken(self, what: String) -> Broken {
         Broken { promise: self, what }
     }
 }
 
-/// A promise that was broken.
+/// Violated promise, with details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     promise: Promise,
@@ -128,7 +129,7 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// The kind of promise, in a word.
+    /// Short name of the promise.
     pub fn kind(&self) -> &'static str {
         self.promise.name()
     }
@@ -140,16 +141,16 @@ impl fmt::Display for Broken {
     }
 }
 
-/// States that are watched over time.
+/// States that may last only for a limited time.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// Since when two nodes that hear each other own an address.
+    /// Time since when two nodes both own an address although they receive each other's reports.
     twice_since: BTreeMap<(usize, usize, IpAddr), u64>,
-    /// A server in maintenance that was probed, and by whom.
+    /// Probe of a server in maintenance, with the prober.
     pub(crate) disturbed: Option<String>,
 }
 
-/// The nodes that answer for a service address, by bits.
+/// Bit set of the nodes that answer ARP for a service address.
 #[derive(Clone, Copy)]
 struct Owners(u8);
 
@@ -168,7 +169,7 @@ impl Owners {
     }
 }
 
-/// All that holds at every moment.
+/// Checks the promises that hold at every moment.
 pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     if let Some(what) = world.watched.disturbed.take() {
         return Err(Promise::Disturbed.broken(what));
@@ -215,7 +216,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         }
         node.files_had.clear();
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
-        // An engine that failed half-way holds tables of no plan, for a short time.
+        // After a partly applied change the engine's tables equal no plan for a short time.
         let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();
         if !node.is_half && !begins {
             coverage.checked(Promise::Told);
@@ -248,13 +249,13 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     hosts::all(world)
 }
 
-/// Whether a node keeps servers that all fail.
+/// True if a node has a degraded service, which keeps its failed servers.
 fn keeps_any(node: &Node) -> bool {
     let services = node.director.iter().flat_map(|director| director.plan().services.values());
     services.filter(|service| service.degraded).count() > 0
 }
 
-/// Where the file wants it, whoever was in a ring, and may still be, keeps it from being empty.
+/// Checks that the ring of the first service is not empty: the last working servers must stay.
 fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
     if ring == 0 {
@@ -264,14 +265,13 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
             return Err(Promise::Emptied.broken(format!("{server} was the last, and nobody is")));
         }
     }
-    // Servers that the file takes out are no more to be kept, though the engine may have refused
-    // that; nor are those that a daemon which has begun since does not take for working.
+    // Removed servers need not stay, even if the engine refused the removal. Neither need servers
+    // that a restarted daemon does not consider up.
     node.last_good = ring & node.listed() & node.up();
     Ok(())
 }
 
-/// A host that has been dead for as long as others wait answers no more for the addresses that they
-/// take over.
+/// Checks that a host whose daemon has been dead for the takeover time no longer answers ARP.
 fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
@@ -285,14 +285,14 @@ fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), 
     Ok(())
 }
 
-/// Nobody shares an address for longer than it takes to hear of the other.
+/// Checks that two nodes own an address at once only until each receives the other's report.
 fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     let mut twice = BTreeMap::new();
     for (vip, owners) in VIPS.into_iter().zip(owners).filter(|(_, owners)| owners.are_several()) {
         for a in 0..world.nodes.len() {
             for b in a + 1..world.nodes.len() {
-                // Hosts with different files don't heed each other, and what both have claimed then
-                // both keep.
+                // Hosts with different files ignore each other's reports, so both keep addresses
+                // that both have claimed.
                 let alike = world.nodes[a].file == world.nodes[b].file
                     && !world.nodes[a].waits()
                     && !world.nodes[b].waits();
@@ -314,7 +314,7 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
     Ok(())
 }
 
-/// A director that was given the time waits for a later one.
+/// Checks that a director asks to be woken later than the time it was just given.
 pub(crate) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
     world.coverage.checked(Promise::Spins);
     match world.nodes[node].next_at() {
@@ -325,7 +325,7 @@ pub(crate) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
     }
 }
 
-/// A client opens a connection at whoever has the address.
+/// Opens a connection of a client, at the owner of a service address.
 pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     if world.kind == Kind::Handoff {
         return handoff::connect(world, client);
@@ -353,14 +353,14 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether a node may give a server a new connection.
+/// Checks that a node may select a server for a new connection.
 pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let is_drained = node.takes_part() && node.is_settled() && node.has_drained(server);
     if !node.operator.is_empty() && world.kind != Kind::EveryHost {
         world.coverage.checked(Promise::Drained);
     }
-    // Where every host decides, one that has nobody else serves what it gets.
+    // In every-host placement, a node without other servers serves the connection itself.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
         return Err(Promise::Drained.broken(format!("{} at node {number}", server.server)));
     }
@@ -373,10 +373,10 @@ pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Re
     Ok(())
 }
 
-/// Whether a server should not get anything new, since its service fails: a director's, that had
-/// time to notice and to say so.
+/// True if a failed server must get no new connections: its service has other working servers, and
+/// the director had time to probe and to apply the change.
 fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
-    // The director says with its answer which server it keeps as the last.
+    // A director that is about to answer has not yet reported which server stays as the last one.
     let may_know = world.kind != Kind::EveryHost && !node.is_answering();
     let Some(director) = node.director.as_ref().filter(|_| may_know && node.takes_part()) else {
         return false;
@@ -390,7 +390,7 @@ fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
         && director.plan().services.values().find(is_last).is_none()
 }
 
-/// A client goes on with its connection at the node that has it.
+/// Sends a segment of a client's connection to the node that owns it.
 pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
     let Connection { node: number, vip, port, server, slot, last_ms, lost, .. } = connection;
@@ -399,7 +399,7 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     }
     let node = &world.nodes[number];
     if node.table(vip).is_none() {
-        // Its service has another address.
+        // The service has moved to another address.
         world.connections.remove(&client);
         return Ok(());
     }
@@ -410,7 +410,7 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
             Promise::Moved.broken(format!("client {client}, from {} to {}", server.server, other.server))
         );
     }
-    // New sessions don't live long.
+    // Sessions of one packet expire early.
     let is_old = world.now_ms - last_ms > IDLE_MS;
     if lost || decision.is_new_session() || is_old {
         world.connections.remove(&client);
@@ -428,7 +428,7 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The server that the session of a connection stands for now.
+/// Returns the server that the session of a connection refers to now.
 fn strayed(world: &World, node: &Node, client: usize, port: u16) -> Option<ServerName> {
     let (memory, now) = (node.engine.memory(), node.ticks(world.now_ms));
     let is_its = |key: &SessionKey| key.client == farms::client(client) && key.port == port;
@@ -440,7 +440,8 @@ fn served(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Forward { .. } | Verdict::Pass | Verdict::HostStack { .. })
 }
 
-/// A while after the last fault everybody serves, and each address has one owner.
+/// Checks some time after the last fault that all wanted servers are in the rings and each address
+/// has one owner.
 pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     let unhealed = |what: String| Err(Promise::Unhealed.broken(what));
     for (number, node) in world.nodes.iter().enumerate() {
@@ -456,7 +457,7 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
                 .map(|name| name.server.as_str())
                 .collect();
             got.sort_unstable();
-            // Where every host decides, each drains itself, and all others heed that.
+            // In every-host placement each node drains itself, and all other nodes apply its state.
             let heeded = if world.kind == Kind::EveryHost { &world.nodes[..] } else { slice::from_ref(node) };
             let is_drained = |server: &String| {
                 let mut drained = heeded.iter().flat_map(|node| node.operator.keys());
@@ -482,7 +483,6 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A segment without data.
 pub(crate) fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags: u8) -> Vec<u8> {
     Segment { flags, sequence: (flags & TCP_ACK).into(), acknowledgment: 0, data: &[] }
         .frame(kind, node, client, port, vip)
@@ -495,7 +495,7 @@ mod tests {
     use crate::step::Step;
     use std::sync::Arc;
 
-    /// A director with four servers that all work.
+    /// Returns a director with four working servers.
     fn serving() -> World {
         let mut world = World::new(2, None);
         world.take(&Step::Wait(5_000)).unwrap();
@@ -518,7 +518,7 @@ mod tests {
         world.take(&Step::Drain(0, 0)).unwrap();
         world.take(&Step::Wait(1_000)).unwrap();
         world.nodes[0].engine.tables = before;
-        // In turn, each server gets one of four.
+        // Round robin selects each of the four servers in turn.
         let found = (0..32).find_map(|client| connect(&mut world, client).err());
         assert_eq!(found.map(|broken| broken.kind()), Some("drained"));
     }
@@ -547,8 +547,8 @@ mod tests {
         assert_eq!(settled(&mut world).unwrap_err().kind(), "unhealed");
     }
 
-    /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was
-    /// heard before, or is of another farm.
+    /// A datagram with a changed byte, or cut at a byte, has no effect. Neither has a replayed
+    /// datagram or one of another farm.
     #[test]
     fn changed_or_cut_datagram_is_refused_at_each_byte() {
         let mut world = World::new(6, None);
@@ -571,7 +571,7 @@ mod tests {
         assert_eq!(keeps_last(&mut world.nodes[0]).unwrap_err().kind(), "emptied");
     }
 
-    /// It renews no lease, and what began without one must not have one without an end.
+    /// The host can't renew its lease. A lease that starts without a cable must still expire.
     #[test]
     fn host_started_without_a_cable_falls_silent_when_its_daemon_dies() {
         let mut world = World::new(6, None);

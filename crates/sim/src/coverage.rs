@@ -1,5 +1,5 @@
-//! The parts of a farm's life that a run has met: promises that had something to decide, and what
-//! its directors were told and ordered.
+//! Coverage of a run: promises that were checked in a relevant state, and inputs and outputs of
+//! directors.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,23 +9,23 @@ use evener_core::director::{Input, Output};
 
 use crate::check::Promise;
 
-/// How often each was met, by topic and name.
+/// Counts by topic and name.
 pub type Counts = BTreeMap<(Topic, &'static str), u64>;
 
-/// A kind of thing that is counted.
+/// Kind of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
-    /// A promise that was looked at where it could have been broken.
+    /// Promise, checked in a state in which it could be violated.
     Promise,
-    /// A fact that a director was told.
+    /// Input of a director.
     Input,
-    /// An order of a director.
+    /// Output of a director.
     Output,
-    /// A datagram that isn't what it seems, by what it was found to be.
+    /// Forged datagram, by the counter that it increased.
     Forgery,
 }
 
-/// Inputs that directors of simulated farms get.
+/// Names of the inputs that directors of simulated farms get.
 pub const INPUTS: &[&str] = &[
     "applied",
     "datagram",
@@ -41,7 +41,7 @@ pub const INPUTS: &[&str] = &[
     "reported",
     "time",
 ];
-/// Outputs of theirs.
+/// Names of the outputs of these directors.
 pub const OUTPUTS: &[&str] = &[
     "announce",
     "apply",
@@ -59,10 +59,10 @@ pub const OUTPUTS: &[&str] = &[
     "send",
     "solicit",
 ];
-/// Counts of datagrams that don't say for what one was found.
+/// Counters of datagrams that are no reasons to reject one.
 const NO_VERDICTS: [&str; 3] = ["sent", "hellos", "ended"];
 
-/// The counts of one run. Clones are the same ones.
+/// Counters of one run, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Coverage(Rc<RefCell<Counts>>);
 
@@ -71,29 +71,28 @@ impl Coverage {
         *self.0.borrow_mut().entry((topic, name)).or_default() += 1;
     }
 
-    /// A promise is looked at where it could be broken.
+    /// Counts a check of a promise.
     pub(crate) fn checked(&self, promise: Promise) {
         self.count(Topic::Promise, promise.name());
     }
 
-    /// A director is told something.
+    /// Counts an input.
     pub(crate) fn told(&self, input: &Input) {
         self.count(Topic::Input, name_of_input(input));
     }
 
-    /// A director has ordered something.
+    /// Counts an output.
     pub(crate) fn ordered(&self, output: &Output) {
         self.count(Topic::Output, name_of_output(output));
     }
 
-    /// A datagram that isn't what it seems was found to be this.
+    /// Counts a forged datagram by the reason of its rejection.
     pub(crate) fn forged(&self, verdict: &'static str) {
         if !NO_VERDICTS.contains(&verdict) {
             self.count(Topic::Forgery, verdict);
         }
     }
 
-    /// All counts.
     pub(crate) fn counts(&self) -> Counts {
         self.0.borrow().clone()
     }

@@ -1,5 +1,5 @@
-//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to.
-//! Earlier writes stay in force then, or go again: an engine may be able to take it back, or not.
+//! Engine in memory: tables, sessions, and writes that fail on request. After a failure the earlier
+//! writes either stay in force or are rolled back, because not every real engine can roll back.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,13 +22,14 @@ use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessio
 use evener_core::path::tables::{Delta, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched::Unmatched;
 
-/// Sessions of a model: more than its clients ever have.
+/// Number of sessions of the model, more than its clients ever need.
 const SESSIONS: usize = 256;
 
-/// The key of marks on packets that hosts pass on by tunnels.
+/// Key of the marks of forwarded packets.
 pub(crate) const MARK_KEY: Seed = Seed(9, 10);
 
-/// No packet of a model comes in pieces, and its answers don't come by.
+/// No fragments and no routes: packets of the model are never fragmented, and replies bypass the
+/// director.
 #[derive(Debug)]
 struct Nothing;
 
@@ -48,16 +49,15 @@ impl Routes for Nothing {
     }
 }
 
-/// A data plane.
 pub(crate) struct Engine {
     pub(crate) tables: Arc<Tables>,
-    /// The write at which the next tables are refused.
+    /// Number of the write at which the next change fails.
     pub(crate) refuse_at: Option<usize>,
-    /// How often tables were refused.
+    /// Number of failed changes.
     pub(crate) refusals: usize,
-    /// Whether leases hold again that have ended.
+    /// Defect for a mutation: expired leases become valid again.
     pub(crate) forgets_ends: bool,
-    /// Whether it hands everything to everybody.
+    /// Defect for a mutation: any server gets any request.
     pub(crate) ignores_routes: bool,
     lease: AtomicU64,
     marker: [AtomicU64; MARKER_WORDS],
@@ -105,11 +105,11 @@ impl Engine {
                 scores: &self.scores,
                 limits: &self.limits,
             },
-            // No service of a model borrows ports.
+            // No service of the model uses NAT ports.
             ports: Ports::new(&[]),
             fragments: &Nothing,
             routes: &Nothing,
-            // One by which sessions are spread: a bucket has room for eight.
+            // A seed with which sessions spread evenly: a bucket has room for eight.
             seed: Seed(0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03),
             ring_seed: Seed(3, 4),
             lease: Lease(&self.lease),
@@ -120,12 +120,12 @@ impl Engine {
         }
     }
 
-    /// The sessions that a server has.
+    /// Number of a server's active sessions.
     pub(crate) fn active(&self, slot: u16) -> u64 {
         self.active.get(usize::from(slot)).map_or(0, |count| count.load(Relaxed))
     }
 
-    /// Puts tables in force, or says why not: [`Engine::tables`] are what is.
+    /// Applies tables, or returns an error. [`Engine::tables`] is the result in both cases.
     pub(crate) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), String> {
         let delta = Delta::between(&self.tables, tables);
         let writes = [
@@ -149,12 +149,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides a frame that came in by an interface.
+    /// Returns the decision on a frame received on an interface.
     pub(crate) fn decide(&self, ifindex: u32, frame: &[u8], now: u32) -> Decision {
         self.decide_frame(ifindex, frame, now).0
     }
 
-    /// The same, and what the frame becomes.
+    /// Returns the decision and the resulting frame.
     pub(crate) fn decide_frame(&self, ifindex: u32, frame: &[u8], now: u32) -> (Decision, Vec<u8>) {
         let mut buffer = [&[0; HEADROOM][..], frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, ifindex);
@@ -171,14 +171,14 @@ impl Engine {
         tables
     }
 
-    /// Whether it answers ARP for an address.
+    /// True if the engine answers ARP for an address.
     pub(crate) fn answers(&self, address: IpAddr, now: u32) -> bool {
         let vips = || self.tables.vips.iter().filter(|(key, _)| key.address == address).map(|(_, vip)| vip);
         let is_shared = || vips().any(|vip| vip.own != 0);
         vips().any(|vip| vip.announce) && (!is_shared() || self.lease_holds(now))
     }
 
-    /// Whether the lease to answer for addresses of every host holds.
+    /// True if the lease for shared addresses is valid.
     pub(crate) fn lease_holds(&self, now: u32) -> bool {
         let lease = Lease(&self.lease);
         match lease.until().filter(|_| self.forgets_ends) {
@@ -188,8 +188,8 @@ impl Engine {
     }
 }
 
-/// The tables in force when the change from `old` to `new` fails at a write: all that was written
-/// before it is new. Removals come last, so nothing is gone yet.
+/// Returns the tables in force when the change from `old` to `new` fails at a write: all earlier
+/// writes are done. Removals come last, so no entry has been removed.
 fn half_way(old: &Tables, new: &Tables, writes: &[usize; 7], at: usize) -> Tables {
     let is_done = |kind: usize| writes.iter().take(kind + 1).sum::<usize>() <= at;
     let mut half = old.clone();

@@ -1,4 +1,4 @@
-//! The farms that are simulated, and the networks that they stand in.
+//! Simulated farms and their networks.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,46 +15,44 @@ use evener_core::pool::HealthCheck;
 
 use crate::{handoff, web};
 
-/// The secret of the farm's hosts.
 pub(crate) const KEY: Key = Key([7; 32]);
-/// The one interface of every host.
+/// Interface index of every host's only interface.
 pub(crate) const LINK: u32 = 2;
-/// How long a host is believed that is silent.
+/// Time after which a silent host counts as gone, in milliseconds.
 pub(crate) const SILENCE_MS: u64 = 3_000;
-/// Time between two probes, and for each.
+/// Interval and timeout of probes, in milliseconds.
 const PROBE_MS: u64 = 1_000;
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
-/// Of so many farms with servers on a link one has many, which is one in fifty of all.
+/// One in this many farms of kind `Link` is `Large` instead, which is about one in fifty of all
+/// farms.
 const LARGE: u64 = 8;
-/// How long a server takes to its whole weight where that is slow, in milliseconds.
+/// Duration of a slow start, if the file has one, in milliseconds.
 pub(crate) const SLOW_START_MS: u64 = 4_000;
-/// The most sessions of a server where a file limits them.
+/// Maximum sessions of a server in files with a limit.
 pub(crate) const CONNECTIONS_MAX: u32 = 2;
-/// Below this share of working servers probes aren't believed, where a file says so, in percent.
+/// Percentage of working servers below which probes are ignored, in files with such a limit.
 pub(crate) const PANIC_PERCENT: u8 = 60;
 
-/// Seeds one after the other that have farms of all kinds.
+/// Number of consecutive seeds that cover all kinds of farms.
 pub(crate) const KINDS: u64 = 6;
 
-/// A seed of a farm with a group and names.
+/// Seed of a farm with an HTTP server group and names.
 pub(crate) const WEB: u64 = KINDS - 1;
 
-/// The kind of a farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A director, and servers on its link that are known by ARP.
+    /// One director, and servers on its link, resolved by ARP.
     Link,
-    /// The same with many servers.
+    /// As `Link`, with many servers.
     Large,
-    /// The same with servers that are known by routes.
+    /// One director with NAT: servers are reached by routes.
     Nat,
-    /// Every server decides.
+    /// Every-host placement.
     EveryHost,
-    /// Two directors side by side, and servers to which they hand connections for what clients
-    /// want.
+    /// Two directors side by side that hand off connections by their requests.
     Handoff,
-    /// A director, a group and names, which share servers.
+    /// One director, an HTTP server group and balanced names, which share servers.
     Web,
 }
 
@@ -70,7 +68,6 @@ impl Kind {
         }
     }
 
-    /// Its name, in a word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Link => "link",
@@ -82,17 +79,16 @@ impl Kind {
         }
     }
 
-    /// Hosts of the farm, whether they decide or only serve.
+    /// Number of hosts of the farm, directors included.
     pub(crate) fn hosts(self) -> usize {
         if self == Kind::EveryHost { SERVERS } else { self.nodes() + self.servers() }
     }
 
-    /// Servers of the farm.
     pub(crate) fn servers(self) -> usize {
         if self == Kind::Large { SERVERS_MAX } else { SERVERS }
     }
 
-    /// Nodes that run a director.
+    /// Number of nodes that run a director.
     pub(crate) fn nodes(self) -> usize {
         match self {
             Kind::EveryHost => SERVERS,
@@ -102,73 +98,69 @@ impl Kind {
     }
 }
 
-/// Servers of most farms; where every host decides they are its nodes.
+/// Number of servers of most farms; in every-host placement the servers are the nodes.
 pub(crate) const SERVERS: usize = 4;
-/// Servers of a farm that has many.
+/// Number of servers of a large farm.
 pub(crate) const SERVERS_MAX: usize = 32;
-/// All servers of both services, by what names them in tables.
+/// Servers of both services, by their identity in tables.
 static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
     let servers =
         (0..VIPS.len()).flat_map(|number| (0..SERVERS_MAX).map(move |server| server_name(number, server)));
     servers.map(|name| (plan::identity(&name.service, &name.server), name)).collect()
 });
-/// The service addresses.
 pub(crate) const VIPS: [IpAddr; 2] = [address(100), address(101)];
-/// The second service's where a file moves it.
+/// Address of the second service after a file has moved it.
 const MOVED_VIP: IpAddr = address(102);
 
 const fn address(last: u8) -> IpAddr {
     IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
 }
 
-/// A server's own address, and its MAC.
+/// Returns the address and MAC of a server.
 pub(crate) fn server(number: usize) -> (IpAddr, Mac) {
     let last = 11 + number as u8;
     (address(last), Mac([2, 0, 0, 0, 1, last]))
 }
 
-/// A node's own address, and its MAC.
+/// Returns the address and MAC of a node.
 pub(crate) fn node(kind: Kind, number: usize) -> (IpAddr, Mac) {
     let last = 1 + number as u8;
     if kind == Kind::EveryHost { server(number) } else { (address(last), Mac([2, 0, 0, 0, 0, last])) }
 }
 
-/// The MAC of a host that is not of the farm.
+/// MAC of a host outside the farm.
 pub(crate) const STRANGER: Mac = Mac([2, 0, 0, 9, 9, 9]);
 
 pub(crate) fn client(number: usize) -> IpAddr {
     address(200 + number as u8)
 }
 
-/// A service's name.
 pub(crate) fn service(number: usize) -> String {
     format!("service{number}")
 }
 
-/// A server's name.
 pub(crate) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
 
-/// The name of a service's server.
 pub(crate) fn server_name(service: usize, server: usize) -> ServerName {
     ServerName { service: self::service(service), server: name(server) }
 }
 
-/// The server that is called so.
+/// Returns the number of the server with this name.
 pub(crate) fn number(name: &str) -> Option<usize> {
     let number: usize = name.strip_prefix("web")?.parse().ok()?;
     number.checked_sub(1).filter(|number| *number < SERVERS_MAX)
 }
 
-/// The servers of tables' slots, by the tables alone.
+/// Returns the server of each slot, from the tables alone.
 pub(crate) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     let named = tables.servers.iter().filter_map(|(slot, entry)| Some((*slot, NAMES.get(&entry.identity)?)));
     named.map(|(slot, name)| (slot, name.clone())).collect()
 }
 
-/// A file of a farm that has nothing but services, by its bits; where every host decides all files
-/// have all servers, and differ by weights.
+/// File of a simulated farm, whose bits select the settings. In every-host placement all files have
+/// all servers, and differ by weights.
 #[derive(Clone, Copy)]
 pub(crate) struct File {
     pub(crate) kind: Kind,
@@ -180,49 +172,47 @@ impl File {
         ![Kind::EveryHost, Kind::Web].contains(&self.kind) && self.bits >> bit & 1 == 0
     }
 
-    /// A server's weight.
     pub(crate) fn weight(self, server: usize) -> u16 {
         let is_double = match self.kind {
             Kind::EveryHost => !lists(self.bits, server),
-            // Each of these fills a table that no other farm has.
+            // Different weights would fill a table that no other farm has.
             Kind::Large => false,
             _ => self.lacks(4) && server % 2 == 1,
         };
         1 + u16::from(is_double)
     }
 
-    /// Whether a server of the first service stands by.
+    /// True if the server is a backup of the first service.
     pub(crate) fn is_backup(self, server: usize) -> bool {
         self.lacks(5) && server % SERVERS == SERVERS - 1
     }
 
-    /// Below this share of working servers the second service doesn't believe probes, in percent.
+    /// Percentage of working servers below which the second service ignores probes.
     pub(crate) fn panic_percent(self) -> u8 {
         if self.lacks(5) { PANIC_PERCENT } else { 0 }
     }
 
-    /// The most sessions of a server of the second service; 0 for any number.
+    /// Maximum sessions of a server of the second service; 0 for no limit.
     pub(crate) fn connections_max(self) -> u32 {
         if self.lacks(6) { CONNECTIONS_MAX } else { 0 }
     }
 
-    /// Whether routes name other servers, and the second service has another address.
+    /// True if routes have other servers, and the second service has another address.
     pub(crate) fn is_moved(self) -> bool {
         self.lacks(7)
     }
 
-    /// A service's address.
     pub(crate) fn vip(self, service: usize) -> IpAddr {
         if service == 1 && self.is_moved() { MOVED_VIP } else { VIPS[service % VIPS.len()] }
     }
 }
 
-/// Whether a file has a server: of many, each bit is for several.
+/// True if a file lists a server. In large farms each bit of `bits` stands for several servers.
 pub(crate) fn lists(bits: u8, server: usize) -> bool {
     bits >> (server % SERVERS) & 1 == 1
 }
 
-/// The farm that a file describes.
+/// Returns the farm that a file describes.
 pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
     let file = File { kind, bits };
@@ -245,7 +235,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         } else {
             RouteList::default()
         },
-        // Before directors side by side stands a router.
+        // A router spreads packets over directors side by side, so no director announces addresses.
         announce: kind != Kind::Handoff,
         encapsulation: Encapsulation::Gue,
         clamp_mss: false,
@@ -288,7 +278,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     farm
 }
 
-/// The network as a node's kernel knows it.
+/// Returns a node's network, as its kernel describes it.
 pub(crate) fn network(
     kind: Kind,
     number: usize,

@@ -1,4 +1,4 @@
-//! Datagrams that no host should take for what they seem to be.
+//! Forged datagrams, which a host must reject.
 
 use std::sync::Arc;
 
@@ -13,23 +13,22 @@ use crate::link::arp_reply;
 use crate::random::Random;
 use crate::world::World;
 
-/// Datagrams that are recorded, of all.
+/// Maximum number of recorded datagrams.
 pub(crate) const RECORDED: usize = 500;
 
-/// The error in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgery {
-    /// It is of another farm, and says that its sender's servers are down.
+    /// The datagram belongs to another farm and reports its sender's servers as down.
     Farm,
-    /// It ends too early.
+    /// The datagram is cut short.
     Cut,
-    /// A byte is another.
+    /// One byte is changed.
     Changed,
-    /// It was heard already.
+    /// The datagram is a replay.
     Twice,
-    /// It is of another version of the protocol: authentic, and its sender lives.
+    /// The datagram has another protocol version. It is authentic, and its sender is alive.
     Version,
-    /// It is of another life of its sender, which is authentic too.
+    /// The datagram belongs to another incarnation of its sender and is authentic.
     Life,
 }
 
@@ -37,12 +36,12 @@ impl Forgery {
     pub(crate) const ALL: [Forgery; 6] =
         [Forgery::Farm, Forgery::Cut, Forgery::Changed, Forgery::Twice, Forgery::Version, Forgery::Life];
 
-    /// Whether nothing may come of it at all.
+    /// True if the datagram must have no effect at all.
     pub(crate) fn is_nothing(self) -> bool {
         !matches!(self, Forgery::Version | Forgery::Life)
     }
 
-    /// The datagram with that fault, cut or changed at a byte.
+    /// Returns the forged datagram, cut or changed at index `at`.
     pub(crate) fn make(self, bytes: &[u8], at: usize) -> Vec<u8> {
         let at = at % bytes.len().max(1);
         let mut changed = bytes.to_vec();
@@ -69,7 +68,7 @@ impl Forgery {
     }
 }
 
-/// The same datagram with a right tag, as far as it can be read.
+/// Returns the datagram with a valid tag, if it can be decoded.
 pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
     match Datagram::read(bytes, &Key([8; 32])) {
         Ok(heard) => heard.write(&KEY),
@@ -77,7 +76,8 @@ pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The next of its sender's, which takes no part in anything.
+/// Turns a datagram into the sender's next one, which reports no working server and owns no
+/// address.
 fn falsify(heard: &mut Datagram) {
     heard.numbers.sequence += 1;
     if let Body::Report(report) = &mut heard.body {
@@ -91,18 +91,18 @@ fn rewritten(bytes: &[u8], key: Key, change: impl Fn(&mut Datagram)) -> Vec<u8> 
     heard.write(&key)
 }
 
-/// Datagrams that somebody has listened to.
+/// Datagrams that an attacker has recorded.
 #[derive(Default)]
 pub(crate) struct Recording {
-    /// So many of all, each of which has the same chance.
+    /// Sample of at most [`RECORDED`] datagrams; each datagram has the same chance.
     recorded: Vec<Input>,
     posted: usize,
-    /// The last one that a director has heard: whose, and since when that lives.
+    /// Last datagram that a director received: the director, its start time, and the datagram.
     heard: Option<(usize, u64, Input)>,
 }
 
 impl Recording {
-    /// One was sent.
+    /// Records a datagram that was sent.
     pub(crate) fn record(&mut self, what: &Input, random: &mut Random) {
         self.posted += 1;
         let len = self.recorded.len();
@@ -114,7 +114,7 @@ impl Recording {
         }
     }
 
-    /// A director has heard one.
+    /// Records a datagram that a director received.
     pub(crate) fn hear(&mut self, by: usize, since_ms: u64, what: &Input) {
         self.heard = Some((by, since_ms, what.clone()));
     }
@@ -124,7 +124,7 @@ impl Recording {
     }
 }
 
-/// A datagram comes once more, to some node.
+/// Sends a recorded datagram again, to any node.
 pub(crate) fn replay(world: &mut World, number: usize, to: usize) {
     if let Some(recorded) = world.recording.nth(number) {
         world.hosts.relay(to, world.now_ms);
@@ -132,7 +132,7 @@ pub(crate) fn replay(world: &mut World, number: usize, to: usize) {
     }
 }
 
-/// One comes with another byte.
+/// Sends a recorded datagram with a changed byte.
 pub(crate) fn change(world: &mut World, number: usize, to: usize, at: usize) {
     if let Some(Input::Datagram { from, bytes }) = world.recording.nth(number) {
         let bytes = Forgery::Changed.make(&bytes, at);
@@ -140,7 +140,7 @@ pub(crate) fn change(world: &mut World, number: usize, to: usize, at: usize) {
     }
 }
 
-/// A director is told something that is not what it seems: of most of that nothing may come.
+/// Sends a forged datagram to a director and checks that it has no effect, if it must have none.
 pub(crate) fn forge(world: &mut World, forgery: Forgery, at: usize) -> Result<(), Broken> {
     let Some((to, since_ms, Input::Datagram { from, bytes })) = world.recording.heard.clone() else {
         return Ok(());
@@ -153,7 +153,7 @@ pub(crate) fn forge(world: &mut World, forgery: Forgery, at: usize) -> Result<()
     changes_nothing(world, to, input, may_matter, &format!("{forgery:?}"))
 }
 
-/// A stranger answers for a service address that a director announces.
+/// Sends an ARP reply in which a stranger claims a service address that a director announces.
 pub(crate) fn claim(world: &mut World, to: usize, service: usize) -> Result<(), Broken> {
     if world.kind == Kind::EveryHost || world.nodes[to].director.is_none() {
         return Ok(());
@@ -172,7 +172,7 @@ fn changes_nothing(
     what: &str,
 ) -> Result<(), Broken> {
     world.finish(to);
-    // A refused change may be tried again with each input.
+    // The director may retry a refused change at each input.
     let waits = world.nodes[to].refused;
     let before = Arc::clone(&world.nodes[to].engine.tables);
     judge(world, to, input);
@@ -187,7 +187,7 @@ fn changes_nothing(
     }
 }
 
-/// A node is told something that isn't what it seems: for what that was found is counted.
+/// Sends a forged datagram to a node and counts the reason of its rejection.
 pub(crate) fn judge(world: &mut World, node: usize, input: Input) {
     let before = world.nodes[node].shown.datagrams.clone();
     world.tell(node, input);

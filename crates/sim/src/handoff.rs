@@ -1,6 +1,6 @@
-//! Connections that are handed over: directors side by side, over which a router spreads what
-//! clients send, and servers that make sockets of first segments. Nobody says a word to anybody:
-//! the cookie in the segment says it all.
+//! Handoff of connections: directors side by side behind a router, and servers that create sockets
+//! from first segments. The hosts exchange no messages: the SYN cookie in the segment authorizes
+//! the connection.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,40 +22,40 @@ use crate::farms::{self, LINK, VIPS};
 use crate::segment::Segment;
 use crate::world::{Connection, World};
 
-/// Something that clients want.
+/// Kind of request.
 struct Wanted {
     path: &'static str,
-    /// The path of its route, if it has one.
+    /// Path of the request's route; `None` without a route.
     route: Option<&'static str>,
-    /// The servers that may answer: by a file, and by one that moves routes.
+    /// Servers that may answer: with the first kind of file, and with one that moves routes.
     servers: [&'static [usize]; 2],
 }
 
-/// All that clients want.
+/// All kinds of requests.
 const WANTED: [Wanted; 3] = [
     Wanted { path: "/a/page", route: Some("/a/*"), servers: [&[0, 1], &[2]] },
     Wanted { path: "/b/page", route: Some("/b/*"), servers: [&[2], &[0, 1, 3]] },
     Wanted { path: "/", route: None, servers: [&[0, 1, 2, 3]; 2] },
 ];
-/// How long an epoch of cookies is, in milliseconds.
+/// Duration of an epoch of SYN cookies, in milliseconds.
 const EPOCH_MS: u64 = 64_000;
-/// The time of day at which a farm begins, in milliseconds after 1970.
+/// Time of day at which a farm starts, in milliseconds after 1970.
 pub(crate) const BEGUN_MS: u64 = 1_700_000_000_000;
 pub(crate) const DAY_MS: i64 = 86_400_000;
-/// A client's initial sequence number.
+/// Initial sequence number of clients.
 const ISN: u32 = 77;
-/// Connections with which it is looked whether a farm serves: from each director to each, for each
-/// thing that is wanted.
+/// Number of connections that check whether a farm serves: every pair of directors, and every kind
+/// of request.
 const LOOKED: usize = 12;
 
-/// The tables of a server's programs.
+/// Tables of a server's programs.
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let key = VipKey { address: VIPS[0], port: 80, protocol: Protocol::Tcp };
     let offer = Offer { listener: Some(80), ..Offer::default() };
     Tables { services: BTreeMap::from([(key, offer)]), ..Tables::default() }
 });
 
-/// The routes of the first service.
+/// Routes of the first service.
 pub(crate) fn routes(is_moved: bool) -> RouteList {
     let route = |wanted: &Wanted| {
         let path = PathPattern::parse(wanted.route?).ok()?;
@@ -66,14 +66,14 @@ pub(crate) fn routes(is_moved: bool) -> RouteList {
     WANTED.iter().filter_map(route).collect::<Vec<_>>().into()
 }
 
-/// The wall clocks of directors, and then of servers.
+/// Wall clocks of directors, followed by those of servers.
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// How far each is off, in milliseconds.
+    /// Offset of each clock in milliseconds.
     off_ms: Vec<i64>,
-    /// How far it was when its host last made keys of it.
+    /// Offset of each clock when its host last derived keys.
     heard_ms: Vec<i64>,
-    /// Whether that was at its start only.
+    /// Defect for a mutation: hosts read their clocks only at the start.
     is_deaf: bool,
 }
 
@@ -82,7 +82,7 @@ impl Clocks {
         Clocks { off_ms: vec![0; hosts], heard_ms: vec![0; hosts], is_deaf }
     }
 
-    /// Sets a host's clock, which is told of that soon.
+    /// Sets a host's clock. The host notices the change soon.
     pub(crate) fn set(&mut self, host: usize, off_ms: i64) {
         let hosts = self.off_ms.len();
         self.off_ms[host % hosts] = off_ms;
@@ -91,12 +91,12 @@ impl Clocks {
         }
     }
 
-    /// Sets all of them right.
+    /// Sets all clocks right.
     pub(crate) fn set_right(&mut self) {
         (0..self.off_ms.len()).for_each(|host| self.set(host, 0));
     }
 
-    /// Whether all are off by the same time, or right.
+    /// True if all clocks have the same offset.
     fn agree(&self) -> bool {
         self.off_ms.iter().all(|off_ms| *off_ms == self.off_ms[0])
     }
@@ -107,7 +107,6 @@ impl Clocks {
     }
 }
 
-/// A server's stack.
 struct Stack {
     works: bool,
 }
@@ -126,8 +125,8 @@ impl Host for Stack {
     }
 }
 
-/// A client opens a connection, and says what it wants. The director that answered need not be the
-/// one that reads it.
+/// Opens a connection of a client and sends its request. The director that answers the SYN may
+/// differ from the one that reads the request.
 pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let (nodes, port) = (world.nodes.len(), world.port());
     let by = (client % nodes, usize::from(port) / nodes % nodes);
@@ -135,8 +134,8 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     open(world, client, port, by, wanted).map(|_| ())
 }
 
-/// Some while after the last thing that happened, everything is served that any server may serve
-/// that works.
+/// Checks some time after the last event that every request is served for which a working server is
+/// allowed.
 pub(crate) fn serves(world: &mut World) -> Result<(), Broken> {
     let nodes = world.nodes.len();
     for number in 0..LOOKED {
@@ -158,7 +157,8 @@ pub(crate) fn serves(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether a client got a connection: the handshake by one director, what it wants by another.
+/// Opens a connection: one director answers the SYN, another reads the request. Returns true if the
+/// client got a connection.
 fn open(
     world: &mut World,
     client: usize,
@@ -209,8 +209,8 @@ fn open(
     Ok(true)
 }
 
-/// The servers that may have what a client wants, by the file of a director; by either kind of file
-/// where it isn't sure which one is in force.
+/// Returns the servers that may answer a request according to the director's file. If either of two
+/// files may be in force, returns the servers of both.
 fn may_have(world: &World, number: usize, wanted: usize) -> Vec<usize> {
     let node = &world.nodes[number];
     let is_moved = node.file().is_moved();
@@ -220,8 +220,8 @@ fn may_have(world: &World, number: usize, wanted: usize) -> Vec<usize> {
     found.copied().collect()
 }
 
-/// A server that a node has named for a request gets it, if it may; nobody else's word counts. Each
-/// is named once, beside that which the data plane has chosen.
+/// Checks that a server named by a request is selected if the routes allow it, and only then. Each
+/// server is named once, besides the data plane's choice.
 fn named(world: &World, number: usize, wanted: usize, chosen: u16) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let Some(director) = node.director.as_ref().filter(|_| node.is_sure()) else { return Ok(()) };
@@ -246,7 +246,7 @@ fn named(world: &World, number: usize, wanted: usize, chosen: u16) -> Result<(),
     Ok(())
 }
 
-/// The number that a director's answer to a client's SYN has.
+/// Returns the sequence number of a director's SYN-ACK.
 fn greet(world: &World, number: usize, client: usize, port: u16) -> Option<u32> {
     let node = &world.nodes[number];
     let syn = Segment { flags: TCP_SYN, sequence: ISN, acknowledgment: 0, data: &[] };
@@ -256,13 +256,13 @@ fn greet(world: &World, number: usize, client: usize, port: u16) -> Option<u32> 
     Segment::sequence_of(&answer)
 }
 
-/// Whether servers believe the cookies of these directors: the clocks of all are alike, and daemons
-/// look at theirs.
+/// True if servers accept the SYN cookies of these directors: all clocks agree, and the directors'
+/// daemons run and read their clocks.
 fn agree(world: &World, directors: [usize; 2]) -> bool {
     world.clocks.agree() && directors.iter().all(|number| world.nodes[*number].director.is_some())
 }
 
-/// Daemons look at their clocks once a second; data planes without one count on.
+/// Daemons read their clocks once a second. Data planes without a daemon continue their schedule.
 fn renew(world: &World) {
     for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.director.is_some()) {
         let schedule = world.clocks.schedule(number, world.now_ms, node.ticks(world.now_ms));

@@ -1,4 +1,4 @@
-//! The end of a run: all faults end, and a while later the farm serves as it should.
+//! End of a run: all faults end, and some time later the farm must serve everything.
 
 use crate::check::{self, Broken, Promise};
 use crate::farms::{Kind, SERVERS_MAX};
@@ -8,16 +8,16 @@ use crate::step::CLIENTS;
 use crate::web;
 use crate::world::World;
 
-/// So long after the last fault a farm of every host serves as it should, in milliseconds.
+/// Time after the last fault until an every-host farm must serve everything, in milliseconds.
 const HEALED_MS: u64 = 16_000;
-/// The same of a farm with a group, whose members may join a while later.
+/// The same time for a farm with a group, whose members may join later.
 const WEB_HEALED_MS: u64 = 20_000;
-/// So long a host is gone that others take over from, in milliseconds, and so long it has when it
-/// is back.
+/// Time for which a host is gone, so that others take over, and time for its return, in
+/// milliseconds.
 const GONE_MS: u64 = 12_000;
 
 impl World {
-    /// Lets all faults end, and what is to come of that come.
+    /// Ends all faults and waits for the farm to recover.
     pub(crate) fn heal(&mut self) -> Result<(), Broken> {
         self.coverage.checked(Promise::Unhealed);
         self.say(What::Healed);
@@ -37,7 +37,7 @@ impl World {
             self.start(node);
         }
         check::all(self)?;
-        // Where every host decides, all go by one file.
+        // In every-host placement all nodes get one file.
         for node in 0..self.nodes.len() {
             let (file, now_ms) = (u8::MAX, self.now_ms);
             let orders = self.nodes[node].reload(now_ms, file);
@@ -52,7 +52,7 @@ impl World {
             }
             if self.kind == Kind::Web {
                 web::settled(self)?;
-                // It takes as long as all the rest.
+                // This check takes as long as all others together.
                 if self.below(3) == 0 {
                     web::returns(self)?;
                     web::settled(self)?;
@@ -66,8 +66,8 @@ impl World {
         check::settled(self)
     }
 
-    /// After all that, one host goes and comes back, and nothing else happens: connections are kept
-    /// that can be.
+    /// Makes one host fail and return while nothing else happens, and checks that connections are
+    /// kept where possible.
     fn lose_one(&mut self) -> Result<(), Broken> {
         let (node, how) = (self.random.below(self.nodes.len()), self.random.below(5));
         self.say(What::Lost(node, how));

@@ -1,5 +1,4 @@
-//! The events of a run. They become text only when somebody reads them, which of most runs nobody
-//! does.
+//! Events of a run. They are formatted only on demand, because most runs pass.
 
 use std::fmt;
 
@@ -8,7 +7,7 @@ use evener_core::director::Event;
 use crate::farms::Kind;
 use crate::step::Step;
 
-/// Something that happened.
+/// Event with its time.
 #[derive(Debug, PartialEq)]
 pub struct Line {
     pub(crate) at_ms: u64,
@@ -17,15 +16,15 @@ pub struct Line {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum What {
-    /// It began, with a farm of this kind.
+    /// The run started with a farm of this kind.
     Begun(Kind),
-    /// Something was done to the farm.
+    /// A step was taken.
     Done(Step),
     /// All faults ended.
     Healed,
-    /// One node goes and comes back: which, and how.
+    /// One node fails and returns: its number, and the kind of failure.
     Lost(usize, usize),
-    /// A node's director had something to tell.
+    /// A node's director reported an event.
     Event(usize, Event),
 }
 

@@ -1,6 +1,5 @@
-//! Promises to clients of a farm where every host decides: which servers get new connections, and
-//! which hosts answer for addresses. Hosts may take a while to keep them, so each state is watched
-//! from its beginning.
+//! Promises of an every-host farm: servers that get new connections, and hosts that answer ARP.
+//! Hosts have limited time to keep a promise, so each state is tracked from its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,29 +9,29 @@ use crate::farms::{self, SERVERS, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::router;
 use crate::world::World;
 
-/// After this time nobody sends new connections to a host that is silent, failed or drained, in
-/// milliseconds: two silences, since the last that was heard may have been on its way for long, and
-/// some for tables.
+/// Time after which no host forwards new connections to a silent, failed or drained host, in
+/// milliseconds. Consists of two silence timeouts, since the last report may have been delayed, and
+/// a margin for applying tables.
 const NOTICE_MS: u64 = 2 * SILENCE_MS + 4_000;
-/// After this time without a change of who is there each address has an owner that clients know, in
-/// milliseconds: a host joins after a silence, gets its address back after another one, and asks
-/// for it.
+/// Time without a change of hosts after which each address has an owner that clients know, in
+/// milliseconds. A host joins after one silence timeout, gets its address back after another one,
+/// and announces it.
 pub(crate) const TAKE_OVER_MS: u64 = 3 * SILENCE_MS + 2_000;
-/// A datagram is on its way for less, in milliseconds.
+/// Maximum delay of a datagram in milliseconds.
 const ON_ITS_WAY_MS: u64 = 2_000;
-/// In this time a host that is back hears the others, if nothing is lost, in milliseconds: two
+/// Time in which a returned host receives the others' reports without loss, in milliseconds: two
 /// reports of each.
 const HEARS_MS: u64 = 1_000;
-/// A lease ends sooner than this, in milliseconds.
+/// Maximum duration of a lease in milliseconds.
 const LEASE_MS: u64 = SILENCE_MS;
 
-/// Which nodes are there, and which others each hears: addresses and rings follow when that
+/// Running nodes, and the nodes that receive each other's reports. Addresses and rings follow
 /// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
-    /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list,
-    /// whether it waits for its engine, how far its clock is ahead, and until when it hears
-    /// nothing.
+    /// For each node: time of the daemon's last start or end, whether it runs, its carrier, its
+    /// list of servers, whether it waits for its engine, the offset of its clock, and the end of
+    /// its input pause.
     nodes: [(u64, bool, bool, u8, bool, u64, u64); SERVERS],
     sides: u8,
     deaf: u16,
@@ -52,8 +51,8 @@ impl Presence {
     }
 }
 
-/// The inputs to the choice for new connections: presence, which servers work, which are drained,
-/// and which hosts read another file.
+/// Inputs of the selection for new connections: presence, working servers, drained servers, and
+/// hosts with another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fitness {
     presence: Presence,
@@ -71,7 +70,7 @@ impl Fitness {
     }
 }
 
-/// Why a host should be given nothing new.
+/// Cause why a host should get no new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unfit {
     Silent,
@@ -80,72 +79,72 @@ enum Unfit {
     Disagrees,
 }
 
-/// The state that is watched over time.
+/// States that are tracked over time.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     presence: Presence,
     fitness: Fitness,
-    /// Since when that is so.
+    /// Time of the last change of `presence`.
     calm_since_ms: u64,
-    /// Until when connections are kept though hosts go and come: while nothing else happens.
+    /// Start of the phase in which only single hosts fail and return, so connections are kept.
     keeps_since_ms: Option<u64>,
-    /// Since when the first of two hosts should give the second nothing new.
+    /// Time since when the first host should forward nothing new to the second.
     unfit_since: BTreeMap<(usize, usize, Unfit), u64>,
-    /// Since when the first of two hosts has no reason to give the second nothing.
+    /// Time since when the first host has no reason to exclude the second.
     fit_since: BTreeMap<(usize, usize), u64>,
-    /// Hosts whose files were the same while the first one ran, so that it has believed the second.
+    /// Pairs of hosts that have had the same file while the first one ran, so it has accepted the
+    /// second one's reports.
     agreed: BTreeSet<(usize, usize)>,
-    /// When nodes last went by which list of servers: what they said then may be on its way.
+    /// Time when a node last used a list of servers. Reports with that list may still arrive.
     listed: BTreeMap<(usize, u8), u64>,
-    /// Since when nodes can't renew their leases.
+    /// Time since when nodes can't renew their leases.
     away_since: BTreeMap<usize, u64>,
-    /// When they last came back.
+    /// Time of each node's last return.
     back_ms: BTreeMap<usize, u64>,
-    /// Owners of an address when a node came back that it hasn't heard since.
+    /// Address owners at a node's return whose reports the node has not received since.
     unheard: BTreeSet<(usize, usize, IpAddr)>,
 }
 
 impl Hosts {
-    /// Whether nothing has come between hosts for long.
+    /// True if communication between hosts has been undisturbed for long.
     pub(crate) fn is_calm(&self, now_ms: u64) -> bool {
         now_ms - self.calm_since_ms > TAKE_OVER_MS && !self.presence.loses && self.presence.deaf == 0
     }
 
-    /// Whether a connection that began at a time is still where it was.
+    /// True if a connection that began at `began_ms` must still be at its server.
     pub(crate) fn keeps(&self, began_ms: u64, now_ms: u64) -> bool {
         self.calm_since_ms <= began_ms
             || self.is_calm(now_ms) && self.keeps_since_ms.is_some_and(|since| began_ms >= since)
     }
 
-    /// From now on hosts go and come one at a time.
+    /// Starts the phase in which hosts fail and return one at a time.
     pub(crate) fn begin_to_keep(&mut self, now_ms: u64) {
         self.keeps_since_ms = Some(now_ms);
     }
 
-    /// A node has heard another one.
+    /// Records that a node has received another node's report.
     pub(crate) fn heard(&mut self, to: usize, from: usize) {
         self.unheard.retain(|(a, b, _)| (*a, *b) != (to, from));
     }
 
-    /// Somebody repeats to a node what it may not have heard: another one may seem to live by that
-    /// for a while.
+    /// Records a replay to a node. The sender of the replayed report may seem alive for a while.
     pub(crate) fn relay(&mut self, to: usize, now_ms: u64) {
         let silent = self.unfit_since.iter_mut().filter(|((a, _, why), _)| *a == to && *why == Unfit::Silent);
         silent.for_each(|(_, since)| *since = now_ms);
     }
 
-    /// A node begins with a lease, cable or not.
+    /// Records that a node starts with a lease, with or without carrier.
     pub(crate) fn begin_lease(&mut self, node: usize) {
         self.away_since.remove(&node);
     }
 
-    /// A node begins with nothing: it has believed nobody.
+    /// Records that a node starts without state: it has accepted no reports.
     pub(crate) fn forget(&mut self, node: usize) {
         self.agreed.retain(|(a, _)| *a != node);
     }
 }
 
-/// All that holds at every moment.
+/// Checks the promises that hold at every moment.
 pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     let presence = Presence::of(world);
     if presence != world.hosts.presence {
@@ -169,8 +168,8 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A host that was away for longer than a lease answers for no address before it has heard the
-/// owners since. One that has left never does.
+/// Checks leases: a host that was away longer than a lease answers no ARP until it has received
+/// reports of the owners. A host that has left answers none.
 fn leases(world: &mut World) -> Result<(), Broken> {
     let now_ms = world.now_ms;
     for a in 0..world.nodes.len() {
@@ -214,11 +213,11 @@ fn leases(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Notes since when hosts should not be given anything new by others.
+/// Updates the times since when hosts should get no new connections from others.
 fn note_unfit(world: &mut World) {
     let (now_ms, mut unfit) = (world.now_ms, BTreeMap::new());
     let nodes = world.nodes.len();
-    // Until now they went by the lists that they had then.
+    // Until now the nodes used their previous lists.
     let before = world.hosts.fitness.presence.nodes.iter().enumerate();
     let listed: Vec<_> = before.map(|(number, node)| ((number, node.3), now_ms)).collect();
     world.hosts.listed.extend(listed);
@@ -255,7 +254,8 @@ fn note_unfit(world: &mut World) {
     world.hosts.unfit_since = unfit;
 }
 
-/// Nobody gives new connections to hosts that should get none, while it has anybody better.
+/// Checks that no host forwards new connections to a host that should get none, while a better host
+/// exists.
 fn only_fit_are_chosen(world: &World) -> Result<(), Broken> {
     for ((a, b, why), since) in &world.hosts.unfit_since {
         let node = &world.nodes[*a];
@@ -267,7 +267,7 @@ fn only_fit_are_chosen(world: &World) -> Result<(), Broken> {
         for (number, vip) in VIPS.into_iter().enumerate() {
             let ring = node.rings[number];
             let concerns = number == 0 || *why != Unfit::Drained;
-            // The first service keeps the last that worked where nobody does any more.
+            // If no server works any more, the first service keeps the last working one.
             let since = |c: usize| world.hosts.fit_since.get(&(*a, c));
             let is_fit = |c: usize| since(c).is_some_and(|at| world.now_ms - at > NOTICE_MS);
             let has_fit = (0..SERVERS)
@@ -288,7 +288,7 @@ fn only_fit_are_chosen(world: &World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Whether a host's own server has worked and was wanted for long.
+/// True if a host's own server has worked and was not drained for long.
 fn is_fit_itself(world: &World, number: usize) -> bool {
     let since_ms = world.now_ms.saturating_sub(NOTICE_MS);
     let node = &world.nodes[number];
@@ -296,7 +296,8 @@ fn is_fit_itself(world: &World, number: usize) -> bool {
     world.works[number] && world.works_since_ms[number] < since_ms && is_wanted && node.since_ms < since_ms
 }
 
-/// The hosts that hear each other, and go by the same file, in groups that nobody else is heard in.
+/// Returns the groups of hosts that receive each other's reports, have the same file, and receive
+/// no other host.
 fn groups(world: &World) -> Vec<Vec<usize>> {
     let (nodes, there) =
         (world.nodes.len(), |node: usize| world.nodes[node].takes_part() && world.nodes[node].has_carrier);
@@ -314,7 +315,7 @@ fn groups(world: &World) -> Vec<Vec<usize>> {
     groups.into_iter().collect()
 }
 
-/// Each address has an owner among hosts that have heard each other for long.
+/// Checks that each address has an owner in a group of hosts.
 fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
     world.coverage.checked(Promise::Ownerless);
     let is_owned = |vip: &IpAddr| group.iter().any(|node| world.nodes[*node].answers(*vip, world.now_ms));
@@ -324,8 +325,7 @@ fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
     }
 }
 
-/// A host that takes an address over announces it: the router sends clients to none that doesn't
-/// answer for it.
+/// Checks that a host announces an address that it takes over: the router must know the owner.
 fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broken> {
     let reached: Vec<usize> = (0..world.nodes.len())
         .filter(|node| router::reaches(world, *node) && world.nodes[*node].takes_part())
@@ -343,7 +343,7 @@ fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broke
     Ok(())
 }
 
-/// Each server that works and is wanted gets new connections from all that hear it.
+/// Checks that each working, wanted server gets new connections from all hosts of its group.
 fn all_fit_are_chosen(world: &World, group: &[usize]) -> Result<(), Broken> {
     let since_ms = world.now_ms.saturating_sub(TAKE_OVER_MS);
     let is_fit = |b: usize| {

@@ -1,10 +1,10 @@
-//! Whole farms in one process: the directors are those of the product, everything around them is
-//! played. A run depends on its seed alone, so a run that breaks a promise breaks it again, in as
-//! few steps as can be found.
+//! Simulates whole farms in one process. The directors are Evener's; everything around them is
+//! simulated. A run depends only on its seed, so a run that violates a promise is reproducible and
+//! can be reduced to few steps.
 //!
-//! The order of things is that of [`Step`]s, which a seed makes before anything runs; how long
-//! things take, and what the network loses, comes from a second sequence of the same seed. So a
-//! step can be left out, and the others mean the same still.
+//! The seed determines the sequence of [`Step`]s before the run. A second random sequence of the
+//! same seed determines delays and losses. So steps can be left out without changing the meaning of
+//! the others.
 
 mod check;
 mod coverage;
@@ -38,37 +38,33 @@ pub use random::Random;
 pub use step::Step;
 use world::World;
 
-/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The seed.
     pub seed: u64,
-    /// Facts that directors were told.
+    /// Number of inputs of directors.
     pub facts: usize,
-    /// Hosts of the farm: those that decide, and those that only serve.
+    /// Number of hosts of the farm, directors included.
     pub hosts: usize,
-    /// Clients of the farm.
+    /// Number of clients.
     pub clients: usize,
-    /// How often an engine refused tables.
+    /// Number of changes that engines refused.
     pub refusals: usize,
-    /// The promise that was broken, if one was.
+    /// Violated promise; `None` if the run passed.
     pub broken: Option<Broken>,
-    /// The parts of a farm's life that it met.
     pub coverage: Counts,
-    /// The kind of its farm, in a word.
+    /// Kind of the farm.
     pub kind: &'static str,
-    /// The events.
     pub history: Vec<Line>,
     steps: Vec<Step>,
 }
 
 impl Outcome {
-    /// The steps that were taken.
+    /// Steps that were taken.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// How much of that went wrong.
+    /// Number of these steps that are faults.
     pub fn faults(&self) -> usize {
         self.steps.iter().filter(|step| step.is_fault()).count()
     }
@@ -79,12 +75,13 @@ pub fn run(seed: u64) -> Outcome {
     play(seed, None, step::make(seed))
 }
 
-/// Runs the farm of a seed with a defect in it.
+/// Runs the farm of a seed with a defect.
 pub fn run_with(mutation: Mutation, seed: u64) -> Outcome {
     play(seed, Some(mutation), step::make(seed))
 }
 
-/// Runs the farm of a seed, and leaves out all steps that a broken promise doesn't need.
+/// Runs the farm of a seed. If a promise is violated, removes all steps that are not needed for the
+/// violation.
 pub fn shrink(seed: u64) -> Outcome {
     let mut least = run(seed);
     let Some(kind) = least.broken.as_ref().map(Broken::kind) else { return least };
@@ -114,14 +111,14 @@ fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
     Outcome { seed, facts, hosts, clients, refusals, broken, coverage, kind, history, steps }
 }
 
-/// Has so many members join the group of a farm at once, from a host that serves nobody, while
-/// clients come.
+/// Lets `count` members join a farm's group at once, from a host without other members, while
+/// clients connect.
 pub fn storm_of_joins(count: usize) -> Outcome {
     play(farms::WEB, None, step::storm(count))
 }
 
-/// Has the engine of a farm's first node refuse each write of each of some changes, one in each
-/// run. How many refusals that were, or the first run that broke a promise.
+/// Refuses each write of each of some changes in the engine of a farm's first node, one per run.
+/// Returns the number of refusals, or the first run that violates a promise.
 pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
     let mut refusals = 0;
     for change in 0..step::CHANGES.len() {
@@ -139,9 +136,9 @@ pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
     Ok(refusals)
 }
 
-/// Has the engine of a farm's first node refuse each of some changes, half-way or before anything
-/// was written, while each other one waits; and a reload that has waited for both. How many
-/// refusals that were, or the first run that broke a promise.
+/// Refuses each of some changes in the engine of a farm's first node, before or between writes,
+/// while each other change waits, also with a waiting reload. Returns the number of refusals, or
+/// the first run that violates a promise.
 pub fn refuse_before_another(seed: u64) -> Result<usize, Box<Outcome>> {
     let (mut refusals, count) = (0, step::CHANGES.len());
     for (change, other) in (0..count).flat_map(|change| (0..count).map(move |other| (change, other))) {

@@ -1,4 +1,4 @@
-//! The link between hosts: who hears whom, datagrams, and who answers for an address.
+//! Link between hosts: reachability, datagrams, and ARP.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use crate::farms::{self, Kind, LINK, SERVERS};
 use crate::world::World;
 
 impl World {
-    /// Whether two nodes hear each other.
+    /// True if two nodes receive each other's datagrams.
     pub(crate) fn reach(&self, a: usize, b: usize) -> bool {
         self.hears(a, b) && self.hears(b, a)
     }
 
-    /// Whether what one node sends gets to another.
+    /// True if node `to` receives what node `from` sends.
     pub(crate) fn hears(&self, to: usize, from: usize) -> bool {
         let plugged = |node: usize| self.nodes[node].has_carrier;
         let is_deaf = self.deaf >> (to * SERVERS + from) & 1 == 1;
@@ -22,12 +22,13 @@ impl World {
             || plugged(to) && plugged(from) && self.sides >> to & 1 == self.sides >> from & 1 && !is_deaf
     }
 
-    /// How the network is cut in two, and who doesn't hear whom.
+    /// Returns the partition of the network, and the pairs of nodes with one-way loss.
     pub(crate) fn parted(&self) -> (u8, u16) {
         (self.sides, self.deaf)
     }
 
-    /// A datagram to another host: lost, late, twice, and recorded.
+    /// Sends a datagram to another host. The datagram is recorded, and may be lost, delayed or
+    /// duplicated.
     pub(crate) fn post(&mut self, from: usize, to: IpAddr, datagram: Vec<u8>) {
         let Some(to) = (0..self.nodes.len()).find(|node| farms::node(self.kind, *node).0 == to) else {
             return;
@@ -44,7 +45,7 @@ impl World {
         }
     }
 
-    /// The owner of an address answers.
+    /// Sends the ARP replies of an address's owners to a node.
     pub(crate) fn ask(&mut self, node: usize, target: IpAddr) {
         let servers = 0..self.kind.servers();
         let servers = servers.filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);
@@ -57,7 +58,8 @@ impl World {
         }
         for (from, mac) in owners {
             let delay_ms = match self.kind {
-                // One order of servers, and so of slots, has one hash table for all farms.
+                // A constant order of servers, and so of slots, lets all farms share one hash
+                // table.
                 Kind::Web => u64::from(mac.0[5]),
                 _ => self.below(5),
             };
@@ -66,7 +68,7 @@ impl World {
         }
     }
 
-    /// The kernel finds out the MAC of a host on the link.
+    /// Resolves a host's MAC in a node's kernel.
     pub(crate) fn resolve(&mut self, node: usize, address: IpAddr) {
         let mut servers = 0..self.kind.servers();
         let Some(server) = servers.find(|server| farms::server(*server).0 == address) else { return };
@@ -84,7 +86,7 @@ impl World {
     }
 }
 
-/// The answer of who has an address (RFC 826).
+/// Returns an ARP reply (RFC 826).
 pub(crate) fn arp_reply(mac: Mac, address: IpAddr, (asker, asker_mac): (IpAddr, Mac)) -> Vec<u8> {
     let octets = |address| match address {
         IpAddr::V4(address) => address.octets(),

@@ -1,60 +1,57 @@
-//! Defects that the farm's control plane has had, or came near to, put back: whoever looks for
-//! broken promises must find each.
+//! Defects that the control plane has had, or nearly had. The simulation must find each of them.
 //!
-//! They are put into what stands between a director and its host, so the director that is looked at
-//! is that of the product.
+//! The defects are in the code between a director and its host, so the tested director is the
+//! product's.
 
-/// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A change that was refused half-way stays in force, and the tables before it are reported.
+    /// A partly applied, refused change stays in force, but the tables before it are reported.
     KeepsRefused,
-    /// A refused change counts as done.
+    /// A refused change counts as applied.
     BelievesOrders,
-    /// A lease that has ended holds again when the clock of the data plane has wrapped.
+    /// An expired lease becomes valid again when the data plane's clock has wrapped.
     LeaseHoldsAgain,
-    /// A lease doesn't end: the data plane of a dead daemon answers for addresses forever.
+    /// A lease never expires: the data plane of a dead daemon answers ARP forever.
     LeaseEndless,
-    /// A server that is drained takes new sessions.
+    /// A drained server takes new sessions.
     DrainUnheard,
-    /// A daemon gives servers other numbers than the data plane has that runs already.
+    /// A new daemon ignores the slots of the running data plane and numbers the servers anew.
     AdoptsNothing,
-    /// A probe that fails is forgotten.
+    /// Failed probes are ignored.
     FailureUntold,
-    /// Sessions of servers that stay go with those of servers that are gone.
+    /// Sessions of remaining servers are removed together with those of removed servers.
     SweepsAll,
-    /// Sessions of servers that are gone stay, and their numbers become others'.
+    /// Sessions of removed servers stay, and other servers get their slots.
     SweepsNothing,
-    /// A host that begins anew says that it is the one from before.
+    /// A restarted host uses its old incarnation.
     SameLife,
-    /// A director is told a time that is already over.
+    /// A director gets a time that has passed.
     LateClock,
-    /// A reload is shown before it is in force.
+    /// Views show a reload before it is in force.
     ShowsHalf,
-    /// When all servers fail at once none is kept, whatever the file says.
+    /// If all servers fail at once none stays in the ring, whatever the file says.
     KeepsNone,
-    /// A datagram of another farm is taken for one of this farm's.
+    /// A datagram of another farm counts as authentic.
     BelievesStrangers,
-    /// A client's target makes no difference to its server.
+    /// The request does not affect the selection of a server.
     RoutesIgnored,
-    /// A clock that is set right is not heard of: keys of cookies go on by the wrong one.
+    /// Hosts ignore clock changes: the keys of SYN cookies keep following the wrong clock.
     ClockUnheard,
-    /// After a refusal nothing is done until something else happens.
+    /// After a refusal nothing is retried until the next input.
     SleepsOn,
-    /// A restart forgets the members of a group.
+    /// A restart loses the members of a group.
     ForgetsMembers,
-    /// Clients of a group are sent on by what it knew first.
+    /// The group's redirects never change after the first rules.
     KeepsRules,
-    /// Queries are answered by what was known first.
+    /// Queries are always answered from the first catalog.
     KeepsAnswers,
-    /// A server's report that it wants nothing new is not heard.
+    /// A server's report that requests drain is ignored.
     WishUnheard,
-    /// A server that comes back has its whole share at once.
+    /// A server that recovers gets its full share at once.
     StartsAtOnce,
 }
 
 impl Mutation {
-    /// All of them.
     pub const ALL: &[Mutation] = &[
         Mutation::KeepsRefused,
         Mutation::BelievesOrders,

@@ -1,5 +1,5 @@
-//! A host that decides: its daemon, which may be dead, its data plane, which may outlive that, and
-//! what its operator wants.
+//! Node: host with a director. Contains its daemon, which may be dead, its data plane, which may
+//! outlive the daemon, and its operator's orders.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,22 +33,23 @@ use crate::step::OperatorOrder;
 use crate::streaks::Streaks;
 use crate::web;
 
-/// A daemon that leaves waits so long for tables on their way, in milliseconds.
+/// Time for which a leaving daemon waits for a running change, in milliseconds.
 const HANDOVER_MS: u64 = 500;
-/// Tables that a thread keeps, of 128 KiB each.
+/// Maximum number of cached hash tables per thread, of 128 KiB each.
 const KEPT: usize = 512;
 
 thread_local! {
-    /// Hash tables depend on nothing but their members: all farms of a thread share them.
+    /// Cache of hash tables. A table depends only on its members, so all farms of a thread share
+    /// the cache.
     static FILLS: RefCell<Fills> = const { RefCell::new(Fills::keeping(KEPT)) };
 }
 
-/// A change that a daemon has ordered.
+/// Change that a daemon has ordered.
 struct Work {
-    /// When it goes on, in milliseconds.
+    /// Time of the next stage, in milliseconds.
     due_ms: u64,
     stage: Stage,
-    /// The snapshot shown when it was ordered.
+    /// Snapshot that was shown when the change was ordered.
     shown: Arc<Snapshot>,
 }
 
@@ -57,66 +58,65 @@ enum Stage {
     Answered(Box<Applied>),
 }
 
-/// A host that decides.
 pub(crate) struct Node {
     kind: Kind,
     number: usize,
     mutation: Option<Mutation>,
     pub(crate) coverage: Coverage,
-    /// How far its clock is ahead, in milliseconds.
+    /// Offset of the node's clock in milliseconds.
     pub(crate) ahead_ms: u64,
     pub(crate) director: Option<Director>,
     pub(crate) engine: Engine,
-    /// When its daemon was started or killed.
+    /// Time of the daemon's last start or end.
     pub(crate) since_ms: u64,
     pub(crate) has_carrier: bool,
-    /// Its kernel's neighbours.
+    /// Neighbours in the node's kernel.
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
-    /// The servers in its file, by bits: on disk.
+    /// File on disk: bits of the servers.
     pub(crate) file: u8,
-    /// The files that were in force since promises were last looked at.
+    /// Files that were in force since the promises were last checked.
     pub(crate) files_had: Vec<u8>,
-    /// Files that are to be in force with the answers to these orders.
+    /// Files that come into force with the answer to a change of this number.
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
-    /// The group's members: on disk, too.
+    /// Record of the group's members, on disk.
     pub(crate) record: Option<String>,
-    /// The operator's word on servers, of every consumer: on disk.
+    /// Operator states of servers, on disk.
     pub(crate) operator: OperatorStates,
-    /// How far its wall clock is off, in milliseconds.
+    /// Offset of the wall clock in milliseconds.
     pub(crate) wall_off_ms: i64,
-    /// Where it is a server: since when its operator wants it to take connections; those that its
-    /// kernel has, by client and port; and which tunnels it opens.
+    /// State as a server: time since when its operator lets it take connections, the sockets in its
+    /// kernel by client and port, and the tunnels that it accepts.
     pub(crate) wanted_since_ms: Option<u64>,
     pub(crate) sockets: BTreeSet<(usize, u16)>,
     pub(crate) tunnels: server::Tables,
-    /// When its daemon, which takes part no longer, ends.
+    /// Time when a leaving daemon ends.
     leaves_at: Option<u64>,
-    /// The servers of new connections of each service by its data plane, by bits.
+    /// Servers that the data plane selects for new connections, by service, as bits.
     pub(crate) rings: [u32; VIPS.len()],
-    /// Names of the servers that slots stood for when they were put in force.
+    /// Server of each slot, as of the last change.
     pub(crate) names: BTreeMap<u16, ServerName>,
-    /// Whether the last tables were refused.
+    /// True if the engine refused the last tables.
     pub(crate) refused: bool,
-    /// Whether that was half-way: some of their writes are in force.
+    /// True if the refused change was partly applied.
     pub(crate) is_half: bool,
-    /// When its engine was last given tables.
+    /// Time of the last change given to the engine.
     pub(crate) asked_ms: u64,
-    /// After so many orders its daemon dies.
+    /// Number of outputs until the daemon dies.
     pub(crate) dies_after: Option<usize>,
-    /// The farm as its host shows it.
+    /// Snapshot that the host shows.
     pub(crate) shown: Arc<Snapshot>,
-    /// The part that it showed while tables were on their way, though it wasn't in force.
+    /// Part of a snapshot that was shown during a change although it was not in force.
     pub(crate) half_shown: Option<&'static str>,
-    /// The servers in the first service's last ring that had some, by bits.
+    /// Servers in the first service's last non-empty ring, as bits.
     pub(crate) last_good: u32,
-    /// The probes of servers, by its director's consumers of them.
+    /// Failed probes in a row, as its director has received them.
     streaks: Streaks,
-    /// One that counted as failing too early.
+    /// Violation: a server failed too early.
     pub(crate) early: Option<Broken>,
-    /// Until when its daemon does something that takes long, and hears nothing.
+    /// Time until which the daemon is busy and receives no inputs.
     pub(crate) busy_until_ms: u64,
-    /// Whether it was told something since promises were last looked at.
+    /// True if the daemon got an input since the promises were last checked.
     pub(crate) news: bool,
     next_at: Option<u64>,
 }
@@ -165,9 +165,9 @@ impl Node {
         }
     }
 
-    /// Its data plane's clock.
+    /// Current time of the data plane's clock, in ticks.
     pub(crate) fn ticks(&self, now_ms: u64) -> u32 {
-        // They wrap after 52 days, as the engines' do.
+        // Ticks wrap after 52 days, as in the engines.
         ((u128::from(now_ms + self.ahead_ms) * 1_000_000) >> 20) as u32
     }
 
@@ -178,43 +178,43 @@ impl Node {
         Moment { ms: now_ms + self.ahead_ms, unix_ms, second_of_day, lease_holds }
     }
 
-    /// When its daemon wants to be told the time.
+    /// Time when the daemon wants to be woken.
     pub(crate) fn next_at(&self) -> Option<u64> {
         self.next_at.filter(|_| self.takes_part()).map(|at_ms| at_ms.max(self.busy_until_ms))
     }
 
-    /// Whether its daemon lives, and doesn't leave.
+    /// True if the daemon runs and is not leaving.
     pub(crate) fn takes_part(&self) -> bool {
         self.director.is_some() && self.leaves_at.is_none()
     }
 
-    /// When its daemon ends, which leaves.
+    /// Time when a leaving daemon ends.
     pub(crate) fn leaves_at(&self) -> Option<u64> {
         self.leaves_at
     }
 
-    /// Whether another file is to be in force soon.
+    /// True if another file is about to come into force.
     pub(crate) fn is_reloading(&self) -> bool {
         !self.files.is_empty()
     }
 
-    /// Whether its engine has yet to take what it refused.
+    /// True if a change is pending, also for a retry.
     pub(crate) fn waits(&self) -> bool {
         self.shown.wanted != self.shown.generation || !self.is_settled()
     }
 
-    /// Whether this host, as a server, has an address.
+    /// True if this host, as a server, has a service address.
     pub(crate) fn serves(&self, vip: IpAddr) -> bool {
         self.engine.tables.vips.keys().any(|key| key.address == vip)
     }
 
-    /// The list of servers that its farm goes by.
+    /// Returns the list of servers in the node's file.
     pub(crate) fn list(&self) -> u8 {
         self.file & ((1 << SERVERS) - 1)
     }
 
-    /// Whether all files that were in force since promises were last looked at have a server of a
-    /// service, and the service this address.
+    /// True if all files that were in force since the promises were last checked contain the server
+    /// and the address.
     pub(crate) fn lists(&self, name: &ServerName, vip: IpAddr) -> bool {
         self.files_had.iter().chain([&self.file]).all(|bits| {
             let file = farms::File { kind: self.kind, bits: *bits };
@@ -225,25 +225,25 @@ impl Node {
         })
     }
 
-    /// Its operator's file.
+    /// Returns the operator's file.
     pub(crate) fn file(&self) -> farms::File {
         farms::File { kind: self.kind, bits: self.file }
     }
 
-    /// Whether its daemon lives, and all is in force that it was told.
+    /// True if the daemon runs and all inputs are in force.
     pub(crate) fn is_sure(&self) -> bool {
         let is_at_rest = self.is_settled() && !self.is_reloading() && self.works_at().is_none();
         self.takes_part() && is_at_rest && !self.refused && self.shown.generation > 0
     }
 
-    /// The servers that its operator's file has, by bits.
+    /// Servers in the operator's file, as bits.
     pub(crate) fn listed(&self) -> u32 {
         (0..self.kind.servers())
             .filter(|server| farms::lists(self.file, *server))
             .fold(0, |all, server| all | 1 << server)
     }
 
-    /// Has its daemon leave the farm; it ends a little later.
+    /// Makes the daemon leave the farm. It ends a little later.
     pub(crate) fn leave(&mut self, now_ms: u64) -> Vec<Output> {
         if !self.takes_part() {
             return Vec::new();
@@ -252,7 +252,8 @@ impl Node {
         self.tell(now_ms, Input::Leave)
     }
 
-    /// Starts its daemon, over what runs. Whether that gives it the lease that a host begins with.
+    /// Starts the daemon and adopts the running data plane. Returns true if the host gets its
+    /// initial lease.
     pub(crate) fn start(&mut self, now_ms: u64, incarnation: u64) -> bool {
         let farm = self.farm(self.file);
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
@@ -289,14 +290,14 @@ impl Node {
         begins_lease
     }
 
-    /// Tells its daemon a fact; what others have to do about that, and a change that is to be made.
+    /// Gives the daemon an input. Returns the outputs for the world, among them ordered changes.
     pub(crate) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
         let orders = self.handle(now_ms, input);
         self.look();
         orders
     }
 
-    /// Has a group's message do what it says; and what others have to do about that.
+    /// Delivers a message to a group. Returns the answer, and the outputs for the world.
     pub(crate) fn message<T>(
         &mut self,
         now_ms: u64,
@@ -313,12 +314,12 @@ impl Node {
         (answer, orders)
     }
 
-    /// Whether the operator wants no new clients to go to a server.
+    /// True if the operator has drained the server.
     pub(crate) fn has_drained(&self, server: &ServerName) -> bool {
         self.operator.contains_key(server)
     }
 
-    /// Follows an operator's order; whether that says something new.
+    /// Applies an operator's order. Returns true if it changes the state.
     pub(crate) fn take_order(&mut self, server: &ServerName, order: OperatorOrder, now_ms: u64) -> bool {
         let before = self.operator.get(server).copied().unwrap_or_default();
         let state = order.after(before);
@@ -333,12 +334,12 @@ impl Node {
         before != state
     }
 
-    /// The group's members on disk.
+    /// Records of the group's members on disk.
     fn kept_groups(&self) -> BTreeMap<String, String> {
         self.record.iter().map(|record| (web::GROUP.to_owned(), record.clone())).collect()
     }
 
-    /// Takes an order to change what is in force, which goes on then.
+    /// Starts an ordered change.
     pub(crate) fn order(&mut self, change: Box<Change>, due_ms: u64) {
         if let Some(director) = &self.director {
             let shown = Arc::clone(director.snapshot());
@@ -346,23 +347,23 @@ impl Node {
         }
     }
 
-    /// When a change goes on that is on its way.
+    /// Time of the running change's next stage.
     pub(crate) fn works_at(&self) -> Option<u64> {
         self.work.as_ref().map(|work| work.due_ms)
     }
 
-    /// Whether its data plane may have what its director doesn't know of yet.
+    /// True if the data plane may have changed without the director's knowledge yet.
     pub(crate) fn is_answering(&self) -> bool {
         self.work.as_ref().is_some_and(|work| matches!(work.stage, Stage::Answered(_)))
     }
 
-    /// Whether all is in force that its daemon was told, or was refused.
+    /// True if no change is awaited: all inputs are in force or were refused.
     pub(crate) fn is_settled(&self) -> bool {
         self.director.as_ref().is_none_or(|director| director.awaited().is_none())
     }
 
-    /// Goes on with a change: has the engine apply it, or the director hear of that, and then goes
-    /// on at the second time.
+    /// Runs the next stage of a change: the engine applies it, or the director gets the answer. The
+    /// stage after that is due at `then_ms`.
     pub(crate) fn go_on(&mut self, now_ms: u64, then_ms: u64) -> Vec<Output> {
         let Some(Work { stage, shown, .. }) = self.work.take() else { return Vec::new() };
         self.look_halfway(&shown);
@@ -406,7 +407,7 @@ impl Node {
         self.mutation == Some(mutation)
     }
 
-    /// Whether a fact doesn't get through.
+    /// True if a mutation suppresses this input.
     fn misses(&self, input: &Input) -> bool {
         match input {
             Input::SetOperatorState { .. } => self.has(Mutation::DrainUnheard),
@@ -437,7 +438,7 @@ impl Node {
         self.collect(now_ms)
     }
 
-    /// Its director's orders. Those for the data plane are carried out.
+    /// Collects the director's outputs and carries out those for the data plane.
     fn collect(&mut self, now_ms: u64) -> Vec<Output> {
         let (mut orders, ticks_now) = (Vec::new(), self.ticks(now_ms));
         loop {
@@ -485,7 +486,7 @@ impl Node {
         }
     }
 
-    /// Whether its daemon dies now, between two orders.
+    /// True if the daemon dies now, between two outputs.
     fn dies(&mut self, now_ms: u64) -> bool {
         let dies = self.dies_after.take_if(|left| *left == 0).is_some();
         if dies {
@@ -495,8 +496,7 @@ impl Node {
         dies
     }
 
-    /// Somebody looks while tables are on their way: all is as it was, but that a reload may be
-    /// pending.
+    /// Takes a snapshot during a change: it must equal the one before, except for a pending reload.
     fn look_halfway(&mut self, before: &Snapshot) {
         let Some(director) = &self.director else { return };
         let mut half = Snapshot::clone(director.snapshot());
@@ -515,8 +515,8 @@ impl Node {
         };
     }
 
-    /// Makes a plan and puts its tables in force; what is in force then is told, and why that isn't
-    /// these.
+    /// Plans a change and applies its tables. Returns the tables in force, and the error if the
+    /// change failed.
     fn carry_out(&mut self, change: Change) -> Applied {
         let planned = FILLS.with_borrow_mut(|fills| change.plan(fills));
         let before = Arc::clone(&self.engine.tables);
@@ -531,7 +531,7 @@ impl Node {
             let ring = self.ring(VIPS[0]);
             self.last_good = if ring == 0 { self.last_good } else { ring };
         } else {
-            // Servers that an engine lost half-way can't be kept.
+            // Servers that the engine lost in a partial change can't stay.
             self.last_good &= self.ring(VIPS[0]);
         }
         match self.mutation.filter(|_| self.refused) {
@@ -544,12 +544,12 @@ impl Node {
         }
     }
 
-    /// Kills its daemon; its data plane runs on.
+    /// Kills the daemon; the data plane runs on.
     pub(crate) fn kill(&mut self, now_ms: u64) {
-        // The next one begins with what the engine has.
+        // The next daemon starts from the engine's tables.
         self.busy_until_ms = 0;
         (self.refused, self.is_half, self.work, self.leaves_at) = (false, false, None, None);
-        // It reads what its operator has written last.
+        // The next daemon reads the last file that the operator has written.
         self.files_had.push(self.file);
         self.file = self.files.drain(..).next_back().map_or(self.file, |(_, file)| file);
         self.last_good &= self.listed();
@@ -558,13 +558,13 @@ impl Node {
         }
     }
 
-    /// Has its clock leap ahead: its data plane's, and its daemon's if that lives.
+    /// Moves the clock of data plane and daemon forward.
     pub(crate) fn leap(&mut self, days: u64) {
         self.ahead_ms += days * 86_400_000;
         self.look();
     }
 
-    /// The time, with the load that its data plane has counted.
+    /// Gives the daemon the time and the data plane's session counts.
     pub(crate) fn time(&mut self, now_ms: u64) -> Vec<Output> {
         let (counts, now) = (self.engine.memory().counts.active, self.moment(now_ms));
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
@@ -573,13 +573,13 @@ impl Node {
         self.tell(now_ms, Input::Time { active })
     }
 
-    /// The network as its kernel knows it now.
+    /// Returns the network as the kernel describes it now.
     pub(crate) fn network(&self) -> Input {
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         Input::Network(Box::new(network))
     }
 
-    /// Has its operator load another file.
+    /// Loads another file.
     pub(crate) fn reload(&mut self, now_ms: u64, file: u8) -> Vec<Output> {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
@@ -597,7 +597,7 @@ impl Node {
         orders
     }
 
-    /// The farm by its operator's file.
+    /// Returns the farm of a file.
     fn farm(&self, file: u8) -> Farm {
         let mut farm = farms::farm(self.kind, file);
         if self.has(Mutation::KeepsNone) {
@@ -610,7 +610,7 @@ impl Node {
     }
 }
 
-/// The tables by which a host opens tunnels: those of other hosts, with their marks.
+/// Returns the tables for decapsulation: hosts accept tunnel packets of other hosts, with marks.
 fn tunnels(kind: Kind, number: usize) -> server::Tables {
     let offer = Offer { is_marked: true, ..Offer::default() };
     let key = |vip| VipKey { address: vip, port: 80, protocol: Protocol::Tcp };

@@ -1,13 +1,13 @@
-//! Numbers without a pattern that are the same in every run: ways are compared under the same load.
+//! Pseudo-random numbers, equal in every run, so that variants are compared under the same load.
 
 /// xorshift64* (Vigna 2016).
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Every seed has a sequence of its own.
+    /// Returns a generator with a separate sequence for each seed.
     pub fn new(seed: u64) -> Random {
-        // neighbouring seeds must not begin alike, and none may be zero
+        // Mixes the seed, since neighbouring seeds must not start alike, and avoids zero.
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
             random.next();
@@ -22,17 +22,17 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// More than 0, at most 1.
+    /// Returns a number above 0 and at most 1.
     pub fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Less than `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// At least 1, Pareto-distributed.
+    /// Returns a Pareto-distributed number of at least 1.
     pub fn pareto(&mut self, shape: f64) -> f64 {
         self.unit().powf(-1.0 / shape)
     }

@@ -1,5 +1,5 @@
-//! A director's services when nothing has happened to them for a while: who is in each ring, with
-//! which share, by the rule of who serves; and that no session is left of what is gone.
+//! Checks of a director's services some time after the last event: the servers in each ring, their
+//! shares, and no sessions of removed servers.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::handoff;
 use crate::node::Node;
 use crate::world::World;
 
-/// So long after the last thing that happened it is known how a server is, in milliseconds: two
-/// probes, or rounds of ARP, and some.
+/// Time after the last event until the state of a server is known, in milliseconds: two probes or
+/// ARP rounds, and a margin.
 const KNOWN_MS: u64 = 10_000;
-/// Servers that failed so far apart, in milliseconds, did not fail at once, however late each was
-/// noticed.
+/// Servers whose failures are this far apart, in milliseconds, did not fail at once, whatever the
+/// delay of detection.
 const APART_MS: u64 = 8_000;
 
-/// The servers of a service, as bits.
+/// Servers of a service, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Servers {
     main: u32,
@@ -42,13 +42,13 @@ impl Servers {
     }
 }
 
-/// The names of servers, of bits.
+/// Returns the names of servers given as bits.
 fn names(bits: u32) -> String {
     let of = (0..32).filter(|server| bits >> server & 1 == 1).map(farms::name);
     of.collect::<Vec<_>>().join(" ")
 }
 
-/// Looks at all directors, of whose services everything must be known where this `is_due`.
+/// Checks all directors. With `is_due` the state of every service must be known.
 pub(crate) fn look(world: &mut World, is_due: bool) -> Result<(), Broken> {
     if [Kind::EveryHost, Kind::Web].contains(&world.kind) {
         return Ok(());
@@ -57,7 +57,7 @@ pub(crate) fn look(world: &mut World, is_due: bool) -> Result<(), Broken> {
     if world.kind == Kind::Handoff && are_known { handoff::serves(world) } else { Ok(()) }
 }
 
-/// The same of their rings; whether all of those were known.
+/// Checks the rings of all directors. Returns true if the state of all rings was known.
 fn directors(world: &World, is_due: bool) -> Result<bool, Broken> {
     let mut are_known = true;
     for (number, node) in world.nodes.iter().enumerate() {
@@ -82,7 +82,7 @@ fn directors(world: &World, is_due: bool) -> Result<bool, Broken> {
     Ok(are_known)
 }
 
-/// A service's ring has those who should serve, each with its share.
+/// Checks that a service's ring has exactly the servers that should serve, with their shares.
 fn serves_as_it_should(world: &World, number: usize, service: usize) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let (file, ring) = (node.file(), node.ring(node.file().vip(service)));
@@ -97,7 +97,7 @@ fn serves_as_it_should(world: &World, number: usize, service: usize) -> Result<(
     }
     let threshold = if service == 1 { u32::from(file.panic_percent()) } else { 0 };
     if working.all() == 0 {
-        // Probes that aren't believed let all of them serve.
+        // While probes are ignored, all servers serve.
         return if threshold == 0 { kept(world, number, ring, &of) } else { Ok(()) };
     }
     let (working, wanted) = match working.main {
@@ -106,7 +106,7 @@ fn serves_as_it_should(world: &World, number: usize, service: usize) -> Result<(
     };
     let is_panic = working.count_ones() * 100 < wanted.count_ones() * threshold;
     let due = if is_panic { wanted } else { working };
-    // Nobody can be sent to one that never said its MAC, and nobody knows whether it works.
+    // Whether a server without a known MAC works is unknown, and packets can't be sent to it.
     let silent = (0..world.kind.servers()).filter(|server| !world.is_reached(number, *server));
     let silent = silent.fold(0, |all, server| all | 1 << server);
     let is_unsure = threshold > 0 && silent & wanted != 0;
@@ -116,7 +116,7 @@ fn serves_as_it_should(world: &World, number: usize, service: usize) -> Result<(
     shared(node, service, &of)
 }
 
-/// While all servers fail only the last are kept.
+/// Checks that only the last working servers stay while all servers fail.
 fn kept(world: &World, number: usize, ring: u32, of: &str) -> Result<(), Broken> {
     let since_ms = |server: usize| {
         let silent_ms = if world.answers[server] { u64::MAX } else { world.answers_since_ms[server] };
@@ -135,7 +135,7 @@ fn kept(world: &World, number: usize, ring: u32, of: &str) -> Result<(), Broken>
     }
 }
 
-/// Of a ring each server has its share: of turns exactly, and of the hash table nearly.
+/// Checks each server's share of a ring: exact for the order, approximate for the hash table.
 fn shared(node: &Node, service: usize, of: &str) -> Result<(), Broken> {
     let file = node.file();
     let Some(ring) = node.table(file.vip(service)) else { return Ok(()) };
@@ -152,7 +152,8 @@ fn shared(node: &Node, service: usize, of: &str) -> Result<(), Broken> {
         for (slot, count) in &counts {
             let due = all * weight(*slot);
             let off = due.abs_diff(count * whole);
-            // Slots of servers that don't serve fall to others by lot: six standard deviations.
+            // Hash slots of servers that don't serve go to others at random: a tolerance of six
+            // standard deviations.
             let may = if is_exact { 0 } else { whole * (36 * due / whole.max(1)).isqrt() };
             if off > may {
                 let what = if is_exact { "turns" } else { "slots" };
@@ -163,7 +164,7 @@ fn shared(node: &Node, service: usize, of: &str) -> Result<(), Broken> {
     Ok(())
 }
 
-/// No session is left of a server or an address that is gone.
+/// Checks that no session remains of a removed server or address.
 fn nothing_is_left(world: &World, number: usize) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let tables = &node.engine.tables;
@@ -183,8 +184,8 @@ fn nothing_is_left(world: &World, number: usize) -> Result<(), Broken> {
     }
 }
 
-/// A server of a director with slow start fails, and comes back: it has a part of its share at
-/// first.
+/// Makes a server of a director with slow start fail and recover, and checks that it first gets a
+/// part of its share.
 pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     const GONE_MS: u64 = 8_000;
     let (number, server) = (0, world.below(farms::SERVERS) as usize);
@@ -221,7 +222,7 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     look(world, true)
 }
 
-/// A new connection goes to no full server while another one has room.
+/// Checks that a new connection goes to no full server while another one has room.
 pub(crate) fn has_room(world: &World, number: usize, service: usize, slot: u16) -> Result<(), Broken> {
     let node = &world.nodes[number];
     let limit = u64::from(node.file().connections_max());
@@ -230,7 +231,7 @@ pub(crate) fn has_room(world: &World, number: usize, service: usize, slot: u16) 
     }
     let Some(ring) = node.table(node.file().vip(service)) else { return Ok(()) };
     world.coverage.checked(Promise::Crowded);
-    // The connection itself counts by now.
+    // The connection itself is already counted.
     let has_room = |other: &u16| *other != slot && node.engine.active(*other) < limit;
     if node.engine.active(slot) > limit && ring.order.iter().any(has_room) {
         return Err(Promise::Crowded.broken(format!("slot {slot} by node {number}")));

@@ -1,9 +1,8 @@
-//! The router before clients, where every host decides, and the way of their packets from host to
-//! host.
+//! Router of an every-host farm's clients, and the path of packets from host to host.
 //!
-//! It knows who has a service address by announcements and by answers to its questions, and keeps
-//! that until another one comes. So a host that takes an address over without a word gets none of
-//! its packets, as in a network with patient caches.
+//! The router learns owners of service addresses from announcements and ARP replies, and keeps an
+//! owner until the next announcement. So a host that takes over an address without an announcement
+//! gets no packets, as in a network with long-lived caches.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,43 +16,43 @@ use crate::check::{self, Broken, Promise};
 use crate::farms::{self, LINK, VIPS};
 use crate::world::{Connection, World};
 
-/// Hosts that a packet meets at the most.
+/// Maximum number of hosts on a packet's path.
 const MEETS_MAX: usize = 3;
 
-/// The router's neighbours.
+/// Router with its ARP cache.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     owners: BTreeMap<IpAddr, usize>,
 }
 
 impl Router {
-    /// The node that has an address, as far as it knows.
+    /// Returns the node that the router knows as an address's owner.
     pub(crate) fn known(&self, address: IpAddr) -> Option<usize> {
         self.owners.get(&address).copied()
     }
 
-    /// A host says that it has an address.
+    /// Learns the owner of an address.
     pub(crate) fn learn(&mut self, address: IpAddr, node: usize) {
         self.owners.insert(address, node);
     }
 }
 
-/// Where a packet comes to its end.
+/// End of a packet's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The stack of this host has it.
+    /// Stack of this host.
     Host(usize),
-    /// Nobody.
+    /// Dropped.
     Nowhere,
 }
 
-/// Whether the router and a node are on the same side of a network that is cut in two.
+/// True if the router and a node are in the same partition of the network.
 pub(crate) fn reaches(world: &World, node: usize) -> bool {
     world.nodes[node].has_carrier && world.sides >> node & 1 == 0
 }
 
-/// Where the router sends what is for an address. It asks if it doesn't know, and believes the
-/// first answer.
+/// Returns the node to which the router sends packets for an address. Without an entry the router
+/// sends an ARP request and accepts the first reply.
 fn owner(world: &mut World, address: IpAddr) -> Option<usize> {
     if let Some(known) = world.router.known(address) {
         return Some(known);
@@ -63,13 +62,13 @@ fn owner(world: &mut World, address: IpAddr) -> Option<usize> {
     found.inspect(|node| world.router.learn(address, *node))
 }
 
-/// A client opens a connection by the router: all of its packets get to one host.
+/// Opens a connection over the router and checks that one host gets all of its packets.
 pub(crate) fn connect(world: &mut World, client: usize, port: u16) -> Result<(), Broken> {
     let vip = VIPS[0];
     let Some(entry) = owner(world, vip) else { return Ok(()) };
     let End::Host(server) = carry(world, entry, client, port, TCP_SYN)? else { return Ok(()) };
     let host = &mut world.nodes[server];
-    // Its kernel has a socket for it from now on, whatever becomes of the daemon.
+    // From here on the host's kernel has a socket, independent of the daemon.
     if !host.serves(vip) || !world.works[server] {
         return Ok(());
     }
@@ -96,8 +95,8 @@ pub(crate) fn connect(world: &mut World, client: usize, port: u16) -> Result<(),
     Ok(())
 }
 
-/// A client goes on with its connection: it gets to the host that has it, if it was made in quiet
-/// times and the host can be reached.
+/// Sends a segment of a client's connection and checks that the owner gets it, if the connection
+/// must have been kept and the owner is reachable.
 pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
     let Connection { vip, port, ref server, lost, began_ms, .. } = connection;
@@ -119,7 +118,7 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A client's segment goes from the router to a host, and from there as hosts decide.
+/// Forwards a client's segment from the router to a host, and further by the hosts' decisions.
 fn carry(world: &World, entry: usize, client: usize, port: u16, flags: u8) -> Result<End, Broken> {
     if !reaches(world, entry) {
         return Ok(End::Nowhere);
@@ -148,7 +147,7 @@ fn carry(world: &World, entry: usize, client: usize, port: u16, flags: u8) -> Re
     }
 }
 
-/// A frame as it comes to a host's data plane: out of its tunnel, if it is in one.
+/// Returns the frame that a host's data plane sees, decapsulated if necessary.
 fn arrived(world: &World, to: usize, frame: &[u8]) -> Vec<u8> {
     let mut buffer = [&[0; HEADROOM][..], frame].concat();
     let mut packet = Packet::new(&mut buffer, HEADROOM, LINK);

@@ -1,5 +1,3 @@
-//! Segments of clients.
-
 use std::net::IpAddr;
 
 use evener_core::net::checksum;
@@ -10,7 +8,7 @@ const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const TCP_LEN: usize = 20;
 
-/// A segment of a client to a service address.
+/// Segment from a client to a service address.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment<'a> {
     pub(crate) flags: u8,
@@ -20,7 +18,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// As it comes to a node.
+    /// Returns the frame that a node receives.
     pub(crate) fn frame(&self, kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr) -> Vec<u8> {
         let (IpAddr::V4(from), IpAddr::V4(to)) = (farms::client(client), vip) else { return Vec::new() };
         let mac = [2, 0, 0, 0, 9, client as u8];
@@ -42,7 +40,7 @@ impl Segment<'_> {
         [ethernet, ip, tcp].concat()
     }
 
-    /// The sequence number of a segment in a frame.
+    /// Returns the sequence number of the segment in a frame.
     pub(crate) fn sequence_of(frame: &[u8]) -> Option<u32> {
         let at = ETHERNET_LEN + IPV4_LEN + 4;
         Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?))

@@ -1,4 +1,4 @@
-//! The steps of a run: by clients, by the operator, and by misfortune.
+//! Steps of a run: of clients, of the operator, and faults.
 
 use std::collections::BTreeSet;
 
@@ -8,111 +8,110 @@ use crate::farms::{KINDS, Kind};
 use crate::forgery::RECORDED;
 use crate::random::Random;
 
-/// Steps of a run: of most, and of one in so many.
+/// Number of steps of most runs, and of one run in [`LONG`].
 const STEPS: usize = 60;
 const STEPS_OF_LONG: usize = 240;
 const LONG: u64 = 50;
-/// Clients of a farm. Each opens a connection, at least.
+/// Number of clients of a farm. Each opens at least one connection.
 pub(crate) const CLIENTS: usize = 20;
 
-/// One of them. Numbers of nodes and servers count round: any number is good.
+/// Step of a run. Numbers of nodes and servers are taken modulo their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Time passes, in milliseconds.
     Wait(u64),
     /// A client opens a connection.
     Connect(usize),
-    /// A client goes on with its last one.
+    /// A client sends a segment of its last connection.
     Send(usize),
     /// A server's service fails.
     Fail(usize),
-    /// It works again.
+    /// A server's service recovers.
     Work(usize),
-    /// A server answers no ARP any more.
+    /// A server stops answering ARP.
     Silence(usize),
-    /// It answers again.
+    /// A server answers ARP again.
     Answer(usize),
-    /// The operator drains a server, by one node.
+    /// The operator drains a server at one node: node and server.
     Drain(usize, usize),
-    /// And has it take sessions again.
+    /// The operator ends a drain.
     Undrain(usize, usize),
-    /// The operator has a node leave a server alone, which gets nothing new either.
+    /// The operator puts a server in maintenance at one node.
     Suspend(usize, usize),
-    /// And ends that.
+    /// The operator ends maintenance.
     Resume(usize, usize),
-    /// The operator loads another file: which servers of the farm it has, by bits.
+    /// The operator loads another file: node, and bits of the file.
     Reload(usize, u8),
     /// A node's engine refuses the next tables, at the n-th write.
     Refuse(usize, usize),
     /// A node's daemon is killed; its data plane runs on.
     Kill(usize),
-    /// A node leaves the farm, as its operator wishes.
+    /// A node leaves the farm by its operator's order.
     Leave(usize),
-    /// A node loses all.
+    /// A node loses its daemon and its data plane.
     Crash(usize),
     /// A daemon is started.
     Start(usize),
-    /// The cable of a node is pulled.
+    /// A node loses its carrier.
     Unplug(usize),
-    /// And put back.
+    /// A node's carrier returns.
     Plug(usize),
-    /// The network is cut in two: bit i says on which side node i is.
+    /// The network is partitioned: bit i is the partition of node i.
     Split(u8),
-    /// It is whole.
+    /// The partition ends.
     Join,
-    /// So many datagrams are lost, in percent.
+    /// Loss of datagrams in percent.
     Lose(u8),
-    /// A datagram that was recorded comes again, to some node.
+    /// A recorded datagram is sent again, to any node.
     Replay(usize, usize),
-    /// One comes with another byte at this place: from another version, another farm, or broken.
+    /// A recorded datagram is sent with a changed byte.
     Forge(usize, usize, usize),
     /// The daemons of all nodes are restarted at once.
     Restart,
-    /// A node sleeps for so many days, and takes it for no time: its clock leaps.
+    /// A node sleeps for some days without noticing, so its clock leaps.
     Leap(usize, u64),
-    /// The wall clock of a host, director or server, is set to so many days before or after the
-    /// right time.
+    /// The wall clock of a director or server is set some days off the right time.
     Clock(usize, i8),
-    /// A daemon dies once it has carried out so many orders more.
+    /// A daemon dies after some more outputs.
     Die(usize, usize),
-    /// A node doesn't hear another one any more, which may hear it.
+    /// A node stops receiving another node's datagrams; the reverse direction may work.
     Deafen(usize, usize),
-    /// A client of a group and of names comes.
+    /// A client of the group and of names sends requests and queries.
     Visit(usize),
-    /// A server's agent begins, leaves or is killed.
+    /// A server's agent starts, leaves or is killed.
     Agent(usize, usize),
-    /// A server answers questions for its load in another way.
+    /// A server changes its answer to load queries.
     Report(usize, usize),
     /// The operator drains a server for one of its consumers, by the consumer's number.
     DrainOf(usize, usize),
-    /// And wants it again.
+    /// The operator ends that drain.
     UndrainOf(usize, usize),
-    /// The same of maintenance.
+    /// The operator puts a server in maintenance for one of its consumers.
     SuspendOf(usize, usize),
-    /// And its end.
+    /// The operator ends that maintenance.
     ResumeOf(usize, usize),
-    /// Somebody else ranks the servers of a name anew.
+    /// An external program ranks the servers of a name anew.
     Rank(usize),
-    /// Somebody says something in a group that is not to be believed: what, and in whose name.
+    /// A forged message is sent to a group: kind of forgery, and claimed server.
     Message(usize, usize),
-    /// So many members join from one host that serves nobody.
+    /// Number of members that one host without other members lets join at once.
     Storm(usize),
-    /// The next probe of a server fails, though it works.
+    /// The next probe of a server fails although the server works.
     Hiccup(usize),
-    /// Changes take so long, in milliseconds; 0 is as long as they take.
+    /// Duration of changes in milliseconds; 0 for random short ones.
     Slow(u64),
-    /// A daemon does something that takes so long, in milliseconds, and hears nothing meanwhile.
+    /// A daemon is busy for this time in milliseconds and receives no inputs.
     Busy(usize, u64),
-    /// A stranger answers for a service's address, to a node.
+    /// A stranger claims a service address by ARP at a node.
     Claim(usize, usize),
-    /// All that has had its time is looked at.
+    /// Checks the states that must be known by now.
     Look,
-    /// The last datagram comes once more, in a way in which it is not to be believed: which, and
-    /// where it is cut or changed.
+    /// The last received datagram is sent again as a forgery: kind of forgery, and index of the cut
+    /// or changed byte.
     Forgery(usize, usize),
 }
 
-/// An operator's order about a server.
+/// Operator's order about a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorOrder {
     Drain,
@@ -122,7 +121,7 @@ pub(crate) enum OperatorOrder {
 }
 
 impl OperatorOrder {
-    /// The operator's word behind it. Maintenance is neither begun nor ended by a drain.
+    /// Returns the state after the order. A drain neither starts nor ends maintenance.
     pub(crate) fn after(self, before: OperatorState) -> OperatorState {
         match self {
             OperatorOrder::Drain => before.max(OperatorState::Drain),
@@ -134,7 +133,7 @@ impl OperatorOrder {
 }
 
 impl Step {
-    /// Whether it changes something for all servers at once, or what everybody goes by.
+    /// True if the step affects all servers at once, or settings of the whole farm.
     pub(crate) fn is_of_all(&self) -> bool {
         matches!(
             self,
@@ -156,7 +155,7 @@ impl Step {
         )
     }
 
-    /// Whether it is something that goes wrong.
+    /// True if the step is a fault.
     pub fn is_fault(&self) -> bool {
         match self {
             Step::Fail(_)
@@ -184,17 +183,17 @@ impl Step {
     }
 }
 
-/// After so many steps nothing happens for so long, in milliseconds: then it is known what each
-/// host and each consumer of servers should have learned of those that fail, refuse or left.
+/// Number of steps between two quiet phases, and their duration in milliseconds. After a quiet
+/// phase each host and each consumer of servers must know which servers failed, refuse or left.
 const QUIET_STEPS: usize = 30;
 const QUIET_MS: u64 = 14_000;
 const SOON_MS: u64 = 1_000;
 
-/// The steps of a seed.
+/// Returns the steps of a seed.
 pub(crate) fn make(seed: u64) -> Vec<Step> {
     let (mut random, kind) = (Random::new(seed), Kind::of(seed));
     let mut steps = Vec::new();
-    // Kinds go by the seed too; this meets all of them.
+    // The seed also selects the kind; the division covers all kinds.
     let is_long = (seed / KINDS).is_multiple_of(LONG);
     let count = if is_long { STEPS_OF_LONG } else { STEPS };
     for number in 0..count {
@@ -214,16 +213,17 @@ pub(crate) fn make(seed: u64) -> Vec<Step> {
     steps
 }
 
-/// A quiet time: hosts hear each other, and servers are as they are. Clients come at its end.
+/// Returns the steps of a quiet phase: hosts receive each other's reports, and servers don't
+/// change. Clients connect at its end.
 fn quiet(random: &mut Random, kind: Kind) -> Vec<Step> {
     let mut steps = vec![Step::Lose(0), Step::Slow(0), Step::Join];
     steps.extend((0..kind.nodes()).flat_map(|node| [Step::Plug(node), Step::Start(node)]));
     if kind == Kind::EveryHost {
-        // Hosts with different files don't heed each other.
+        // Hosts with different files ignore each other's reports.
         let file = random.below(256) as u8;
         steps.extend((0..kind.nodes()).map(|node| Step::Reload(node, file)));
     }
-    // A daemon that was to die soon has done so, and is started once more.
+    // Starts daemons again, because a daemon that was to die soon has died by now.
     steps.push(Step::Wait(SOON_MS));
     steps.extend((0..kind.nodes()).map(Step::Start));
     steps.extend([Step::Wait(QUIET_MS), Step::Look]);
@@ -250,8 +250,8 @@ pub(crate) const CHANGES: [Step; 12] = [
     Step::Start(0),
 ];
 
-/// A farm that goes through all of these, and whose first node's engine refuses what follows one of
-/// them at a write.
+/// Returns steps with all of these changes. The first node's engine refuses the tables that follow
+/// one of the changes, at a write.
 pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     let mut steps = vec![Step::Wait(5_000)];
     for (number, step) in CHANGES.into_iter().enumerate() {
@@ -264,11 +264,13 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     steps
 }
 
-/// A farm whose first node's engine refuses one of these changes at a write, while another one has
-/// come already; or, behind both, the reload that came with the other one. Clients come in between.
+/// Returns steps in which the first node's engine refuses one of these changes at a write while
+/// another change is waiting. With `is_reload` it refuses the reload after both. Clients connect in
+/// between.
 pub(crate) fn refused_before(change: usize, other: usize, write: usize, is_reload: bool) -> Vec<Step> {
     const CLIENTS: usize = 8;
-    // Half of a change: as long as the engine takes, or the director until it hears of that.
+    // Duration of half a change: until the engine has applied it, or until the director gets the
+    // answer.
     const HALF_MS: u64 = 300;
     let at = |changes: [usize; 2]| changes.map(|number| CHANGES[number % CHANGES.len()]);
     let [change, other] = at([change, other]);
@@ -289,8 +291,8 @@ pub(crate) fn refused_before(change: usize, other: usize, write: usize, is_reloa
     steps
 }
 
-/// A farm whose group has members, and is joined by so many more at once; its clients come all the
-/// time.
+/// Returns steps in which many members join a group that already has members, while clients
+/// connect.
 pub(crate) fn storm(count: usize) -> Vec<Step> {
     let mut steps: Vec<Step> = (0..3).map(|server| Step::Agent(server, 0)).collect();
     steps.extend([Step::Wait(QUIET_MS), Step::Visit(0), Step::Storm(count)]);
@@ -353,7 +355,7 @@ fn step_of_web(random: &mut Random) -> Step {
     }
 }
 
-/// How many clients open a connection.
+/// Number of clients that open a connection.
 pub(crate) fn clients(steps: &[Step]) -> usize {
     let clients = steps.iter().filter_map(|step| match step {
         Step::Connect(client) => Some(client % CLIENTS),

@@ -1,5 +1,5 @@
-//! Probes that failed one after the other: a server that works counts as failing after as many as
-//! its file wants, and not before.
+//! Failed probes in a row: a working server goes down after the configured number of failures, and
+//! not earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,39 +12,39 @@ use evener_core::pool::health::HealthState;
 use crate::check::{Broken, Promise};
 use crate::coverage::Coverage;
 
-/// So many probes must fail one after the other, by all files.
+/// Number of failed probes that take a server down, in all files.
 pub(crate) const FALL: u32 = 2;
 
-/// The probes of a server that failed one after the other.
+/// Failed probes of a server in a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Streak {
-    /// Of the last ones.
+    /// Current number.
     now: u32,
-    /// At most, since it was last said to work: a director says what it knows later, while tables
-    /// are on their way.
+    /// Largest number since the server was last reported up. A director reports a transition late
+    /// if a change is running.
     most: u32,
 }
 
-/// Those of all servers of a node, for each consumer.
+/// Failed probes of all servers of a node, for each consumer.
 #[derive(Debug, Default)]
 pub(crate) struct Streaks {
     of: BTreeMap<ServerName, Streak>,
-    /// The members, and servers of names, that were said to work.
+    /// Members, and servers of names, that were reported up.
     up: BTreeSet<ServerName>,
 }
 
 impl Streaks {
-    /// Its daemon begins, and knows of no probe.
+    /// Resets the state at the start of a daemon.
     pub(crate) fn clear(&mut self) {
         *self = Streaks::default();
     }
 
-    /// Another file is in force: a server that comes back is a new one.
+    /// Records that another file is in force: a server that returns counts as new.
     pub(crate) fn reload(&mut self) {
         self.up.clear();
     }
 
-    /// A director is told something, which shows this.
+    /// Records a probe result that a director gets.
     pub(crate) fn told(&mut self, input: &Input, shown: &Snapshot) {
         let Some((name, is_good)) = probed(input, shown) else { return };
         let streak = self.of.entry(name).or_default();
@@ -52,7 +52,7 @@ impl Streaks {
         streak.most = streak.most.max(streak.now);
     }
 
-    /// A director says that something has happened.
+    /// Checks an event of a director.
     pub(crate) fn happened(&mut self, event: &Event, coverage: &Coverage) -> Result<(), Broken> {
         let (server, is_up) = match event {
             Event::Health { server, transition } => match transition.to {
@@ -81,13 +81,13 @@ impl Streaks {
         }
     }
 
-    /// Of a server nothing is known from now on.
+    /// Forgets the state of a server.
     fn begins(&mut self, server: &ServerName) -> Result<(), Broken> {
         self.up.remove(server);
         Ok(())
     }
 
-    /// A server is said to work.
+    /// Records that a server was reported up.
     fn works(&mut self, server: &ServerName) -> Result<(), Broken> {
         if let Some(streak) = self.of.get_mut(server) {
             streak.most = streak.now;
@@ -96,7 +96,7 @@ impl Streaks {
     }
 }
 
-/// The server whose probe has ended, and whether it was good.
+/// Returns the probed server, and true if the probe passed.
 fn probed(input: &Input, shown: &Snapshot) -> Option<(ServerName, bool)> {
     match input {
         Input::Probed { server, result } => Some((server.clone(), result.is_ok())),

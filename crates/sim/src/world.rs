@@ -1,4 +1,4 @@
-//! A farm while it runs: its hosts, the link between them, and time.
+//! Running farm: its hosts, the link between them, and the time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,22 +23,22 @@ use crate::router::{self, Router};
 use crate::step::{CLIENTS, OperatorOrder, Step};
 use crate::web::{self, Web};
 
-/// Something on its way to a node.
+/// Input in flight to a node.
 struct Parcel {
     due_ms: u64,
-    /// That which is sent first arrives first, of those due at once.
+    /// Order of sending; inputs due at the same time arrive in this order.
     number: u64,
     to: usize,
     from: Option<usize>,
     what: Input,
-    /// Since when the daemon lives that it is for.
+    /// Start time of the daemon that the input is for.
     since_ms: u64,
 }
 
-/// Before one in so many things that happen directors are told the time, though they don't want it.
+/// Before one in this many events, directors get the current time without having asked for it.
 const NUDGED: usize = 32;
 
-/// The last connection of a client.
+/// Last connection of a client.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) node: usize,
@@ -46,14 +46,14 @@ pub(crate) struct Connection {
     pub(crate) port: u16,
     pub(crate) server: ServerName,
     pub(crate) slot: u16,
-    /// Whether its server has left the file since, even for a while.
+    /// True if the server has left the file since, even for a while.
     pub(crate) lost: bool,
     pub(crate) began_ms: u64,
-    /// When its last packet came.
+    /// Time of the connection's last packet.
     pub(crate) last_ms: u64,
 }
 
-/// The farm and all around it.
+/// Farm and its surroundings.
 pub(crate) struct World {
     pub(crate) kind: Kind,
     mutation: Option<Mutation>,
@@ -62,15 +62,15 @@ pub(crate) struct World {
     pub(crate) connections: BTreeMap<usize, Connection>,
     pub(crate) history: Vec<Line>,
     pub(crate) facts: usize,
-    /// Whether each server's service works, and whether it answers ARP.
+    /// True if a server's service works; `answers` is true if the server answers ARP.
     pub(crate) works: [bool; SERVERS_MAX],
-    /// Since when it is as it is.
+    /// Time of the last change of `works`.
     pub(crate) works_since_ms: [u64; SERVERS_MAX],
     pub(crate) answers: [bool; SERVERS_MAX],
     pub(crate) answers_since_ms: [u64; SERVERS_MAX],
-    /// Bit i: the side of node i.
+    /// Bit i: partition of node i.
     pub(crate) sides: u8,
-    /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
+    /// Bit `to * SERVERS + from`: node `to` does not receive datagrams of node `from`.
     pub(crate) deaf: u16,
     pub(crate) loss: u8,
     pub(crate) watched: check::Watched,
@@ -80,9 +80,9 @@ pub(crate) struct World {
     parcels: Vec<Parcel>,
     sent: u64,
     pub(crate) recording: Recording,
-    /// Servers whose next probe fails though they work.
+    /// Servers whose next probe fails although they work.
     hiccups: [bool; SERVERS_MAX],
-    /// How long the next changes take, in milliseconds.
+    /// Duration of the next changes in milliseconds.
     slow_ms: u64,
     pub(crate) random: Random,
     ports: u16,
@@ -134,7 +134,7 @@ impl World {
         self.history.push(Line { at_ms: self.now_ms, what });
     }
 
-    /// Does what a step says, and all that comes of it at once.
+    /// Carries out a step, and then checks the promises.
     pub(crate) fn take(&mut self, step: &Step) -> Result<(), Broken> {
         let (nodes, servers) = (self.nodes.len(), self.kind.servers());
         if !matches!(step, Step::Wait(_)) {
@@ -204,7 +204,7 @@ impl World {
             }),
             Step::Leap(node, days) => {
                 self.nodes[node % nodes].leap(days);
-                // Its sessions have ended.
+                // The leap of the clock has ended the node's sessions.
                 self.connections
                     .retain(|_, connection| connection.node != node % nodes || self.kind == Kind::EveryHost);
             }
@@ -212,24 +212,24 @@ impl World {
         check::all(self)
     }
 
-    /// Whether this defect is in the farm.
+    /// True if the farm has this defect.
     pub(crate) fn has(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
     }
 
-    /// How often an engine refused tables.
+    /// Number of changes that engines refused.
     pub(crate) fn refusals(&self) -> usize {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
-    /// Ends what takes long, or fails once.
+    /// Ends delays and pending single failures.
     pub(crate) fn end_delays(&mut self) {
         (self.hiccups, self.slow_ms) = ([false; SERVERS_MAX], 0);
         self.nodes.iter_mut().for_each(|node| node.busy_until_ms = 0);
     }
 
-    /// Cuts the network in two. Announcements on the other side don't reach the router, which asks
-    /// anew then.
+    /// Partitions the network. The router misses announcements of the other partition, so its cache
+    /// is cleared.
     pub(crate) fn part(&mut self, sides: u8) {
         (self.sides, self.router) = (sides, Router::default());
     }
@@ -247,18 +247,19 @@ impl World {
         }
     }
 
-    /// The server that a node's operator means: hosts drain themselves.
+    /// Returns the server that an operator's step refers to. In every-host placement a host drains
+    /// itself.
     fn drainable(&self, node: usize, server: usize) -> ServerName {
         let servers = self.kind.servers();
         match self.kind {
             Kind::EveryHost => farms::server_name(0, node),
-            // The second service comes and goes.
+            // The second service is optional.
             Kind::Web => farms::server_name(0, server % servers),
             _ => farms::server_name(server / servers % VIPS.len(), server % servers),
         }
     }
 
-    /// An operator orders something of a server of the services that packets are sent on for.
+    /// Gives an operator's order about a server of a service.
     fn order(&mut self, node: usize, server: usize, order: OperatorOrder) {
         let name = self.drainable(node, server);
         let is_maintenance = matches!(order, OperatorOrder::Suspend | OperatorOrder::Resume);
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// Has a node follow an order about a server; whether that says something new.
+    /// Gives a node an operator's order. Returns true if it changes the state.
     pub(crate) fn give_order(&mut self, node: usize, server: &ServerName, order: OperatorOrder) -> bool {
         let is_news = self.nodes[node].take_order(server, order, self.now_ms);
         if is_news {
@@ -298,7 +299,7 @@ impl World {
         self.connections.retain(|_, connection| connection.node != node || self.kind == Kind::EveryHost);
     }
 
-    /// A daemon leaves, and takes its data plane along a moment later.
+    /// Makes a daemon leave; its data plane ends a moment later.
     pub(crate) fn leave(&mut self, node: usize) {
         let orders = self.nodes[node].leave(self.now_ms);
         self.carry_out(node, orders);
@@ -330,7 +331,7 @@ impl World {
         self.tell(node, network);
     }
 
-    /// Time passes.
+    /// Lets time pass, and handles the events that become due.
     pub(crate) fn pass(&mut self, ms: u64) -> Result<(), Broken> {
         let until_ms = self.now_ms + ms;
         loop {
@@ -360,13 +361,13 @@ impl World {
                     continue;
                 }
                 let Parcel { to, from, what, since_ms, .. } = parcel;
-                // Questions of a daemon end with it, and the next one has other numbers for
-                // members.
+                // Answers to a daemon's queries end with the daemon: its successor numbers members
+                // differently.
                 let is_own = matches!(what, Input::Member { .. } | Input::Name { .. });
                 if is_own && self.nodes[to].since_ms != since_ms {
                     continue;
                 }
-                // A kernel says how its network is now, whatever it was when the news began.
+                // The network is read at delivery, as from a kernel.
                 let what = if let Input::Network(_) = what { self.nodes[to].network() } else { what };
                 let by_link = matches!(what, Input::Frame { .. } | Input::Datagram { .. });
                 let arrives = from.is_none_or(|from| self.hears(to, from)) && self.nodes[to].has_carrier;
@@ -401,7 +402,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the nodes the time that don't want to know it yet: nothing may come of it.
+    /// Gives the time to nodes that did not ask for it, and checks that nothing happens.
     fn nudge(&mut self) -> Result<(), Broken> {
         for number in 0..self.nodes.len() {
             let node = &mut self.nodes[number];
@@ -411,7 +412,7 @@ impl World {
             }
             self.coverage.checked(Promise::Hasty);
             let orders = node.time(now_ms);
-            // It may be its time to die.
+            // The daemon may also die at this moment.
             let is_hasty = !orders.is_empty() || node.director.is_some() && node.next_at() != before;
             let named: Vec<_> = orders.iter().map(coverage::name_of_output).collect();
             let what = format!("node {number}, {named:?}, next at {:?} and not {before:?}", node.next_at());
@@ -423,7 +424,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the nodes the time that want to know it.
+    /// Gives the time to nodes that asked for it.
     fn wake(&mut self) -> Result<(), Broken> {
         let now_ms = self.now_ms;
         for node in 0..self.nodes.len() {
@@ -440,7 +441,7 @@ impl World {
         Ok(())
     }
 
-    /// Has a group's message do what it says.
+    /// Delivers a message to a group.
     pub(crate) fn message<T>(
         &mut self,
         node: usize,
@@ -472,7 +473,7 @@ impl World {
         self.random.below(bound) as u64
     }
 
-    /// Does what a node's director has ordered.
+    /// Carries out a director's outputs.
     pub(crate) fn carry_out(&mut self, node: usize, orders: Vec<Output>) {
         let mut is_at_once = false;
         for order in orders {
@@ -497,17 +498,17 @@ impl World {
                         addresses.into_iter().for_each(|address| self.router.learn(address, node));
                     }
                 }
-                // The data plane's others are done by the node.
+                // The node has carried out the other outputs for the data plane.
                 Output::Ready { .. } | Output::Forget { .. } | Output::Lease { .. } => {}
             }
         }
-        // All that it has ordered comes before what becomes of the change.
+        // All outputs are carried out before the next stage of the change.
         if is_at_once {
             self.go_on(node);
         }
     }
 
-    /// How long a step of a change takes: mostly no time, sometimes long.
+    /// Returns the duration of a stage of a change: mostly zero, sometimes long.
     fn takes_ms(&mut self) -> u64 {
         if self.slow_ms > 0 {
             return self.slow_ms;
@@ -519,7 +520,7 @@ impl World {
         }
     }
 
-    /// A node goes on with the change that is on its way.
+    /// Runs the next stage of a node's change.
     fn go_on(&mut self, node: usize) {
         let then_ms = self.now_ms + self.takes_ms();
         self.coverage.checked(Promise::Half);
@@ -530,7 +531,7 @@ impl World {
         }
     }
 
-    /// A node comes to an end with all changes that are on their way.
+    /// Completes all running changes of a node.
     pub(crate) fn finish(&mut self, node: usize) {
         while self.nodes[node].works_at().is_some() {
             self.go_on(node);
@@ -544,14 +545,14 @@ impl World {
         self.send(node, None, delay_ms, Input::Probed { server: probe.server.clone(), result });
     }
 
-    /// A node probes a server, which may be in maintenance.
+    /// Records a violation if a node probes a server in maintenance.
     pub(crate) fn probes(&mut self, node: usize, server: &ServerName) {
         if self.nodes[node].operator.get(server).is_some_and(|state| state.is_suspended()) {
             self.watched.disturbed = Some(format!("{} of {} by node {node}", server.server, server.service));
         }
     }
 
-    /// How long a node's probe takes, and what comes of it; `None` is an address without a server.
+    /// Returns delay and result of a node's probe; `None` for an address without a server.
     pub(crate) fn probe_result(&mut self, node: usize, server: Option<usize>) -> (u64, Result<u64, Failure>) {
         if let Some(server) = server.filter(|server| self.hiccups[*server]) {
             self.hiccups[server] = false;
@@ -564,23 +565,23 @@ impl World {
         }
     }
 
-    /// Whether a server works, and a node can reach it.
+    /// True if a server works and is reachable from a node.
     pub(crate) fn answers_probe(&self, node: usize, server: usize) -> bool {
         self.works[server] && (self.kind == Kind::EveryHost || self.is_reached(node, server))
     }
 
-    /// Whether messages between a node and a server arrive, where servers are hosts of their own.
+    /// True if messages between a node and a server arrive; for servers that are separate hosts.
     pub(crate) fn is_reached(&self, node: usize, server: usize) -> bool {
         self.answers[server] && self.nodes[node].has_carrier
     }
 
-    /// A port that no connection has had for long.
+    /// Returns a port that no recent connection has used.
     pub(crate) fn port(&mut self) -> u16 {
         self.ports = self.ports.wrapping_add(1).max(1_024);
         self.ports
     }
 
-    /// The service address that a client takes.
+    /// Returns a random service address for a client.
     pub(crate) fn vip(&mut self) -> IpAddr {
         let service = self.random.below(VIPS.len());
         self.nodes[0].file().vip(service)

@@ -1,4 +1,4 @@
-//! First fragments, as this engine's threads remember them.
+//! First fragments that this engine's threads have seen.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,8 @@ use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 
 use crate::xdp::abi::FRAGMENTS_MAX;
 
-/// Bounded: the oldest goes.
+/// First fragments of packets, shared by the engine's threads. If the table is full the oldest
+/// entry is evicted.
 #[derive(Debug, Default)]
 pub(super) struct FirstFragments {
     noted: Mutex<TrackedFragments>,
@@ -18,18 +19,19 @@ pub(super) struct FirstFragments {
 #[derive(Debug, Default)]
 struct TrackedFragments {
     tracks: HashMap<FragmentKey, Track>,
-    /// The keys, oldest first.
+    /// Keys, oldest first.
     order: VecDeque<FragmentKey>,
 }
 
 impl FirstFragments {
-    /// How many were noted: when this has grown, those that wait may go on.
+    /// Number of first fragments noted so far. An increase means that queued fragments can be
+    /// decided again.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
     fn noted(&self) -> MutexGuard<'_, TrackedFragments> {
-        // Between its two parts nothing can fail.
+        // A poisoned lock is still consistent: no code between the two updates can panic.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

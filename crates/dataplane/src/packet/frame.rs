@@ -1,4 +1,4 @@
-//! The way of one frame: decided where it lies, and put into the batch that goes out.
+//! Processes one frame: decides it in place and adds it to the outgoing batch.
 
 use evener_core::net::packet::{Checksum, Packet};
 use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
@@ -16,15 +16,15 @@ use crate::events::TraceFilter;
 use crate::fragment_queue::FragmentQueue;
 use crate::rehandoff::RehandoffSlot;
 
-/// The context of every frame.
+/// Context of a frame's decision.
 pub(super) struct FrameContext<'a> {
     pub(super) tables: &'a Tables,
     pub(super) withheld: &'a Withheld,
     pub(super) memory: &'a Memory<'a>,
     pub(super) exits: &'a Exits,
-    /// The interface that frames came in by.
+    /// Interface that the frames arrived on.
     pub(super) ingress: u32,
-    /// The loopback interface, by which frames go up the host's own stack.
+    /// Loopback interface, on which frames are sent to the host's own stack.
     pub(super) loopback: u32,
     pub(super) now: u32,
     pub(super) watch: &'a TraceFilter,
@@ -32,12 +32,11 @@ pub(super) struct FrameContext<'a> {
     pub(super) moves: &'a RehandoffSlot,
 }
 
-/// The scratch memory for frames.
 pub(super) struct FrameScratch {
     pub(super) tally: Tally,
     pub(super) fragments: FragmentQueue,
     segments: Segments,
-    /// For frames that don't stand in the ring.
+    /// Outbox for frames outside of the ring.
     outbox: Outbox,
 }
 
@@ -51,7 +50,7 @@ impl FrameScratch {
         }
     }
 
-    /// Holds a frame, as was decided.
+    /// Queues a frame whose verdict is to hold.
     fn queue_fragment(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
         let reason = decision.reason;
         self.tally.reason(reason);
@@ -76,8 +75,8 @@ impl FrameScratch {
         });
     }
 
-    /// Sends the segments of a frame, behind what is in the batch: a flow's frames don't overtake
-    /// one another.
+    /// Sends the segments of a frame. The batch is sent first, to keep the order of a flow's
+    /// frames.
     fn send_cut(
         &mut self,
         gathered: &Gathered<'_>,
@@ -98,7 +97,7 @@ impl FrameScratch {
     }
 }
 
-/// Works on a frame that stands in `buffer` behind [`RESERVE`] bytes.
+/// Processes the frame in `buffer`, which starts behind [`RESERVE`] bytes.
 pub(super) fn work<'f>(
     buffer: &'f mut [u8],
     tag: Option<(u16, u16)>,
@@ -124,8 +123,7 @@ pub(super) fn work<'f>(
         return tools.queue_fragment(&decision, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
-    // A packet that the decision made itself leaves nothing to the hardware, or its checksum at
-    // most.
+    // A packet that the decision built itself needs at most a checksum from the hardware.
     if packet.segment_len.is_none() {
         virtio = virtio.of_one_packet();
     }
@@ -141,7 +139,7 @@ pub(super) fn work<'f>(
             if let Some(outer_len) =
                 tunnel(around.tables, decision.server()).filter(|_| virtio != Virtio::default())
             {
-                // No hardware can be trusted to know what a tunnel's inner packet wants.
+                // Hardware may not support offloads of a tunnel's inner packet.
                 let outer = l3_of(frame);
                 if let Some(gathered) = gathered(frame, Some(outer), outer + outer_len, &virtio) {
                     return tools.send_cut(&gathered, batch, ifindex, around.exits);
@@ -165,8 +163,8 @@ pub(super) fn work<'f>(
     batch.push(packet, ifindex);
 }
 
-/// Whether a frame that is passed goes up the host's own stack by the loopback interface, for the
-/// stack sees nothing else of it.
+/// True if a passed frame is sent to the host's own stack over the loopback interface, because the
+/// guard drops the original frame.
 fn goes_up(reason: Reason, frame: &[u8], around: &FrameContext<'_>) -> bool {
     match reason {
         Reason::Local | Reason::IcmpForwarded => true,
@@ -175,7 +173,7 @@ fn goes_up(reason: Reason, frame: &[u8], around: &FrameContext<'_>) -> bool {
     }
 }
 
-/// Puts the VLAN tag back that the kernel took out of a frame, which then begins where this says.
+/// Restores the VLAN tag that the kernel removed from a frame. Returns the new start of the frame.
 fn put_tag_back(buffer: &mut [u8], tag: Option<(u16, u16)>) -> usize {
     let Some((kind, value)) = tag else { return RESERVE };
     let start = RESERVE - VLAN_LEN;
@@ -190,7 +188,7 @@ fn put_tag_back(buffer: &mut [u8], tag: Option<(u16, u16)>) -> usize {
     start
 }
 
-/// Length of the headers that a server's packets are inside of, if it is behind a tunnel.
+/// Length of a tunnel server's outer headers in bytes; `None` for other servers.
 fn tunnel(tables: &Tables, server: u16) -> Option<usize> {
     match tables.servers.get(&server)?.forwarding {
         Forwarding::Tunnel { encapsulation, to, mark, .. } => {
@@ -200,14 +198,14 @@ fn tunnel(tables: &Tables, server: u16) -> Option<usize> {
     }
 }
 
-/// A frame of several packets, as such; `None` for one packet.
+/// Returns a frame of several segments; `None` for a frame of one packet.
 fn gathered<'f>(frame: &'f [u8], outer: Option<usize>, l3: usize, virtio: &Virtio) -> Option<Gathered<'f>> {
     let segment_len = usize::from(virtio.segment_len()?);
     let (l4, _) = virtio.checksum();
     Some(Gathered { frame, outer, l3, l4, udp: virtio.is_udp(), segment_len })
 }
 
-/// Fills in what was left to the hardware in a frame of one packet.
+/// Completes the partial checksum of a single packet in software. Returns the empty virtio header.
 fn finished(frame: &mut [u8], virtio: &Virtio) -> Virtio {
     if virtio.is_partial() {
         let (start, offset) = virtio.checksum();
@@ -216,7 +214,7 @@ fn finished(frame: &mut [u8], virtio: &Virtio) -> Virtio {
     Virtio::default()
 }
 
-/// The host's own stack sends the packet on: it has yet to find the neighbour.
+/// Sends the packet by the host's own stack, which has yet to resolve the neighbour.
 fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut FrameScratch, exits: &Exits, link: Option<u32>) {
     let l3 = l3_of(frame);
     if let Some(gathered) = gathered(frame, None, l3, virtio) {

@@ -1,11 +1,11 @@
-//! Keeps the host's own stack from what the engine handles. AF_PACKET only copies: the stack would
-//! answer the same packets with resets, or forward them a second time.
+//! Guard that drops the engine's packets before the host's own stack receives them. AF_PACKET only
+//! copies: the stack would answer the packets with resets, or forward them a second time.
 //!
-//! With CAP_NET_ADMIN, an nftables table drops them at the interface, behind the point where packet
-//! sockets take their copy. It knows no sessions: what a server sends that belongs to none is
-//! dropped with the rest, and the engine gives it to the stack by the loopback interface
-//! ([`Withheld`]). Without it, the host must be one whose stack drops them silently: one that
-//! neither has a service address nor forwards.
+//! With CAP_NET_ADMIN, an nftables table drops the packets at the interface, after packet sockets
+//! have received their copy. The table has no sessions, so it also drops packets of servers that
+//! belong to no session. The engine sends such packets to the stack over the loopback interface
+//! ([`Withheld`]). Without CAP_NET_ADMIN, the stack must ignore the packets: the host must not have
+//! a service address and must not forward.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,25 +23,26 @@ use nix::net::if_::if_indextoname;
 use super::rules::{self, Nft, REMOVE, RuleSet, TableShape, nft};
 use crate::EngineError;
 
-/// How the host's stack is kept out.
+/// Guard of the host's stack.
 #[derive(Debug, Default)]
 pub(super) struct Guard<R = Nft> {
-    /// The table that was written last: the reference for every later look at the kernel. A table
-    /// that is read back may be another one, or missing, a moment after the write.
+    /// Table that was written last, for comparison with the kernel's table. A table read back from
+    /// the kernel is no reference: another process may already have changed it.
     installed: Option<WantedTable>,
     ruleset: R,
     state: GuardState,
 }
 
-/// The table that the engine wants.
+/// Table that the engine requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WantedTable {
-    /// Interfaces by number: an interface that comes back under its name has lost its hook.
+    /// Interfaces by index. An interface that was created again under its old name has lost its
+    /// hook.
     interfaces: Vec<u32>,
     /// Interfaces and their VLANs, by name.
     devices: Vec<String>,
     sets: String,
-    /// Empty if nothing is to be dropped.
+    /// Rules; empty if nothing is to be dropped.
     drops: String,
 }
 
@@ -49,22 +50,22 @@ struct WantedTable {
 enum GuardState {
     #[default]
     None,
-    /// Those of an earlier daemon, perhaps.
+    /// An earlier daemon may have left rules.
     Inherited,
     Rules,
     Silent,
 }
 
-/// The packets that the rules drop and the engine may pass: segments from servers that answer
-/// clients, to any host but this one.
+/// Packets that the rules drop and the engine may pass: segments of servers that answer clients
+/// directly, to other hosts than this one.
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
-    /// This host's addresses as the rules have them; `None` where there are no rules.
+    /// Addresses of this host in the rules; `None` without rules.
     local: Option<BTreeSet<IpAddr>>,
 }
 
 impl Withheld {
-    /// Whether a frame that came in by interface `ingress` is one of them.
+    /// True if the guard drops a frame received on interface `ingress` that the engine may pass.
     pub(super) fn has(&self, tables: &Tables, ingress: u32, frame: &[u8]) -> bool {
         let Some(local) = self.local.as_ref().filter(|_| !tables.endpoints.is_empty()) else { return false };
         let Parsed::Segment(segment) = parse(frame, tables.interfaces.get(&ingress).copied()) else {
@@ -75,8 +76,8 @@ impl Withheld {
     }
 }
 
-/// Whether answers that come from here are addressed to clients, and not to this host that stands
-/// for them.
+/// True if a server with this endpoint replies to the clients' addresses, and not to an address of
+/// this host (`source_nat`).
 fn is_open(tables: &Tables, endpoint: &VipKey) -> bool {
     let stands_for_clients = |server: u16| own(tables, server).is_some();
     tables
@@ -85,7 +86,8 @@ fn is_open(tables: &Tables, endpoint: &VipKey) -> bool {
         .is_some_and(|behind| behind.iter().any(|behind| !stands_for_clients(behind.server)))
 }
 
-/// This host's address that stands for the clients of a server, if one does.
+/// Returns the address of this host that replaces the client's address for a server; `None` without
+/// `source_nat`.
 fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
     match tables.servers.get(&server)?.forwarding {
         Forwarding::Nat { own, source_nat: true, .. } => Some(own),
@@ -94,16 +96,16 @@ fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
 }
 
 impl<R: RuleSet + Default> Guard<R> {
-    /// No rules yet, but for what an earlier daemon may have left.
+    /// Returns a guard without rules. `earlier` is true if an earlier daemon may have left rules.
     pub(super) fn after(earlier: bool) -> Self {
         Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
-    /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a
-    /// killed daemon set up. Says what the engine has to give to the stack itself, if it passes it.
+    /// Replaces all rules, also the rules of a killed daemon, by rules for `tables`. Returns the
+    /// packets that the engine has to send to the stack itself if it passes them.
     ///
     /// # Errors
-    /// When nft refuses and the stack would interfere. Rules that are in force stay so.
+    /// Fails if nft fails and the stack would interfere. Existing rules stay.
     pub(super) fn apply(&mut self, tables: &Tables) -> Result<Withheld, EngineError> {
         let local = local_addresses();
         self.change(tables, &local)?;
@@ -119,8 +121,8 @@ impl<R: RuleSet + Default> Guard<R> {
         }
         match (self.ruleset.write(&wanted.script()), self.state) {
             (Ok(()), _) => self.state = GuardState::Rules,
-            // They are made for what is in force, and can't be taken back either: so nothing else
-            // comes into force.
+            // The existing rules match the tables in force and can't be removed either, so the new
+            // tables are rejected.
             (Err(error), GuardState::Rules) => {
                 return Err(EngineError::system("changing the guard", "CAP_NET_ADMIN", error));
             }
@@ -136,13 +138,12 @@ impl<R: RuleSet + Default> Guard<R> {
         Ok(())
     }
 
-    /// Whether rules are in force.
     pub(super) fn has_rules(&self) -> bool {
         self.state == GuardState::Rules
     }
 
-    /// Writes the rules again if the kernel holds others or none; `None` if it holds the right
-    /// ones. Interfaces that are gone are left out until the next tables come.
+    /// Writes the rules again if the kernel's rules differ. Returns `None` if the kernel's rules
+    /// were right. Interfaces that are gone are left out until the next tables come.
     pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
         if !self.has_rules() || !self.ruleset.may_have_changed() {
             return None;
@@ -160,7 +161,7 @@ impl<R: RuleSet + Default> Guard<R> {
         Some(done.map_err(|error| EngineError::system("writing the guard again", "CAP_NET_ADMIN", error)))
     }
 
-    /// Takes the rules back.
+    /// Removes the rules.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
         match std::mem::take(self).state {
             GuardState::Rules => {
@@ -174,7 +175,7 @@ impl<R: RuleSet + Default> Guard<R> {
         }
     }
 
-    /// For people.
+    /// State of the guard, for messages.
     pub(super) fn describe(&self) -> &'static str {
         match self.state {
             GuardState::None => "no guard yet",
@@ -184,8 +185,8 @@ impl<R: RuleSet + Default> Guard<R> {
     }
 }
 
-/// Removes the guard of an engine that is gone: under another engine it would drop what that one
-/// passes.
+/// Removes the guard of an engine that is gone. Under another engine the old guard would drop
+/// packets that the new engine passes.
 pub(super) fn remove_stale() {
     let Err(error) = nft(REMOVE) else { return };
     if rules::list().is_some() {
@@ -212,9 +213,9 @@ fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
     tables.interfaces.keys().map(name).collect()
 }
 
-/// The interfaces, and those of their VLANs that this host has. The hook of an interface is passed
-/// by tagged frames too, with the outer tag set aside; what stands behind an inner one it doesn't
-/// see, but the hook of the VLAN's own interface does.
+/// Returns the interfaces and their VLANs on this host. The hook of an interface sees tagged frames
+/// without their outer tag, but not behind an inner tag. The hook of the VLAN's own interface sees
+/// the packet.
 fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
     let mut devices = interfaces.to_vec();
     let below = |line: &str| -> Option<(String, String)> {
@@ -222,7 +223,7 @@ fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
         Some((words.next()?.to_owned(), words.nth(1)?.to_owned()))
     };
     let mut above: Vec<(String, String)> = vlans.lines().skip(2).filter_map(below).collect();
-    // A VLAN may be one of a VLAN's.
+    // A VLAN may be stacked on another VLAN.
     loop {
         let (more, rest) = above.into_iter().partition::<Vec<_>, _>(|(_, below)| devices.contains(below));
         if more.is_empty() {
@@ -237,15 +238,15 @@ fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
     }
 }
 
-/// The VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c): two lines
-/// of titles, then `NAME | ID | DEVICE BELOW`.
+/// Returns the VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c):
+/// two title lines, then `NAME | ID | DEVICE BELOW`.
 fn vlans() -> String {
-    // Without any there is no such file.
+    // The file does not exist without VLANs.
     fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()
 }
 
 impl WantedTable {
-    /// Each IP version has its sets and rules.
+    /// Returns the table for these tables; each IP version has its own sets and rules.
     fn of(tables: &Tables, devices: Vec<String>, local: &BTreeSet<IpAddr>) -> WantedTable {
         let (mut sets, mut drops) = (String::new(), String::new());
         for v6 in [false, true].into_iter().filter(|_| !tables.vips.is_empty()) {
@@ -256,8 +257,8 @@ impl WantedTable {
         WantedTable { interfaces: tables.interfaces.keys().copied().collect(), devices, sets, drops }
     }
 
-    /// The commands for nft, in one transaction. The chain's name holds the digest of sets and
-    /// rules: nft before 0.9.7 knows no comments of tables.
+    /// Returns the nft commands of one transaction. The chain's name contains the digest of sets
+    /// and rules: nft before 0.9.7 does not support comments of tables.
     fn script(&self) -> String {
         let mut text = REMOVE.to_owned();
         if self.drops.is_empty() || self.devices.is_empty() {
@@ -284,20 +285,19 @@ impl WantedTable {
     }
 }
 
-/// The packets of one IP version that the stack must not see.
+/// Packets of one IP version that the stack must not receive.
 struct Guarded {
     v6: bool,
-    /// Addresses, transports and ports of services.
+    /// Address, transport and port of each service.
     services: BTreeSet<String>,
-    /// Addresses of services.
     addresses: BTreeSet<IpAddr>,
-    /// Where answers come from that are addressed to clients.
+    /// Endpoints of servers that reply to the clients' addresses.
     open: BTreeSet<String>,
     open_addresses: BTreeSet<IpAddr>,
-    /// Where answers come from that are addressed to this host, which stands for the clients, and
-    /// its address.
+    /// Endpoints of servers that reply to an address of this host (`source_nat`), with that
+    /// address.
     hidden: BTreeSet<String>,
-    /// This host's addresses: a server's answer to one of them is to a probe.
+    /// Addresses of this host. A server's reply to such an address belongs to a probe.
     local: BTreeSet<IpAddr>,
 }
 
@@ -325,7 +325,7 @@ impl Guarded {
         }
     }
 
-    /// Sets as the rules name them, without those that would be empty.
+    /// Writes the sets that the rules refer to, without empty sets.
     fn write_sets(&self, text: &mut String) {
         let address = if self.v6 { "ipv6_addr" } else { "ipv4_addr" };
         let endpoint = format!("{address} . inet_proto . inet_service");
@@ -346,7 +346,8 @@ impl Guarded {
         set("local", address, strings(&self.local));
     }
 
-    /// Fragments and ICMP carry no port, and odd headers are refused: they belong to the address.
+    /// Writes the rules. Fragments, ICMP and packets with unusual headers have no usable port, so
+    /// the rules match their address alone.
     fn write_rules(&self, text: &mut String) {
         let (ip, version) = (if self.v6 { "ip6" } else { "ip" }, self.version());
         let mut drop = |rule: String| {
@@ -380,8 +381,7 @@ impl Guarded {
     }
 }
 
-/// A packet for a service's address that names no port, or has headers that are not taken for what
-/// they say.
+/// Matches for packets to a service address that have no port, or whose headers the engine refuses.
 const ODD_V4: &[&str] = &[
     "ip protocol { icmp, tcp, udp } ip frag-off & 0x3fff != 0",
     "ip protocol { icmp, tcp, udp } ip hdrlength > 5",
@@ -392,7 +392,7 @@ const ODD_V6: &[&str] = &[
     "icmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
 ];
 
-/// This host's addresses. One that comes later is known when tables are next applied.
+/// Returns the addresses of this host. Later addresses are included when tables are applied again.
 fn local_addresses() -> BTreeSet<IpAddr> {
     let of = |address: nix::sys::socket::SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
@@ -401,7 +401,8 @@ fn local_addresses() -> BTreeSet<IpAddr> {
     getifaddrs().into_iter().flatten().filter_map(|interface| of(interface.address?)).collect()
 }
 
-/// Whether the stack ignores packets for the service addresses without being told to.
+/// Returns an error if the stack would answer or forward packets for the service addresses without
+/// a guard.
 fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Result<(), EngineError> {
     let remedy = "grant CAP_NET_ADMIN and install nft, so that the packet engine can keep it out";
     if let Some(vip) = tables.vips.keys().find(|vip| is_local(vip.address)) {
@@ -431,15 +432,15 @@ fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Resu
     Ok(())
 }
 
-/// Whether the address is this host's: only then may a socket have it.
+/// True if the host has the address: bind(2) fails for any other address.
 fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
 fn forwards(version: &str, interface: &str) -> bool {
     let setting = fs::read_to_string(format!("/proc/sys/net/{version}/conf/{interface}/forwarding"));
-    // An unreadable setting must not pass for a safe one; where there is no such version, there is
-    // none.
+    // An unreadable setting must not count as safe. The file does not exist if the kernel lacks the
+    // IP version.
     match setting {
         Ok(value) => value.trim() != "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -453,7 +454,7 @@ mod tests {
 
     use super::*;
 
-    /// A kernel that loses the table right after some of the writes.
+    /// Rule set of a kernel that loses the table right after the first writes.
     #[derive(Default)]
     struct FlushedRuleSet {
         table: Option<String>,

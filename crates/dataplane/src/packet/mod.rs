@@ -1,11 +1,11 @@
-//! The application-space engine: the papers' program, on AF_PACKET rings. CAP_NET_RAW is all it
-//! needs, in a user namespace too.
+//! Packet engine: the papers' program in user space, on AF_PACKET rings. It requires only
+//! CAP_NET_RAW, also in a user namespace.
 //!
 //! Each interface has threads that share its frames by flow. A thread reads a batch of frames from
-//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies
-//! ([`frame`]), and sends the batch with one call ([`outbox`]). Sessions and counts are in a mapped
-//! file ([`store`]), which a restarted daemon carries on with. The host's own stack is kept out by
-//! [`guard`].
+//! the ring that it shares with the kernel ([`ring`]). `evener-core` decides each frame in place
+//! ([`frame`]), and one call sends the batch ([`outbox`]). Sessions and counters are in a mapped
+//! file ([`store`]), which a restarted daemon adopts. [`guard`] drops the engine's packets before
+//! the host's own stack receives them.
 
 mod fragments;
 mod frame;
@@ -47,27 +47,26 @@ use worker::{WorkerShared, Workers};
 
 pub(crate) use virtio::VIRTIO_LEN;
 
-/// Destinations whose way is remembered.
+/// Maximum number of destinations in the route cache.
 const ROUTES_MAX: usize = 65_536;
 
-/// How the engine starts.
+/// Start options of the packet engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Sessions the table is sized for.
+    /// Number of IPv4 sessions that the table is sized for.
     pub sessions_max: usize,
-    /// The same for IPv6.
+    /// Number of IPv6 sessions that the table is sized for.
     pub sessions6_max: usize,
-    /// Key of the flow hash, for a table made anew.
+    /// Key of the flow hash, for a new table.
     pub seed: Seed,
-    /// Key of the hash that picks from hash tables; `None`: the flow hash's.
+    /// Key of the hash that picks from hash tables; `None` for the key of the flow hash.
     pub ring_seed: Option<Seed>,
-    /// Threads for each interface; 0 is taken for 1.
+    /// Number of threads per interface; 0 means 1.
     pub threads: usize,
-    /// The file that keeps sessions and counts; its folder must exist, on a tmpfs.
+    /// File of sessions and counters. Its folder must exist on a tmpfs.
     pub session_file: PathBuf,
 }
 
-/// The application-space engine.
 #[derive(Debug)]
 pub struct PacketEngine {
     common: Arc<WorkerShared>,
@@ -76,11 +75,12 @@ pub struct PacketEngine {
     threads: usize,
     tables: Arc<Tables>,
     running: Option<Tables>,
-    /// Until somebody asks for it.
+    /// `None` once a caller has taken the reader.
     receiver: Option<EventReceiver>,
 }
 
-/// Clears what a packet engine that is gone left for its successor, which now is another engine.
+/// Removes the session file and the guard that an earlier packet engine left, when another engine
+/// starts.
 pub fn clear_left(session_file: &Path) {
     if std::fs::remove_file(session_file).is_ok() {
         guard::remove_stale();
@@ -88,15 +88,15 @@ pub fn clear_left(session_file: &Path) {
 }
 
 impl PacketEngine {
-    /// Opens the session file, adopting what an earlier daemon left in it. Frames are taken from
-    /// when the first tables name interfaces. Routes are those of the calling thread's network
-    /// namespace, and threads belong to that of the thread that applies tables: it must be the
-    /// same.
+    /// Opens the session file and adopts the state that an earlier daemon left in it. The engine
+    /// receives frames once the first tables name interfaces. Routes come from the network
+    /// namespace of the calling thread. Worker threads belong to the namespace of the thread that
+    /// applies tables, so both must be the same.
     ///
     /// # Errors
-    /// Missing privileges, or a session file that can't be had.
+    /// Fails if privileges are missing or the session file is unusable.
     pub fn start(options: Options) -> Result<Self, EngineError> {
-        // Sooner or later packets need it: better to say so before anything is touched.
+        // Packets will need the privilege, so a missing one is reported before anything changes.
         crate::link::packet_socket()
             .map_err(|error| EngineError::system("opening a packet socket", "CAP_NET_RAW", error))?;
         let loopback = if_nametoindex("lo").map_err(|_| EngineError::Interface {
@@ -128,8 +128,8 @@ impl PacketEngine {
         })
     }
 
-    /// Threads for the interfaces that have none yet. Those that the tables in force don't name
-    /// have their frames passed.
+    /// Starts workers for interfaces that have none. Until the new tables are in force, the workers
+    /// pass the frames of these interfaces.
     fn workers_for(&self, tables: &Tables) -> Result<BTreeMap<u32, Workers>, EngineError> {
         let new = tables.interfaces.keys().filter(|ifindex| !self.workers.contains_key(ifindex));
         new.map(|ifindex| {
@@ -166,9 +166,9 @@ impl Engine for PacketEngine {
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
         check(tables)?;
         let workers = self.workers_for(tables)?;
-        // The guard before the tables: a packet that gets neither to the stack nor to a server is
-        // sent again, one that the stack resets is a lost connection. It is the last that can be
-        // refused.
+        // The guard is changed before the tables. A packet that reaches neither the stack nor a
+        // server is retransmitted, but a connection that the stack resets is lost. No later
+        // operation can fail.
         let withheld = self.guard.apply(tables)?;
         self.common.withheld.store(Arc::new(withheld));
         self.common.store.record(tables);
@@ -226,8 +226,9 @@ impl Engine for PacketEngine {
         Ok(Box::new(receiver))
     }
 
-    /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard
-    /// stay for the next daemon, so that what comes meanwhile is sent again and not reset.
+    /// Stops the workers, so the engine forwards nothing. With `keep`, the session file and the
+    /// guard stay for the next daemon: packets that arrive meanwhile are retransmitted and not
+    /// reset.
     fn leave(mut self: Box<Self>, keep: bool) -> Result<(), EngineError> {
         self.workers.clear();
         if keep {
@@ -261,7 +262,7 @@ impl DataPlane for WorkerShared {
     }
 }
 
-/// Whether the file has room for these tables.
+/// Checks that the session file has room for these tables.
 fn check(tables: &Tables) -> Result<(), EngineError> {
     let check_capacity = |what: &str, needed: usize, max: usize| match needed > max {
         true => {

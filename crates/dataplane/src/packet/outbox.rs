@@ -1,5 +1,5 @@
-//! Frames out: a batch of them, from where they lie, in one sendmmsg(2); and packets for the host's
-//! own stack to send on.
+//! Sends frames: a batch in place with one sendmmsg(2), and packets that the host's own stack
+//! routes.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,20 +14,19 @@ use super::ring::VLAN_LEN;
 use super::virtio::VIRTIO_LEN;
 use crate::link::{self, set_option};
 
-/// Frames in a batch.
+/// Number of frames in a batch.
 pub(super) const BATCH: usize = 64;
-/// The most that may be on its way out at once, in bytes.
 const QUEUE_LEN: i32 = 8 << 20;
 
-/// The sockets that frames leave by; none is bound, each frame names its interface.
+/// Sockets for outgoing frames. No socket is bound; each frame names its interface.
 #[derive(Debug)]
 pub(crate) struct Exits {
-    /// Past the queueing discipline, straight to the driver.
+    /// Bypasses the queueing discipline, straight to the driver.
     direct: Socket,
-    /// Through it. It also cuts large frames into segments where the driver can't; the direct way
-    /// drops them.
+    /// Uses the queueing discipline. This path also cuts large frames into segments if the driver
+    /// can't; the direct path drops such frames.
     queued: Socket,
-    /// For packets without a frame: the host's own stack finds their way.
+    /// For packets without a frame: the host's own stack selects the route.
     host_v4: Socket,
     /// `None` on a host without IPv6.
     host_v6: Option<Socket>,
@@ -45,9 +44,9 @@ impl Exits {
         Ok(exits)
     }
 
-    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. A
-    /// packet that it has no way for is lost. `link` is the interface that leads to a link-local
-    /// address.
+    /// Sends a packet by the host's own stack. `packet` starts at the IP header and has complete
+    /// checksums. A packet without a route is lost. `link` is the interface of a link-local
+    /// destination.
     pub(crate) fn by_host(&self, packet: &[u8], link: Option<u32>) {
         let Some((dst, len)) = destination(packet) else { return };
         let socket = match dst {
@@ -66,7 +65,7 @@ impl Exits {
     }
 }
 
-/// Where a packet goes, and its length; Ethernet may have padded it.
+/// Returns the destination of a packet and its length without Ethernet padding.
 fn destination(packet: &[u8]) -> Option<(IpAddr, usize)> {
     let half = |at: usize| {
         let bytes = packet.get(at..)?.first_chunk::<2>()?;
@@ -89,14 +88,14 @@ fn exit() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket for packets with their IP header (raw(7), IPPROTO_RAW); it receives none.
+/// Opens a send-only socket for packets with their IP header (raw(7), IPPROTO_RAW).
 fn host_exit(domain: Domain) -> io::Result<Socket> {
     Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))
 }
 
-/// The kernel's description of a batch, made once and filled again and again.
+/// Message headers of a batch, allocated once and reused.
 pub(crate) struct Outbox {
-    // Boxed slices, because the messages point into the other two.
+    // Boxed slices, because the messages point into `parts` and `targets`.
     messages: Box<[libc::mmsghdr]>,
     parts: Box<[libc::iovec]>,
     targets: Box<[libc::sockaddr_ll]>,
@@ -112,8 +111,8 @@ impl Outbox {
         Outbox { messages, parts, targets }
     }
 
-    /// Does what was decided on a frame that comes alone, its virtio header before it. `loopback`
-    /// is the interface by which frames go up the host's own stack.
+    /// Carries out the decision on a single frame that follows its virtio header. `loopback` is the
+    /// interface on which frames are sent to the host's own stack.
     pub(crate) fn carry_out(&mut self, decision: &Decision, packet: &mut [u8], loopback: u32, exits: &Exits) {
         let mut batch = self.fill();
         match (decision.verdict, decision.reason) {
@@ -132,7 +131,7 @@ impl Outbox {
         batch.send(exits);
     }
 
-    /// Begins a batch of frames that live for `'f`.
+    /// Starts a batch of frames with lifetime `'f`.
     pub(crate) fn fill<'f>(&mut self) -> Filling<'_, 'f> {
         Filling { outbox: self, len: 0, segments: false, frames: PhantomData }
     }
@@ -148,7 +147,7 @@ fn message(part: &mut libc::iovec, target: &mut libc::sockaddr_ll) -> libc::mmsg
     message
 }
 
-/// Where a frame's layer-three header begins: behind at most two tags.
+/// Returns the offset of a frame's layer-three header, behind at most two VLAN tags.
 pub(super) fn l3_of(frame: &[u8]) -> usize {
     let is_tag = |at: usize| {
         let ethertype = frame.get(at..).and_then(|rest| rest.first_chunk::<2>()).copied();
@@ -160,13 +159,13 @@ pub(super) fn l3_of(frame: &[u8]) -> usize {
     ETHERNET_LEN + tags * VLAN_LEN
 }
 
-/// Makes a frame one that the loopback interface takes: without tags, and to its address, which is
-/// all zeros; anything else would be another host's there. The frame then begins so many bytes
-/// later.
+/// Prepares a frame for the loopback interface: removes VLAN tags and sets the destination to the
+/// interface's all-zero address, since the stack drops frames for other addresses. Returns the
+/// number of bytes removed at the front.
 pub(super) fn make_local(frame: &mut [u8]) -> usize {
     let tags_len = l3_of(frame) - ETHERNET_LEN;
     if frame.len() >= ETHERNET_LEN + tags_len {
-        // The type before the layer-three header is the packet's own already.
+        // The EtherType before the layer-three header is already the packet's own.
         frame.copy_within(6..12, tags_len + 6);
         frame[tags_len..tags_len + 6].fill(0);
         return tags_len;
@@ -174,7 +173,7 @@ pub(super) fn make_local(frame: &mut [u8]) -> usize {
     0
 }
 
-/// A batch being filled; it borrows its frames until it is dropped.
+/// Batch under construction; it borrows its frames until dropped.
 pub(crate) struct Filling<'o, 'f> {
     outbox: &'o mut Outbox,
     len: usize,
@@ -183,11 +182,12 @@ pub(crate) struct Filling<'o, 'f> {
 }
 
 impl<'f> Filling<'_, 'f> {
-    /// Adds a frame with its virtio header before it. A frame beyond [`BATCH`] is left out.
+    /// Adds a frame that follows its virtio header. A frame beyond [`BATCH`] is left out.
     pub(crate) fn push(&mut self, packet: &'f mut [u8], ifindex: u32) {
         let at = self.len;
         if let (Some(part), Some(target)) = (self.outbox.parts.get_mut(at), self.outbox.targets.get_mut(at)) {
-            // The header's second byte, gso_type: whether the frame is yet to be cut into segments.
+            // The header's second byte is gso_type: nonzero if the frame has to be cut into
+            // segments.
             self.segments |= packet.len() > VIRTIO_LEN && packet[1] != 0;
             part.iov_base = packet.as_mut_ptr().cast();
             part.iov_len = packet.len();
@@ -196,15 +196,14 @@ impl<'f> Filling<'_, 'f> {
         }
     }
 
-    /// Whether there is room for another frame.
     pub(crate) fn is_full(&self) -> bool {
         self.len >= BATCH
     }
 
-    /// Sends the batch, in order, and begins anew. A frame that the kernel refuses (interface down,
-    /// queue full, longer than the link allows) is lost, as on any wire.
+    /// Sends the batch in order and clears it. A frame that the kernel refuses is lost: the
+    /// interface is down, the queue is full, or the frame exceeds the MTU.
     pub(crate) fn send(&mut self, exits: &Exits) {
-        // All by the same way, so that a flow's frames don't overtake one another.
+        // One socket for the whole batch keeps the order of a flow's frames.
         let exit = if self.segments { &exits.queued } else { &exits.direct };
         let mut sent = 0;
         while sent < self.len {

@@ -1,4 +1,4 @@
-//! Frames in: the TPACKET_V2 ring that the kernel fills and a thread empties (packet(7),
+//! Receives frames: the TPACKET_V2 ring that the kernel fills and a thread drains (packet(7),
 //! PACKET_RX_RING).
 
 use std::io;
@@ -13,43 +13,41 @@ use socket2::Socket;
 use super::virtio::VIRTIO_LEN;
 use crate::link::{self, EtherType, set_option, set_option_with};
 
-/// Room that the kernel leaves before a frame, for a longer header, a VLAN tag put back and a
-/// virtio header.
+/// Bytes reserved before a frame, for a longer header, a restored VLAN tag and a virtio header.
 pub(super) const RESERVE: usize = HEADROOM + VLAN_LEN + VIRTIO_LEN;
-/// Bytes of a VLAN tag.
+/// Length of a VLAN tag in bytes.
 pub(super) const VLAN_LEN: usize = 4;
-/// Room for an Ethernet frame of 1500 bytes, what is before it and the kernel's notes.
+/// Bytes per slot, enough for an Ethernet frame of 1500 bytes, the reserve and the kernel's header.
 const SLOT_LEN: usize = 2048;
-/// 20 ms of 200,000 frames a second: what may come while the thread doesn't run.
+/// Number of slots: 20 ms of 200,000 frames a second, for times when the thread does not run.
 const SLOTS: usize = 4096;
-/// The kernel's unit of allocation.
+/// Size of the kernel's allocations in bytes.
 const BLOCK_LEN: usize = 1 << 18;
-/// For frames that no slot holds, in bytes.
+/// Size of the queue for frames longer than a slot, in bytes.
 const QUEUE_LEN: i32 = 8 << 20;
 
-/// The receiving end of one thread on one interface.
+/// Receive ring of one thread on one interface.
 #[derive(Debug)]
 pub(super) struct ReceiveRing {
     map: MmapRaw,
     next: usize,
 }
 
-/// A frame received; it holds its slot.
+/// Received frame, which occupies its slot.
 pub(super) struct RingFrame<'r> {
-    /// The VLAN tag that the kernel took out: type and value.
+    /// VLAN tag that the kernel removed: type and value.
     pub(super) tag: Option<(u16, u16)>,
-    /// This host sent it (kernels that don't know PACKET_FANOUT_FLAG_IGNORE_OUTGOING).
+    /// True if this host sent the frame (on kernels without PACKET_FANOUT_FLAG_IGNORE_OUTGOING).
     pub(super) outgoing: bool,
     pub(super) content: FrameStorage<'r>,
 }
 
-/// Where a received frame is.
 pub(super) enum FrameStorage<'r> {
-    /// Here: behind [`RESERVE`] bytes of room, of which the last are the virtio header.
+    /// In the slot: [`RESERVE`] bytes, which end with the virtio header, then the frame.
     Whole(&'r mut [u8]),
-    /// Longer than a slot: first in the socket's queue, with so many bytes.
+    /// Longer than a slot: next frame in the socket's queue, with this length in bytes.
     Queued(usize),
-    /// Longer than a slot, and the queue was full.
+    /// Dropped: longer than a slot, and the queue was full.
     Lost,
 }
 
@@ -64,8 +62,8 @@ impl ReceiveRing {
         set_option(fd, libc::SOL_PACKET, libc::PACKET_RESERVE, RESERVE as i32)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, SLOT_LEN as i32)?;
         let _ = set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
-        // Above the system's limit with CAP_NET_ADMIN only; what the limit allows does as well,
-        // with more loss of large frames under load.
+        // Exceeding the system's limit requires CAP_NET_ADMIN. The limit itself is enough, with
+        // more loss of large frames under load.
         if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, QUEUE_LEN).is_err() {
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE_LEN)?;
         }
@@ -84,12 +82,12 @@ impl ReceiveRing {
         Ok((socket, ReceiveRing { map, next: 0 }))
     }
 
-    /// The frames that are there, oldest first; each is handed out once.
+    /// Returns the received frames, oldest first. The iterator returns each frame once.
     pub(super) fn ready(&mut self) -> ReadyFrames<'_> {
         ReadyFrames { at: self.next, ring: self }
     }
 
-    /// Gives the oldest `count` slots back to the kernel.
+    /// Releases the oldest `count` slots to the kernel.
     pub(super) fn release(&mut self, count: usize) {
         for _ in 0..count {
             self.status(self.next).store(libc::TP_STATUS_KERNEL, Release);
@@ -98,13 +96,13 @@ impl ReceiveRing {
     }
 
     fn slot(&self, at: usize) -> *mut u8 {
-        // SAFETY: the mapping is `SLOTS * SLOT_LEN` bytes long, and `at` is below SLOTS: the
-        // remainder brings it there.
+        // SAFETY: the mapping is `SLOTS * SLOT_LEN` bytes long, and the remainder keeps the index
+        // below SLOTS.
         unsafe { self.map.as_mut_ptr().add((at % SLOTS) * SLOT_LEN) }
     }
 
     fn status(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: a slot begins with its 32-bit status, aligned as slots are; kernel and program
+        // SAFETY: a slot begins with its 32-bit status, aligned as slots are. Kernel and program
         // hand the slot over to each other by it, so every access is atomic. The mapping lives as
         // long as `self`.
         unsafe { AtomicU32::from_ptr(self.slot(at).cast()) }
@@ -121,7 +119,7 @@ impl<'r> Iterator for ReadyFrames<'r> {
     type Item = RingFrame<'r>;
 
     fn next(&mut self) -> Option<RingFrame<'r>> {
-        // A whole turn would hand out slots twice; the caller's batches are far shorter.
+        // A full round would return slots twice; the caller's batches are far shorter.
         let turn = self.at.wrapping_sub(self.ring.next) >= SLOTS;
         let status = self.ring.status(self.at % SLOTS).load(Acquire);
         if turn || status & libc::TP_STATUS_USER == 0 {
@@ -144,9 +142,9 @@ impl<'r> Iterator for ReadyFrames<'r> {
         } else if header.tp_snaplen < header.tp_len || start < notes_len || start + len > SLOT_LEN {
             FrameStorage::Lost
         } else {
-            // SAFETY: within the slot and behind what is read of it above, as just checked, and
-            // handed out once: `at` moves on, and never a whole turn. The slot is ours as said
-            // above.
+            // SAFETY: the range is within the slot and behind the header and sender read above, as
+            // just checked. The iterator returns each slot once: `at` moves on, and never a full
+            // round. The slot is ours by its status.
             FrameStorage::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
         };
         Some(RingFrame {
@@ -160,13 +158,13 @@ impl<'r> Iterator for ReadyFrames<'r> {
     }
 }
 
-/// Sockets that share an interface's frames by the CPU that a frame came in on (PACKET_FANOUT): a
-/// thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one CPU, and
-/// thereby in order. A frame that a full ring has no room for goes to another ring.
+/// Sockets that share an interface's frames by the CPU that received the frame (PACKET_FANOUT). A
+/// thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one CPU, and so
+/// in order. If a ring is full, its frames go to another ring.
 #[derive(Debug, Default)]
 pub(super) struct FanoutGroup {
-    /// The number that the kernel picked, once a socket has founded the group. The first group
-    /// since boot has number 0.
+    /// Group id that the kernel picked when the first socket joined; `None` before. The first group
+    /// since boot has id 0.
     number: Option<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! nftables' table of this engine: written by nft(8), read back by it, and watched by netlink.
+//! Engine's nftables table: written and read back with nft(8), and watched over netlink.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd;
@@ -7,21 +7,21 @@ use std::process::{Command, Stdio};
 use nix::sys::socket::{self, AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType};
 use socket2::Socket;
 
-/// Works whether there is such a table or not.
+/// Script that removes the table, also if the table does not exist.
 pub(super) const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
-/// Writes and lists the table. Tests replace the program nft.
+/// Access to the nftables table. Tests replace the program nft.
 pub(super) trait RuleSet {
-    /// Has nft carry out a script, as one transaction.
+    /// Runs an nft script as one transaction.
     fn write(&mut self, script: &str) -> io::Result<()>;
-    /// The table as the kernel holds it, in nft's words; `None` without a table, or if nft can't
-    /// list it.
+    /// Returns the kernel's table as nft prints it; `None` without a table, or if nft can't list
+    /// it.
     fn list(&self) -> Option<String>;
-    /// False if the table is certainly the one of the last look.
+    /// False if the table has certainly not changed since the last call.
     fn may_have_changed(&mut self) -> bool;
 }
 
-/// The program nft, and the kernel's messages about changes.
+/// Access with the program nft and the kernel's change notifications.
 #[derive(Debug, Default)]
 pub(super) struct Nft {
     changes: Option<Changes>,
@@ -29,9 +29,9 @@ pub(super) struct Nft {
 
 impl RuleSet for Nft {
     fn write(&mut self, script: &str) -> io::Result<()> {
-        // Subscribed before the write, so that no later change is missed.
+        // Subscribes before the write, to miss no later change.
         self.changes.get_or_insert_with(Changes::listen);
-        // After a failed write the table is looked at again, with or without more changes.
+        // After a failed write the next call reads the table again, with or without notifications.
         nft(script).inspect_err(|_| self.changes = None)
     }
 
@@ -50,7 +50,7 @@ impl RuleSet for Nft {
     }
 }
 
-/// Has nft carry out a script, as one transaction.
+/// Runs an nft script as one transaction.
 pub(super) fn nft(script: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
@@ -71,16 +71,15 @@ pub(super) fn nft(script: &str) -> io::Result<()> {
     Err(io::Error::other(format!("nft: {first}")))
 }
 
-/// The table as the kernel holds it, in nft's words; `None` without a table, or if nft can't list
-/// it.
+/// Returns the kernel's table as nft prints it; `None` without a table, or if nft can't list it.
 pub(super) fn list() -> Option<String> {
     let listed = Command::new("nft").args(["list", "table", "netdev", "evener"]).output().ok()?;
     listed.status.success().then(|| String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
-/// The parts of a table, counted alike in a script and in nft's listing. Chains are compared by
-/// name, which holds the digest of the rules. nft 1.0.6 lists no hook devices as JSON, so the text
-/// is read.
+/// Counts of a table's parts, comparable between a script and nft's listing. Chains are compared by
+/// name, which contains the digest of the rules. nft 1.0.6 omits hook devices in JSON, so the text
+/// is parsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TableShape {
     chains: Vec<String>,
@@ -91,7 +90,7 @@ pub(super) struct TableShape {
 }
 
 impl TableShape {
-    /// Counts the parts in a text.
+    /// Counts the parts in an nft script or listing.
     pub(super) fn of(text: &str) -> TableShape {
         let mut shape = TableShape::default();
         for line in text.lines().map(str::trim) {
@@ -102,7 +101,7 @@ impl TableShape {
             } else if line.ends_with(" drop") {
                 shape.rules += 1;
             } else if let Some((_, hook)) = line.split_once(" hook ingress device") {
-                // No interface has a space in its name.
+                // Interface names contain no spaces.
                 let devices = hook.split(" priority ").next().unwrap_or_default();
                 shape.devices += 1 + devices.matches(", ").count();
             }
@@ -113,10 +112,10 @@ impl TableShape {
     }
 }
 
-/// Whether somebody has changed nftables' tables of interfaces.
+/// Change notifications about nftables tables of family netdev.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// Without it nobody knows, and every look is worth while.
+    /// `None` if the subscription failed; every check then reports a change.
     socket: Option<Socket>,
 }
 
@@ -124,11 +123,11 @@ pub(super) struct Changes {
 const GROUP: u32 = 1 << (7 - 1);
 /// NFPROTO_NETDEV of linux/netfilter.h.
 const NETDEV: u8 = 5;
-/// Where that stands in a message: first in `struct nfgenmsg`, behind `struct nlmsghdr`.
+/// Offset of the family in a message: first byte of `struct nfgenmsg`, behind `struct nlmsghdr`.
 const FAMILY_AT: usize = 16;
 
 impl Changes {
-    /// Listens from now on.
+    /// Subscribes to notifications.
     pub(super) fn listen() -> Changes {
         let open = || -> io::Result<Socket> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -141,7 +140,7 @@ impl Changes {
         Changes { socket: socket.ok() }
     }
 
-    /// Whether there were any since the last call.
+    /// True if a table has changed since the last call.
     pub(super) fn any(&mut self) -> bool {
         let Some(socket) = &mut self.socket else { return true };
         let mut any = false;
@@ -151,7 +150,7 @@ impl Changes {
                 Ok(len) => any |= message[..len].get(FAMILY_AT) == Some(&NETDEV),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return any,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // more came than the socket holds: whatever it was
+                // The socket's buffer overflowed, so a notification may be lost.
                 Err(_) => any = true,
             }
         }

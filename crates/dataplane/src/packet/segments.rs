@@ -1,7 +1,7 @@
-//! Cuts frames that the kernel gathered, or let nobody cut, into the packets that they stand for.
+//! Cuts merged frames (GRO, TSO) into the packets that they consist of.
 //!
-//! The kernel would do it on the way out, but not inside a tunnel that it doesn't know of, nor for
-//! a raw socket.
+//! The kernel would cut them on output, but not inside a tunnel that it does not know, nor for a
+//! raw socket.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;
 const UDP_LEN: usize = 8;
 
-/// A frame that holds the payload of several packets.
+/// Frame with the payload of several packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered<'f> {
-    /// From the link header on.
+    /// Frame, from the link header on.
     pub(super) frame: &'f [u8],
-    /// Where a tunnel's IP header begins, if the packet is in one.
+    /// Offset of the tunnel's IP header; `None` without a tunnel.
     pub(super) outer: Option<usize>,
-    /// Where the packet's IP header begins.
+    /// Offset of the packet's IP header.
     pub(super) l3: usize,
-    /// Where its transport header begins.
+    /// Offset of the packet's transport header.
     pub(super) l4: usize,
-    /// Whether that is UDP's; else it is TCP's.
+    /// True for UDP, false for TCP.
     pub(super) udp: bool,
-    /// Bytes of payload in each packet.
+    /// Payload bytes per packet.
     pub(super) segment_len: usize,
 }
 
@@ -37,8 +37,8 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Cuts a frame; each segment has its link header, and `before` zeros before that. Nothing
-    /// comes of a frame whose headers make no sense.
+    /// Cuts a frame. Each segment consists of `before` zero bytes, the link header and the packet.
+    /// A frame with invalid headers yields no segments.
     pub(super) fn cut(&mut self, gathered: &Gathered<'_>, before: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -57,7 +57,6 @@ impl Segments {
         }
     }
 
-    /// The segments, in order.
     pub(super) fn each(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut rest = self.bytes.as_mut_slice();
         self.ends.iter().map_while(move |range| {
@@ -68,7 +67,7 @@ impl Segments {
     }
 }
 
-/// Headers and payload.
+/// Splits a frame into headers and payload. Returns `None` if the headers are invalid.
 fn parts<'f>(gathered: &Gathered<'f>) -> Option<(&'f [u8], &'f [u8])> {
     let Gathered { frame, l3, l4, udp, .. } = *gathered;
     let len = match frame.get(l3)? >> 4 {
@@ -80,11 +79,11 @@ fn parts<'f>(gathered: &Gathered<'f>) -> Option<(&'f [u8], &'f [u8])> {
     Some((frame.get(..l4 + header_len)?, payload))
 }
 
-/// Where a segment stands among those of its frame.
+/// Position of a segment in its frame.
 #[derive(Clone, Copy)]
 struct SegmentPosition {
     number: usize,
-    /// Bytes of payload before it.
+    /// Payload bytes of the frame before this segment.
     offset: usize,
     last: bool,
 }
@@ -110,7 +109,7 @@ fn finish_segment(segment: &mut [u8], gathered: &Gathered<'_>, place: SegmentPos
     put_transport_checksum(segment, l3, l4, udp);
 }
 
-/// Length, identification and header checksum of one packet of several.
+/// Sets length, identification and header checksum of an IP header.
 fn finish_ip(segment: &mut [u8], at: usize, number: usize) {
     let len = segment.len() - at;
     if segment.get(at).is_none_or(|byte| byte >> 4 != 4) {
@@ -118,7 +117,7 @@ fn finish_ip(segment: &mut [u8], at: usize, number: usize) {
         return;
     }
     put(segment, at + 2, len as u16);
-    // Fragments of two packets must not be taken for one's (RFC 6864, section 4.1).
+    // Fragments of two packets must not share an identification (RFC 6864, section 4.1).
     let id = half(segment, at + 4).unwrap_or_default() as u16;
     put(segment, at + 4, id.wrapping_add(number as u16));
     put(segment, at + 10, 0);
@@ -126,7 +125,7 @@ fn finish_ip(segment: &mut [u8], at: usize, number: usize) {
     put(segment, at + 10, checksum::finish(sum));
 }
 
-/// Where a segment's payload belongs, and the flags that are for the first or the last only.
+/// Sets the sequence number, and clears flags that belong to the first or the last segment only.
 fn finish_tcp(segment: &mut [u8], l4: usize, place: SegmentPosition) {
     if let Some(place_of) = segment.get_mut(l4 + 4..l4 + 8).and_then(|bytes| bytes.first_chunk_mut::<4>()) {
         let sequence = u32::from_be_bytes(*place_of).wrapping_add(place.offset as u32);
@@ -136,7 +135,7 @@ fn finish_tcp(segment: &mut [u8], l4: usize, place: SegmentPosition) {
         if !place.last {
             *flags &= !TCP_FIN_PSH;
         }
-        // "Congestion window reduced" is said once (RFC 3168, section 6.1.2).
+        // Only the first segment has CWR (RFC 3168, section 6.1.2).
         if place.number != 0 {
             *flags &= !TCP_CWR;
         }
@@ -158,17 +157,17 @@ fn put_transport_checksum(segment: &mut [u8], l3: usize, l4: usize, udp: bool) {
     put(segment, at, if udp && sum == 0 { 0xffff } else { sum });
 }
 
-/// Fills in the checksum that was left to the hardware: what is from `start` on, with the field at
-/// `offset` from there holding the sum of the pseudo-header.
+/// Completes a partial checksum in software. It covers the bytes from `start` on. The field at
+/// `start + offset` holds the sum of the pseudo-header.
 pub(super) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) {
     let Some(covered) = frame.get(start..) else { return };
     let sum = folded(0, covered);
-    // Of the two zeros UDP wants this one (RFC 768), and to TCP they are the same.
+    // UDP sends a zero checksum as 0xffff (RFC 768); for TCP both values are equal.
     put(frame, start + offset, if sum == 0 { 0xffff } else { sum });
 }
 
-/// The checksum of bytes added to a sum: as core's, but four bytes at a time, since
-/// here it is of whole packets.
+/// Returns the checksum of bytes added to a sum. Unlike core's version it adds four bytes at a
+/// time, because whole packets are summed here.
 fn folded(sum: u32, bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
@@ -224,7 +223,8 @@ mod tests {
         (frame, l3, l4)
     }
 
-    /// The one's complement sum of a transport with its pseudo-header is all ones.
+    /// True if the transport checksum is right: the one's complement sum with the pseudo-header is
+    /// all ones.
     fn is_whole(segment: &[u8], l3: usize, l4: usize, udp: bool) -> bool {
         let addresses = if segment[l3] >> 4 == 4 { 12..20 } else { 8..40 };
         let pseudo = checksum::add(0, &segment[l3 + addresses.start..l3 + addresses.end]);

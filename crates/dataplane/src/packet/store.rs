@@ -1,6 +1,6 @@
-//! The file that outlives the daemon: sessions, counts, and whose the numbers in them are. It is
-//! mapped, so that what a killed daemon knew is there for the next one; in a tmpfs it is memory and
-//! nothing else.
+//! Session file, which outlives the daemon: sessions, counters, and the servers and VIPs that their
+//! numbers refer to. The file is mapped, so the state of a killed daemon is there for the next one.
+//! On a tmpfs the file is plain memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -35,8 +35,7 @@ use crate::shared::Shared;
 use crate::xdp::abi;
 use crate::{Counters, EngineError, ServerCounters, now_ticks};
 
-/// Where things stand in the file's first part, in words of 64 bits. The session tables and the
-/// ports follow it.
+/// Offsets in the first part of the file, in 64-bit words. The session tables and the ports follow.
 mod layout {
     use super::{Range, SERVER_SLOTS, SERVICES_MAX, VIPS_MAX, abi};
 
@@ -47,11 +46,11 @@ mod layout {
     pub(super) const REASONS: Range<usize> = after(CURSORS, 64);
     /// Packets, bytes, connections and a spare word for each server.
     pub(super) const SERVERS: Range<usize> = after(REASONS, 4 * SERVER_SLOTS);
-    /// The tables in the kernel engine's own words: what server each slot is, and the VIPs.
+    /// Server entries by slot and VIPs, encoded as for the XDP engine.
     pub(super) const ENTRIES: Range<usize> = after(SERVERS, abi::SERVER_WORDS * SERVER_SLOTS);
     pub(super) const VIPS: Range<usize> = after(ENTRIES, abi::VIP_WORDS * VIPS_MAX);
     pub(super) const GUESSES: Range<usize> = after(VIPS, super::guesses::WORDS);
-    /// Whole pages, however large the machine's are.
+    /// A multiple of the page size on every machine.
     pub(super) const WORDS: usize = GUESSES.end.next_multiple_of(super::PAGE_LEN as usize / 8);
 
     const fn after(before: Range<usize>, len: usize) -> Range<usize> {
@@ -59,26 +58,27 @@ mod layout {
     }
 }
 
-/// The longest pages that machines have, in bytes: parts of the file begin at multiples of it.
+/// Largest page size of any machine, in bytes. Parts of the file begin at multiples of it.
 const PAGE_LEN: u64 = 65_536;
-/// Header words: what a file must have in common with this program to be adopted.
+/// Number of header words. A file is adopted only if its header matches this program's.
 const HEADER_WORDS: usize = 7;
 const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
-/// Which of them are the buckets of the session tables.
+/// Header words with the bucket counts of the session tables.
 const FOUR: usize = 4;
 const SIX: usize = 5;
-/// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
+/// Version of the file. The version changes with [`layout`] and with the meaning of words, also of
+/// words in `abi.h`.
 const VERSION: u64 = 9;
-/// Had no [`EXTENTS`], and else the same: its sessions are carried over.
+/// Version without [`EXTENTS`] and otherwise equal; its sessions are adopted.
 const VERSION_WITHOUT_EXTENTS: u64 = 8;
-/// Which header word says it.
+/// Header word with the version.
 const AT_VERSION: usize = 1;
-/// Where the hash key stands, behind the header words.
+/// Hash key, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
-/// How much of each session table is in use, behind that.
+/// Number of buckets in use per session table, behind the hash key.
 const EXTENTS: Range<usize> = SEED.end..SEED.end + 2;
 
-/// The mapped file.
+/// Mapped session file.
 #[derive(Debug)]
 pub(super) struct Store {
     words: Shared<AtomicU64>,
@@ -87,23 +87,23 @@ pub(super) struct Store {
     ports: Shared<Bucket6>,
     seed: Seed,
     ring_seed: Seed,
-    /// Not in the file: without its daemon this engine answers for no address.
+    /// Not in the file: without its daemon this engine answers ARP for no address.
     lease: AtomicU64,
-    /// Not in the file either: who starts makes them anew.
+    /// Not in the file: each start generates new keys.
     cookies: [AtomicU64; cookie::WORDS],
     marker: [AtomicU64; mark::WORDS],
     unmatched: [AtomicU64; unmatched::PLACES],
-    /// Nor are these: who starts tells them.
+    /// Not in the file: the daemon sets scores and limits after each start.
     scores: Box<[AtomicU16]>,
     limits: Box<[AtomicU32]>,
     path: PathBuf,
-    /// Held, so that no other process takes the file for abandoned.
+    /// Lock on the file; another process must not adopt a file in use.
     _lock: Flock<File>,
 }
 
 impl Store {
-    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot or
-    /// version is not adopted.
+    /// Opens the session file and adopts its contents, or creates a new file. A file of another
+    /// boot or version is not adopted.
     pub(super) fn open(options: &Options) -> Result<(Store, Option<Tables>), EngineError> {
         let path = &options.session_file;
         let sizes = Sizes::of(options);
@@ -121,8 +121,8 @@ impl Store {
         Ok((store, None))
     }
 
-    /// Puts right what a killed daemon left half done, and forgets what belongs to servers that
-    /// aren't `running`: a slot that is nobody's may become another server's.
+    /// Repairs what a killed daemon left unfinished, and removes entries of servers that aren't
+    /// `running`: a free slot may become another server's.
     fn recover(&self, running: &Tables) {
         let now = now_ticks();
         let known = |server: u16| running.servers.contains_key(&server);
@@ -135,8 +135,8 @@ impl Store {
         others.for_each(|slot| self.reset_server(slot));
     }
 
-    /// A file of other sizes is adopted with those: its sessions are worth more than the room that
-    /// is asked for.
+    /// Adopts an existing file. A file with other sizes keeps its sizes: its sessions are worth
+    /// more than the configured room.
     fn adopt(path: &Path, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
         let file = match open_options().open(path) {
             Ok(file) => file,
@@ -161,14 +161,15 @@ impl Store {
         let is_whole = sizes.fits().is_some_and(|end| end == about.len());
         let store = (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()?;
         if let Some(store) = store.as_ref().filter(|_| is_older) {
-            // In this order: one that says of itself that it is new has extents.
+            // Extents are written first: a file with the new version must have extents.
             store.words[EXTENTS].iter().for_each(|word| word.store(ALL_BUCKETS, Release));
             store.words[AT_VERSION].store(VERSION, Release);
         }
         Ok(store)
     }
 
-    /// Makes the file under another name first: under its own it is whole or not there at all.
+    /// Creates the file under a temporary name and renames it, so that its own name never refers to
+    /// an incomplete file.
     fn create(path: &Path, sizes: Sizes, header: &[u64; HEADER_WORDS], seed: Seed) -> io::Result<Store> {
         let draft = path.with_extension("new");
         match fs::remove_file(&draft) {
@@ -176,7 +177,8 @@ impl Store {
             _ => {}
         }
         let file = lock(open_options().create_new(true).open(&draft)?)?;
-        // All of it now: a mapped page that finds no room later would be a fatal signal.
+        // Allocates the whole file now. A mapped page without backing memory would later raise
+        // SIGBUS.
         let bytes = i64::try_from(sizes.end()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         if let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, bytes) {
             let _ = fs::remove_file(&draft);
@@ -234,7 +236,7 @@ impl Store {
         Guesses(&self.words[layout::GUESSES])
     }
 
-    /// The memory of packets, with the parts that are not in the file.
+    /// Returns the session memory, together with the parts that are not in the file.
     pub(super) fn memory<'a>(&'a self, fragments: &'a dyn Fragments, routes: &'a dyn Routes) -> Memory<'a> {
         Memory {
             sessions: self.sessions(),
@@ -257,18 +259,18 @@ impl Store {
         }
     }
 
-    /// Totals by reason.
+    /// Counters by reason.
     pub(super) fn reasons(&self) -> &[AtomicU64] {
         &self.words[layout::REASONS]
     }
 
-    /// A server's totals: packets, bytes, connections. `slot` is below [`SERVER_SLOTS`].
+    /// Counters of a server: packets, bytes, connections. `slot` is below [`SERVER_SLOTS`].
     pub(super) fn server(&self, slot: u16) -> [&AtomicU64; 3] {
         let at = layout::SERVERS.start + 4 * usize::from(slot);
         [&self.words[at], &self.words[at + 1], &self.words[at + 2]]
     }
 
-    /// All totals; servers that have none are left out.
+    /// Returns all counters; servers without counts are left out.
     pub(super) fn counters(&self) -> Counters {
         let reasons =
             Reason::ALL.iter().zip(self.reasons()).map(|(r, count)| (*r, count.load(Relaxed))).collect();
@@ -284,8 +286,8 @@ impl Store {
         ServerCounters { packets, bytes, connections }
     }
 
-    /// Adds a server's totals to those of servers that are gone, which stand at the slot that is
-    /// nobody's. `slot` is below [`SERVER_SLOTS`].
+    /// Adds a server's counters to the counters of removed servers, at slot `NO_SERVER`, and resets
+    /// the server's counters. `slot` is below [`SERVER_SLOTS`].
     pub(super) fn reset_server(&self, slot: u16) {
         for (gone, count) in self.server(NO_SERVER).into_iter().zip(self.server(slot)) {
             gone.fetch_add(count.swap(0, Relaxed), Relaxed);
@@ -294,13 +296,13 @@ impl Store {
         self.limits[usize::from(slot)].store(0, Relaxed);
     }
 
-    /// Buckets of the session tables.
+    /// Number of buckets of the session tables.
     pub(super) fn buckets(&self) -> [usize; 2] {
         [self.four.len(), self.six.len()]
     }
 
-    /// Notes what the numbers in sessions mean, and whose share of them is what. To be called
-    /// before packets meet the tables.
+    /// Records the servers and VIPs that the numbers in sessions refer to, and sets each VIP's
+    /// share of the session tables. Callers must record tables before the data plane uses them.
     pub(super) fn record(&self, tables: &Tables) {
         self.sessions().share(tables);
         self.guesses().keep(tables);
@@ -314,7 +316,7 @@ impl Store {
         }
     }
 
-    /// The tables that [`Store::record`] noted.
+    /// Returns the tables recorded by [`Store::record`].
     fn recorded(&self) -> Tables {
         let load =
             |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
@@ -328,7 +330,7 @@ impl Store {
         tables
     }
 
-    /// Removes the file: nobody is to carry on.
+    /// Removes the file, so that no later daemon adopts it.
     pub(super) fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
@@ -349,7 +351,7 @@ fn lock(file: File) -> io::Result<Flock<File>> {
     })
 }
 
-/// Buckets of the session tables, and so where everything is in the file.
+/// Bucket counts of the session tables, which determine all offsets in the file.
 #[derive(Clone, Copy)]
 struct Sizes {
     four: usize,
@@ -373,33 +375,33 @@ impl Sizes {
         (self.six_at() + (self.six * size_of::<Bucket6>()) as u64).next_multiple_of(PAGE_LEN)
     }
 
-    /// Length of a file that says these sizes of itself, if they can be.
+    /// Returns the file's length in bytes; `None` if a bucket count is out of range.
     fn fits(self) -> Option<u64> {
         let can_be = |buckets: usize| (2..=u32::MAX as usize).contains(&buckets);
         (can_be(self.four) && can_be(self.six)).then(|| self.end())
     }
 
-    /// Length of the file, in bytes.
+    /// Length of the file in bytes.
     fn end(self) -> u64 {
         self.ports_at() + (POOLS * POOL_BUCKETS * size_of::<Bucket6>()) as u64
     }
 }
 
 fn header(sizes: Sizes) -> io::Result<[u64; HEADER_WORDS]> {
-    // Ticks are counted from the boot on; after another one they mean nothing.
+    // Ticks are counted from the boot, so sessions of an earlier boot are meaningless.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
     let boot = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
-    // Another network namespace may have the number, and so the file, of one that is gone; never
-    // its cookie.
+    // A new network namespace may have the inode number of a removed one, and so its file, but
+    // never its cookie.
     let namespace = network_namespace_cookie()?;
     let boot = (boot >> 64) as u64 ^ boot as u64;
     let Sizes { four, six } = sizes;
     Ok([MAGIC, VERSION, boot, namespace, four as u64, six as u64, layout::WORDS as u64])
 }
 
-/// The number of this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0
-/// before that.
+/// Returns the cookie of this network namespace, unique in this boot (SO_NETNS_COOKIE, Linux 5.14);
+/// 0 on older kernels.
 fn network_namespace_cookie() -> io::Result<u64> {
     use std::os::fd::AsRawFd;
     const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -414,8 +416,8 @@ fn network_namespace_cookie() -> io::Result<u64> {
     Ok(if answer == 0 { cookie } else { 0 })
 }
 
-/// Writes an entry so that whoever reads a half-written one sees none: the word that says that it
-/// is there goes first and comes last.
+/// Writes an entry so that a reader never sees a partial entry as valid. The word at index `there`,
+/// which is nonzero in a valid entry, is cleared first and written last.
 fn put(place: &[AtomicU64], entry: &[u64], there: usize) {
     if place.iter().zip(entry).all(|(word, value)| word.load(Relaxed) == *value) {
         return;

@@ -1,4 +1,4 @@
-//! The counts of one thread while it works on a batch, before it adds them to the engine's totals.
+//! Counters of one thread for the current batch, which are then added to the engine's counters.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,12 +9,12 @@ use super::outbox::BATCH;
 use super::store::Store;
 use crate::ServerCounters;
 
-/// Counts of one batch. Threads share the totals, so they touch them once a batch, not once a
-/// packet.
+/// Counters of one batch. Threads share the engine's counters, so they update those once per batch
+/// instead of once per packet.
 pub(super) struct Tally {
     reasons: [u64; Reason::ALL.len()],
     servers: Box<[ServerCounters]>,
-    /// Servers with counts.
+    /// Slots of servers with counts.
     touched: Vec<u16>,
 }
 
@@ -27,7 +27,7 @@ impl Tally {
         }
     }
 
-    /// Counts a reason alone.
+    /// Counts a reason.
     pub(super) fn reason(&mut self, reason: Reason) {
         self.reasons[reason as usize] += 1;
     }
@@ -49,7 +49,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counts to the totals and begins anew.
+    /// Adds the counts to the engine's counters and resets them.
     pub(super) fn flush(&mut self, store: &Store) {
         for (count, total) in self.reasons.iter_mut().zip(store.reasons()) {
             if *count != 0 {

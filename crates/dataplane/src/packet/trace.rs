@@ -1,4 +1,5 @@
-//! Events of this engine's threads: by a bounded channel, past which events are lost.
+//! Trace events of the packet engine's threads, in a bounded channel. Events beyond its capacity
+//! are lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,10 +17,10 @@ use evener_core::path::tables::Tables;
 
 use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
-/// Events that may wait for their reader.
+/// Capacity of the channel.
 pub(super) const WAITING_MAX: usize = 4096;
 
-/// The filter of events, and their receiver.
+/// Active trace filter and sender of events.
 #[derive(Debug)]
 pub(super) struct EventSender {
     pub(super) watch: ArcSwap<TraceFilter>,
@@ -27,7 +28,6 @@ pub(super) struct EventSender {
     lost: Arc<AtomicU64>,
 }
 
-/// Where they are read.
 #[derive(Debug)]
 pub(super) struct EventReceiver {
     receiver: Receiver<TraceEvent>,
@@ -57,21 +57,22 @@ impl EventSource for EventReceiver {
     }
 }
 
-/// The facts of a packet for an event, as it was before it was decided.
+/// Facts about a packet for its event, read before the decision changes the packet.
 pub(super) struct TraceContext {
     began_ns: u64,
     packet: Option<WatchedPacket>,
     opening: Option<Opening>,
 }
 
-/// A packet from or to a client that is watched.
+/// Packet from or to a traced client.
 enum WatchedPacket {
     Its(PacketEndpoints),
-    /// If an answer to it, which a port of the director's own stands for until it is decided.
+    /// Reply to a port of the director (`source_nat`). The decision will show whether its client is
+    /// traced.
     Perhaps(PacketEndpoints),
 }
 
-/// A segment that may be a client's first to a service whose connections are handed over.
+/// Segment that may complete the request of a connection to a handoff service.
 struct Opening {
     client: SocketAddr,
     service: SocketAddr,
@@ -79,7 +80,7 @@ struct Opening {
 }
 
 impl TraceContext {
-    /// `None` where there is nothing to tell.
+    /// Returns `None` if the filter selects no event for the packet.
     pub(super) fn of(watch: &TraceFilter, tables: &Tables, packet: &Packet<'_>) -> Option<TraceContext> {
         let opening = watch.connections.then(|| opening(tables, packet)).flatten();
         let noted = || WatchedPacket::of(watch, tables, PacketEndpoints::of(packet.frame())?);
@@ -99,7 +100,8 @@ impl WatchedPacket {
             .then_some(WatchedPacket::Perhaps(glance))
     }
 
-    /// The event, if any, of a packet that was decided so and now stands in `frame`.
+    /// Returns the endpoints for the event, or `None` without one. `frame` is the packet after the
+    /// decision.
     fn decided(self, watch: &TraceFilter, decision: &Decision, frame: &[u8]) -> Option<PacketEndpoints> {
         match self {
             WatchedPacket::Its(glance) => Some(glance),
@@ -128,7 +130,7 @@ fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
 }
 
 impl EventSender {
-    /// Tells what became of a packet, which now stands in `frame`.
+    /// Sends the events of a decided packet. `frame` is the packet after the decision.
     pub(super) fn trace(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
         let TraceContext { began_ns, packet, opening } = before;
         let at_ns = now_ns();
@@ -170,7 +172,7 @@ impl EventSender {
     }
 }
 
-/// The clock that events go by, which is finer than [`crate::now_ns`].
+/// Current time of CLOCK_MONOTONIC in nanoseconds, finer than [`crate::now_ns`].
 fn now_ns() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     clock_gettime(ClockId::CLOCK_MONOTONIC)

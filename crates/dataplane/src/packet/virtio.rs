@@ -1,14 +1,14 @@
-//! `struct virtio_net_hdr`, which stands before every frame (PACKET_VNET_HDR): what its sender left
-//! to the hardware, a checksum not yet filled in or a frame not yet cut into segments.
+//! `struct virtio_net_hdr`, which precedes every frame (PACKET_VNET_HDR). It describes the work
+//! left to the hardware: a partial checksum, or segmentation.
 
-/// Its length, in bytes.
+/// Length of the header in bytes.
 pub(crate) const VIRTIO_LEN: usize = 10;
-/// In `flags`: the checksum is to be filled in.
+/// Bit of `flags`: the checksum is partial.
 const NEEDS_CHECKSUM: u8 = 1;
-/// Where UDP has its checksum.
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: u16 = 6;
 
-/// The header, in the machine's own byte order.
+/// Header, in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Virtio {
     flags: u8,
@@ -43,33 +43,35 @@ impl Virtio {
         bytes
     }
 
-    /// Whether the transport checksum is only begun.
+    /// True if the transport checksum is partial.
     pub(super) fn is_partial(&self) -> bool {
         self.flags & NEEDS_CHECKSUM != 0
     }
 
-    /// The same for a frame that is not to be cut.
+    /// Returns the header without segmentation.
     #[must_use]
     pub(super) fn of_one_packet(self) -> Virtio {
         Virtio { gso_type: 0, gso_size: 0, header_len: 0, ..self }
     }
 
-    /// Bytes of payload in each packet that the frame is yet to be cut into.
+    /// Payload bytes per segment; `None` for a frame of one packet.
     pub(super) fn segment_len(&self) -> Option<u16> {
         (self.gso_type != 0 && self.gso_size != 0).then_some(self.gso_size)
     }
 
-    /// Where the transport header begins, where the sum is to begin, and where in it the field is.
+    /// Offset at which the checksum starts, which is the transport header, and the offset of the
+    /// checksum field in it.
     pub(super) fn checksum(&self) -> (usize, usize) {
         (self.checksum_start.into(), self.checksum_offset.into())
     }
 
-    /// Whether the transport is UDP; to be asked where [`Virtio::is_partial`].
+    /// True if the transport is UDP. Valid only if [`Virtio::is_partial`].
     pub(super) fn is_udp(&self) -> bool {
         self.checksum_offset == UDP_CHECKSUM
     }
 
-    /// The same for a frame that has grown by so many bytes at its front; shrunk if negative.
+    /// Returns the header for a frame that has grown by `grown` bytes at its front; negative values
+    /// shrink it.
     #[must_use]
     pub(super) fn moved(self, grown: isize) -> Virtio {
         let moved = |at: u16| if at == 0 { 0 } else { (at as isize + grown) as u16 };

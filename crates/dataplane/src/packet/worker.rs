@@ -1,4 +1,4 @@
-//! The threads: each takes frames from one ring, has them decided, and sends them on.
+//! Worker threads: each reads frames from one ring, decides and sends them.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd};
@@ -28,44 +28,43 @@ use crate::kernel_routes::HostRoutes;
 use crate::now_ticks;
 use crate::rehandoff::RehandoffSlot;
 
-/// The longest frame the kernel makes of a packet, with an inner tag, and what is before it.
+/// Maximum length of a merged frame with an inner tag, and of the reserve before it.
 const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;
-/// How many of those one batch may hold.
+/// Maximum number of frames of that size in a batch.
 const LARGE: usize = 16;
 
-/// The state that all threads read.
+/// State that all threads share.
 #[derive(Debug)]
 pub(super) struct WorkerShared {
     pub(super) tables: ArcSwap<Tables>,
-    /// The packets that the guard keeps from the host's own stack.
+    /// Packets that the guard drops and the engine may pass to the host's own stack.
     pub(super) withheld: ArcSwap<Withheld>,
     pub(super) store: Store,
     pub(super) fragments: FirstFragments,
     pub(super) routes: HostRoutes,
-    /// The loopback interface, by which frames go up the host's own stack.
+    /// Loopback interface, on which frames are sent to the host's own stack.
     pub(super) loopback: u32,
     pub(super) teller: EventSender,
     pub(super) moves: RehandoffSlot,
 }
 
 impl WorkerShared {
-    /// The memory of packets.
     pub(super) fn memory(&self) -> Memory<'_> {
         self.store.memory(&self.fragments, &self.routes)
     }
 }
 
-/// The threads of one interface; they end when this is dropped.
+/// Worker threads of one interface; dropping the value stops them.
 #[derive(Debug)]
 pub(super) struct Workers {
     stop: Arc<AtomicBool>,
-    /// Closing it wakes threads that wait.
+    /// Closing the pipe wakes waiting threads.
     wake: Option<PipeWriter>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts `threads` threads that share the frames coming in on `ifindex`.
+    /// Starts `threads` threads that share the frames received on `ifindex`.
     pub(super) fn start(common: &Arc<WorkerShared>, ifindex: u32, threads: usize) -> io::Result<Workers> {
         let (woken, wake) = io::pipe()?;
         let mut workers = Workers { stop: Arc::default(), wake: Some(wake), threads: Vec::new() };
@@ -104,15 +103,15 @@ impl Drop for Workers {
     }
 }
 
-/// Keeps thread `number` of `threads` on the CPUs whose frames the fan-out gives it: those whose
-/// number leaves that remainder.
+/// Pins thread `number` of `threads` to the CPUs whose frames the fanout delivers to it: CPU
+/// numbers with the remainder `number`.
 fn stay_near(number: usize, threads: usize) {
     let mut cpus = CpuSet::new();
     for cpu in (number..CpuSet::count()).step_by(threads.max(1)) {
-        // `count` is how many there is room for.
+        // Fails only beyond `count`, the capacity of the set.
         let _ = cpus.set(cpu);
     }
-    // Where none of them may be used, any other does, at the price of a longer way.
+    // If none of these CPUs is allowed, the thread runs on any other, at a higher cost.
     let _ = sched_setaffinity(Pid::from_raw(0), &cpus);
 }
 
@@ -141,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Works on what is there, up to a batch; returns how many frames that were.
+    /// Processes the received frames, at most a batch. Returns the number of frames.
     fn batch(&mut self, bench: &mut WorkerBuffers) -> usize {
         let common = &*self.common;
         let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
@@ -189,46 +188,47 @@ impl Worker {
         taken
     }
 
-    /// Waits for frames, or for the end.
+    /// Waits for frames or for the stop signal.
     fn wait(&self, bench: &WorkerBuffers) {
         let mut fds = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
         ];
-        // Nothing tells this thread of a first fragment that another one noted.
+        // No wakeup reports a first fragment noted by another thread, so the thread polls.
         let empty = bench.tools.fragments.is_empty();
         let timeout = if empty { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
         let polled = poll(&mut fds, timeout);
         let failed = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
         if failed || polled.is_err() {
-            // The interface went down. Asking clears the error; frames come again once it is up.
+            // The interface went down. Reading the error clears it; frames arrive again once the
+            // interface is up.
             let _ = self.socket.take_error();
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// A thread's tools.
+/// Buffers of one thread.
 struct WorkerBuffers {
     outbox: Outbox,
     tools: FrameScratch,
     /// Buffers for frames longer than a slot.
     large: Vec<Box<[u8]>>,
-    /// When those that wait were last looked at, and how many first fragments had been noted then.
+    /// Time of the last pass over queued fragments, and the count of first fragments at that time.
     looked: (Instant, u64),
 }
 
-/// Takes the frame of `len` bytes from the socket's queue, to behind [`RESERVE`] bytes of the
-/// buffer. Every slot that says there is one has one.
+/// Receives the frame of `len` bytes from the socket's queue, into the buffer behind [`RESERVE`]
+/// bytes. The queue contains a frame for every slot with `TP_STATUS_COPY`.
 fn dequeue<'b>(socket: &Socket, buffer: &'b mut [u8], len: usize) -> Option<&'b mut [u8]> {
     let start = RESERVE - VIRTIO_LEN;
     let place = buffer.get_mut(start..)?;
-    // The first try may report an error of the interface instead.
+    // The first call may return a pending error of the interface instead.
     let received = receive(socket, place).or_else(|_| receive(socket, place)).ok()?;
     (received == len + VIRTIO_LEN).then(|| buffer.get_mut(..start + received))?
 }
 
-/// Receives without waiting; returns the frame's whole length, virtio header included.
+/// Receives without blocking. Returns the full length of the frame with its virtio header.
 fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     use nix::sys::socket::{MsgFlags, recv};
     Ok(recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC)?)

@@ -1,19 +1,19 @@
-//! Open TCP connections out of one socket and into another, without the client knowing.
+//! Moves open TCP connections from one socket to another, transparently for the client.
 //!
 //! [`save()`] reads a connection from the kernel, and [`restore()`] creates it again, on this host
 //! or another one: its options, the state of both directions, and the unacknowledged bytes.
 //! [`replay()`] is for a server whose own program accepts the connection: it sends the client's
-//! segments again, and the server's kernel creates the socket from them. All three use TCP_REPAIR.
-//! The paper's handoff requires such a migration without changes to clients, and this variant can
-//! read the request before a server is selected.
+//! segments again, and the server's kernel creates the socket from them. `save` and `restore` use
+//! TCP_REPAIR. The paper's handoff requires such a migration without changes to clients, and this
+//! variant can read the request before a server is selected.
 //!
-//! From the time that `save` begins until the connection is whole again elsewhere, the client's
-//! segments must not reach a host that has the service address and no socket for them: it would
-//! answer with a reset. While `save` reads, it sees to that itself; afterwards whoever has the
-//! segments holds or drops them, and the client sends them again.
+//! While a connection moves, the client's segments must not reach a host that has the service
+//! address and no socket for them: the host would answer with a reset. `save` drops the segments
+//! while it reads. Afterwards the host that receives the segments must hold or drop them until the
+//! connection is restored. The client retransmits dropped segments.
 //!
-//! These are not kept: congestion control and round-trip times, which begin anew; explicit
-//! congestion notification; and what the process itself set on the socket.
+//! Congestion control and round-trip times start anew. Explicit congestion notification and the
+//! process's own socket options are lost.
 
 mod options;
 mod replay;
@@ -28,86 +28,82 @@ pub use replay::{replay, reset};
 pub use restore::restore;
 pub use save::save;
 
-/// A connection without its socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The other end.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Ours. Of the same family.
+    /// Address of the service; same family as `client`.
     pub service: SocketAddr,
     /// Sequence number of the next byte from the client.
     pub receive_next: u32,
-    /// Sequence number of the next byte that will be written to the client: the one behind
-    /// `unacked`.
+    /// Sequence number of the next byte to the client, behind `unacked`.
     pub send_next: u32,
-    /// The bytes that were written and the client has not acknowledged, up to `send_next`.
+    /// Bytes written that the client has not acknowledged, up to `send_next`.
     pub unacked: Vec<u8>,
-    /// How many bytes at the end of `unacked` were never sent.
+    /// Number of bytes at the end of `unacked` that were never sent.
     pub unsent: usize,
-    /// The bytes that the client sent and the restoring process is to read, up to `receive_next`.
+    /// Bytes from the client that the restoring process has to read, up to `receive_next`.
     pub unread: Vec<u8>,
-    /// The agreed options of the handshake.
+    /// Options agreed on in the handshake.
     pub terms: AgreedOptions,
-    /// How much either side lets the other send.
+    /// Windows of both directions.
     pub window: Window,
 }
 
-/// The options that the ends of a connection agreed on when it was opened.
+/// TCP options that client and service agreed on in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgreedOptions {
-    /// The largest segment that the client takes, in bytes.
+    /// Maximum segment size that the client accepts, in bytes.
     pub mss: u16,
-    /// Window scales (RFC 7323, section 2) of what the client announces and of what we do.
+    /// Window scales (RFC 7323, section 2) of client and service; `None` without window scaling.
     pub window_scales: Option<(u8, u8)>,
-    /// Selective acknowledgments (RFC 2018).
+    /// True with selective acknowledgments (RFC 2018).
     pub sack: bool,
-    /// Our timestamp clock (RFC 7323, section 3) when the connection was saved, if timestamps were
-    /// agreed on.
+    /// Timestamp clock of the service (RFC 7323, section 3) at the time of saving; `None` without
+    /// timestamps.
     pub timestamp: Option<u32>,
 }
 
-/// The windows, as `struct tcp_repair_window` in linux/tcp.h has them; in bytes, scaled.
+/// Windows in bytes, with window scaling applied, as in `struct tcp_repair_window` of linux/tcp.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Sequence number of the segment that `send` is from (RFC 9293, section 3.3.1: SND.WL1).
+    /// Sequence number of the segment that set `send` (RFC 9293, section 3.3.1: SND.WL1).
     pub send_update: u32,
-    /// The window that the client takes.
+    /// Window announced by the client.
     pub send: u32,
-    /// The most that it ever took.
+    /// Largest window that the client has announced.
     pub send_max: u32,
-    /// The window that we announced.
+    /// Window announced by this host.
     pub receive: u32,
-    /// The number that was expected next when we announced it.
+    /// Next expected sequence number when this host announced the window.
     pub receive_update: u32,
 }
 
-/// Why a connection can't be saved or restored.
+/// Cause why a connection can't be saved or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// A missing capability.
     #[error("moving a connection needs CAP_NET_ADMIN; run as root or grant it")]
     Privilege,
-    /// A listener.
+    /// The socket is a listener.
     #[error("a listening socket is no connection that could be moved")]
     Listening,
-    /// One of the ends has said that it sends no more.
+    /// An end has closed its direction.
     #[error("a connection that one end has closed can't be moved")]
     HalfClosed,
-    /// Not open yet, or no longer.
+    /// The connection is not yet open or already closed.
     #[error("the connection is not open")]
     NotConnected,
-    /// The client sent urgent data (RFC 6093), which stands apart in the queue.
+    /// The client sent urgent data (RFC 6093), which the kernel keeps apart in the queue.
     #[error("a connection with urgent data unread can't be moved")]
     Urgent,
-    /// It would not hold still.
+    /// The connection changed during each attempt to read it.
     #[error("the connection changed while it was read")]
     Unsettled,
-    /// The system refused an operation.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// The step that was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Its answer.
         source: io::Error,
     },
 }
@@ -118,13 +114,11 @@ impl RepairError {
     }
 }
 
-/// A connection that was not saved, and goes on as it was.
+/// Connection that could not be saved and continues unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotSaved {
-    /// The connection.
     pub socket: TcpStream,
-    /// Why it is still here.
     #[source]
     pub error: RepairError,
 }

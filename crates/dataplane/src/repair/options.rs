@@ -1,4 +1,4 @@
-//! The kernel's interface for TCP_REPAIR: socket options of linux/tcp.h, and lengths of queues.
+//! Kernel interface of TCP_REPAIR: socket options of linux/tcp.h, and queue lengths.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,25 +9,25 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::{AgreedOptions, RepairError, Window};
 use crate::link::set_option_with;
 
-/// Of TCP_REPAIR. Leaving with 0 instead would send a window probe.
+/// Values of TCP_REPAIR. Leaving repair mode with 0 would send a window probe.
 const ON: libc::c_int = 1;
 const OFF_WITHOUT_PROBE: libc::c_int = -1;
 
-/// Of TCP_REPAIR_OPTIONS, numbered as on the wire (RFC 9293, section 3.2).
+/// Codes of TCP_REPAIR_OPTIONS, numbered as on the wire (RFC 9293, section 3.2).
 const OPTION_MSS: u32 = 2;
 const OPTION_WINDOW: u32 = 3;
 const OPTION_SACK_PERMITTED: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
-/// A queue, as TCP_REPAIR_QUEUE numbers it.
+/// Queue, numbered as in TCP_REPAIR_QUEUE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     Receive = 1,
     Send = 2,
 }
 
-/// Begins repair: from here on the socket sends nothing when it is closed, and its address may be
-/// another's, too.
+/// Enters repair mode. From then on closing the socket sends nothing, and another socket may bind
+/// its address.
 pub(super) fn enter(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     set(socket, libc::TCP_REPAIR, &ON, "TCP_REPAIR").map_err(|error| match error {
         RepairError::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -37,37 +37,38 @@ pub(super) fn enter(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     })
 }
 
-/// Ends repair. The kernel forgets SO_REUSEADDR with it.
+/// Leaves repair mode. The kernel also clears SO_REUSEADDR.
 pub(super) fn leave_repair_mode(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     set(socket, libc::TCP_REPAIR, &OFF_WITHOUT_PROBE, "the end of TCP_REPAIR")
 }
 
-/// Ends a connection in repair, silently. Closing does so too, but not while a process that was
-/// forked off has a copy of the descriptor, though it is about to run another program.
+/// Disconnects a socket in repair mode silently. Closing would do the same, but not while a forked
+/// process still holds a copy of the descriptor until its exec.
 pub(super) fn disconnect(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
-    // SAFETY: of an address of no family (AF_UNSPEC is zero) nothing else is looked at, and all of
-    // it is zero.
+    // SAFETY: for AF_UNSPEC, which is zero, the kernel reads only the family, and the whole address
+    // is zeroed.
     let null_filter =
         unsafe { SockAddr::new(SockAddrStorage::zeroed(), size_of::<libc::sockaddr>() as libc::socklen_t) };
     SockRef::from(&socket).connect(&null_filter).map_err(RepairError::system("disconnecting"))
 }
 
-/// Says which queue is read, written and numbered.
+/// Selects the queue to read, write and number.
 pub(super) fn select(socket: BorrowedFd<'_>, queue: Queue) -> Result<(), RepairError> {
     set(socket, libc::TCP_REPAIR_QUEUE, &(queue as libc::c_int), "TCP_REPAIR_QUEUE")
 }
 
-/// The sequence number behind the last byte of the selected queue.
+/// Returns the sequence number behind the last byte of the selected queue.
 pub(super) fn sequence(socket: BorrowedFd<'_>) -> Result<u32, RepairError> {
     get(socket, libc::TCP_QUEUE_SEQ, "TCP_QUEUE_SEQ")
 }
 
-/// Says where the selected queue begins, which is empty; before the socket is connected.
+/// Sets the first sequence number of the selected, empty queue. Only before the socket is
+/// connected.
 pub(super) fn set_sequence(socket: BorrowedFd<'_>, sequence: u32) -> Result<(), RepairError> {
     set(socket, libc::TCP_QUEUE_SEQ, &sequence, "setting TCP_QUEUE_SEQ")
 }
 
-/// The part of TCP_INFO about a connection's state and terms.
+/// State and agreed options from TCP_INFO.
 pub(super) struct TcpInfo {
     state: u8,
     options: u8,
@@ -76,15 +77,15 @@ pub(super) struct TcpInfo {
 
 impl TcpInfo {
     pub(super) fn of(socket: BorrowedFd<'_>) -> Result<TcpInfo, RepairError> {
-        // The first bytes of `struct tcp_info`; the kernel gives as much of it as is asked for.
+        // First bytes of `struct tcp_info`; the kernel returns as many bytes as requested.
         let [state, _, _, _, _, options, scales, _]: [u8; 8] = get(socket, libc::TCP_INFO, "TCP_INFO")?;
-        // Two bit fields, which are laid out from the machine's own end.
+        // Two bit fields, whose order depends on the machine's endianness.
         let (low, high) = (scales & 0xf, scales >> 4);
         let scales = if cfg!(target_endian = "little") { (low, high) } else { (high, low) };
         Ok(TcpInfo { state, options, scales })
     }
 
-    /// Whether both ends may still send.
+    /// Returns an error unless both ends may still send.
     pub(super) fn require_open(&self) -> Result<(), RepairError> {
         // States of net/tcp_states.h.
         match self.state {
@@ -95,14 +96,15 @@ impl TcpInfo {
         }
     }
 
-    /// The agreed options. In repair mode, where the largest segment is the one of the handshake.
+    /// Returns the agreed options. Only in repair mode, where TCP_MAXSEG is the segment size of the
+    /// handshake.
     pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<AgreedOptions, RepairError> {
         // TCPI_OPT_* of linux/tcp.h.
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
         let timestamp: u32 = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
-        // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the
-        // time: what was sent last may be one more. The next one must not be less.
+        // Since Linux 6.7 the lowest bit is the clock's unit and not part of the time, so the last
+        // sent timestamp may be larger by one. The next one must not be smaller.
         let timestamp = (timestamp | 1).wrapping_add(1);
         Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
@@ -113,20 +115,20 @@ impl TcpInfo {
     }
 }
 
-/// Sets the largest segment; before the socket is connected. The kernel reckons with it only there:
-/// one that comes with the other terms counts for what the next packets may be at most, and they
-/// stay as short as without any.
+/// Sets the maximum segment size. The socket must not be connected yet: the kernel computes packet
+/// sizes only from an MSS that is set before. An MSS set later with the other options only limits
+/// packets, which then stay as short as without the option.
 pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairError> {
-    /// The kernel's bounds (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
+    /// Bounds of the kernel (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
     const TAKEN: std::ops::RangeInclusive<u16> = 88..=32_767;
     let mss = libc::c_int::from(mss.clamp(*TAKEN.start(), *TAKEN.end()));
     set(socket, libc::TCP_MAXSEG, &mss, "setting TCP_MAXSEG")
 }
 
-/// Sets what was agreed on; on a connected socket that has sent nothing.
+/// Sets the agreed options on a connected socket that has sent nothing.
 pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &AgreedOptions) -> Result<(), RepairError> {
-    // Without an agreement the scales are set to zero: the kernel has chosen one of its own for
-    // what we announce.
+    // Without window scaling both scales are set to zero, because the kernel has already chosen a
+    // scale for its own window.
     let (send, receive) = terms.window_scales.unwrap_or_default();
     let scales = u32::from(send) | u32::from(receive) << 16;
     let mut options = vec![[OPTION_MSS, u32::from(terms.mss)], [OPTION_WINDOW, scales]];
@@ -136,42 +138,43 @@ pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &AgreedOptions) -> Result
         set(socket, libc::TCP_REPAIR_OPTIONS, &option, "TCP_REPAIR_OPTIONS")?;
     }
     match terms.timestamp {
-        // An odd one would have the clock run by microseconds.
+        // An odd value would make the clock run in microseconds.
         Some(now) => set(socket, libc::TCP_TIMESTAMP, &now.wrapping_add(now & 1), "setting TCP_TIMESTAMP"),
         None => Ok(()),
     }
 }
 
-/// How much either side lets the other send.
+/// Returns the windows of both directions.
 pub(super) fn window(socket: BorrowedFd<'_>) -> Result<Window, RepairError> {
     let [send_update, send, send_max, receive, receive_update]: [u32; 5] =
         get(socket, libc::TCP_REPAIR_WINDOW, "TCP_REPAIR_WINDOW")?;
     Ok(Window { send_update, send, send_max, receive, receive_update })
 }
 
-/// Sets it; behind the refilled queues, whose ends it goes by.
+/// Sets the windows. Only after the queues are refilled, because the kernel checks the windows
+/// against the queues' ends.
 pub(super) fn set_window(socket: BorrowedFd<'_>, window: &Window) -> Result<(), RepairError> {
     let Window { send_update, send, send_max, receive, receive_update } = *window;
     let window = [send_update, send, send_max, receive, receive_update];
     set(socket, libc::TCP_REPAIR_WINDOW, &window, "setting TCP_REPAIR_WINDOW")
 }
 
-/// Bytes in the receive queue.
+/// Returns the number of bytes in the receive queue.
 pub(super) fn unread_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
     queue_len(socket, libc::FIONREAD, "SIOCINQ")
 }
 
-/// Bytes in the send queue: what the other end has not acknowledged, sent or not.
+/// Returns the number of bytes in the send queue: unacknowledged bytes, sent or not.
 ///
 /// # Errors
-/// When it is no TCP socket.
+/// Fails if the socket is not a TCP socket.
 pub fn unacked_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
     queue_len(socket, libc::TIOCOUTQ, "SIOCOUTQ")
 }
 
-/// Bytes in the send queue that were never sent.
+/// Returns the number of bytes in the send queue that were never sent.
 pub(super) fn unsent_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
-    /// linux/sockios.h
+    /// From linux/sockios.h.
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
     queue_len(socket, SIOCOUTQNSD, "SIOCOUTQNSD")
 }

@@ -1,4 +1,4 @@
-//! The client's segments again, for a server that makes its own socket of them.
+//! Builds the client's segments again, for a server whose kernel creates the socket from them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,24 +8,24 @@ use zerocopy::IntoBytes;
 
 use super::Saved;
 
-/// RFC 9293, section 3.1: give the data to the process now.
+/// Deliver the data to the process now (RFC 9293, section 3.1).
 const TCP_PSH: u8 = 0x08;
-/// Kind and length of the timestamp option, behind two of no operation (RFC 7323, appendix A).
+/// Kind and length of the timestamp option, behind two no-operation options (RFC 7323, appendix A).
 const TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
 /// Length of a TCP header without options, in bytes.
 const TCP_LEN: usize = 20;
-/// Time to live and hop limit: those that most clients begin with.
+/// Time to live and hop limit: the initial value of most clients.
 const HOPS: u8 = 64;
-/// The longest IPv4 packet.
+/// Maximum length of an IPv4 packet.
 const PACKET_MAX: usize = 65_535;
 
-/// The client's segments as IP packets, from the first byte that is in `unread` on, with `mss`
-/// bytes or less of data and options each; none if there is no such byte.
+/// Returns the client's segments as IP packets, from the first byte of `unread` on. Each has at
+/// most `mss` bytes of data and options. Returns no packets if `unread` is empty.
 ///
-/// They are what the client could have sent, but for one thing: the time by its own clock is not
-/// known here. Zero stands for it, which the kernel takes for no time and no later one contradicts
-/// (RFC 7323, section 5.3). The time by ours that they echo is that of the saving, so that the
-/// server's clock can go on from there.
+/// The packets equal those of the client except for the timestamp. The client's clock is unknown
+/// here, so its value is zero: the kernel takes zero for no timestamp, and later values don't
+/// contradict it (RFC 7323, section 5.3). The echoed timestamp is the service's clock at the time
+/// of saving, so that the server's clock can continue from it.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);
     let payload_max = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
@@ -42,8 +42,8 @@ pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     packets
 }
 
-/// A packet by which the client would end a connection at once, `sequence` being the number that
-/// its host expects next (RFC 9293, section 3.5.3).
+/// Returns a packet that resets a connection on behalf of the client. `sequence` is the next
+/// sequence number that the service expects (RFC 9293, section 3.5.3).
 pub fn reset(client: SocketAddr, service: SocketAddr, sequence: u32) -> Vec<u8> {
     let header = Tcp {
         src_port: client.port().into(),
@@ -64,8 +64,8 @@ fn options(saved: &Saved) -> Vec<u8> {
     saved.terms.timestamp.map(time).unwrap_or_default()
 }
 
-/// A header of the client's, its checksum still zero. Its own length is in words, four bits up:
-/// four times the bytes.
+/// Returns a TCP header of the client with a zero checksum. `data_offset` holds 32-bit words in its
+/// upper four bits: four times the number of bytes.
 fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
     let scale = saved.terms.window_scales.map_or(0, |(send, _)| send);
     let window = saved.window.send.checked_shr(scale.into()).unwrap_or_default();
@@ -82,7 +82,7 @@ fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
     }
 }
 
-/// The segment in a packet from the client, both checksums right.
+/// Returns the segment in an IP packet from the client, with both checksums.
 fn packet(client: SocketAddr, service: SocketAddr, mut segment: Vec<u8>) -> Vec<u8> {
     let (src, dst) = (client.ip(), service.ip());
     let sum = checksum::pseudo_header(src, dst, protocol::TCP, segment.len());
@@ -121,7 +121,7 @@ fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, payload_len: usize) -> Ipv4 {
     header
 }
 
-/// The header before the addresses (RFC 8200, section 3).
+/// Returns the header before the addresses (RFC 8200, section 3).
 fn ipv6(payload_len: usize) -> [u8; 8] {
     let [high, low] = (payload_len as u16).to_be_bytes();
     [0x60, 0, 0, 0, high, low, protocol::TCP, HOPS]
@@ -145,7 +145,7 @@ mod tests {
         Saved {
             client,
             service,
-            // The bytes stand on both sides of where numbers begin anew.
+            // The bytes span the wraparound of sequence numbers.
             receive_next: 1000,
             send_next: 77,
             unacked: vec![],
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// The TCP header, what follows it, and whether lengths and checksums are right.
+    /// Returns the TCP header, the bytes that follow, and true if lengths and checksums are right.
     fn read(packet: &[u8]) -> (Tcp, &[u8], bool) {
         let (addresses, segment, whole) = match packet[0] >> 4 {
             4 => {

@@ -1,4 +1,4 @@
-//! A connection into the kernel.
+//! Restores a saved connection into the kernel.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -10,18 +10,18 @@ use super::options::{self, Queue};
 use super::{RepairError, Saved};
 use crate::link::{option, set_option};
 
-/// Puts a saved connection into a socket of this host, which must have the service's address.
-/// Nothing is sent but what had not been sent yet. The socket is as new sockets are: blocking, and
-/// with none of the options of the old one but SO_REUSEADDR.
+/// Restores a saved connection into a socket of this host, which must have the service address. The
+/// kernel sends only bytes that were never sent. The socket is blocking and has no options of the
+/// old one except SO_REUSEADDR.
 ///
 /// # Errors
-/// Without CAP_NET_ADMIN; when the host has no such address or no way to the client, or has this
-/// connection already. The connection can then be restored elsewhere: the client has noticed
-/// nothing.
+/// Fails without CAP_NET_ADMIN, if the host lacks the address or a route to the client, or if it
+/// already has this connection. The client has noticed nothing, so the connection can be restored
+/// on another host.
 pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     let socket = Socket::new(Domain::for_address(saved.client), Type::STREAM, Some(Protocol::TCP))
         .map_err(RepairError::system("a socket"))?;
-    // On every error from here on the socket is closed in repair: silently.
+    // From here on every error closes the socket in repair mode, which is silent.
     options::enter(socket.as_fd())?;
     connect(&socket, saved)?;
     options::set_terms(socket.as_fd(), &saved.terms)?;
@@ -37,13 +37,13 @@ pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     Ok(socket.into())
 }
 
-/// Makes it a connection, both queues empty and at their places. In repair nothing is sent for
-/// that.
+/// Connects the socket with both queues empty and their sequence numbers set. In repair mode this
+/// sends nothing.
 fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
     let fd = socket.as_fd();
     let first = |next: u32, queued: &[u8]| next.wrapping_sub(queued.len() as u32);
-    // The address may be added at this moment. SO_REUSEADDR stays alone: it would undo that repair
-    // shares the port.
+    // IP_FREEBIND, because the address may be added just now. No SO_REUSEADDR: it would prevent the
+    // sharing of the port in repair mode.
     let freebind = if saved.service.is_ipv4() { Socket::set_freebind_v4 } else { Socket::set_freebind_v6 };
     freebind(socket, true).map_err(RepairError::system("IP_FREEBIND"))?;
     options::set_mss(fd, saved.terms.mss)?;
@@ -55,10 +55,10 @@ fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
     socket.connect(&saved.client.into()).map_err(RepairError::system("connecting to the client"))
 }
 
-/// Ends repair, and sends what is left to send.
+/// Leaves repair mode and sends the unsent bytes.
 fn go_on(socket: &Socket, unsent: &[u8]) -> Result<(), RepairError> {
     options::leave_repair_mode(socket.as_fd())?;
-    // Else nobody could listen on the port anew as long as the connection lives.
+    // Without the option no process could listen on the port again during the connection.
     socket.set_reuse_address(true).map_err(RepairError::system("SO_REUSEADDR"))?;
     write(socket.as_fd(), unsent)
 }
@@ -68,8 +68,7 @@ fn refill(socket: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> Result<(), Repa
     write(socket, bytes)
 }
 
-/// Writes to the selected queue, or to the client. The kernel takes as much at a time as one buffer
-/// of its own holds.
+/// Writes to the selected queue, or to the client. Each call accepts at most one kernel buffer.
 fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
     while !bytes.is_empty() {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -80,8 +79,8 @@ fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Lets a buffer hold so many bytes, whatever the host's limits: it held them on the other host.
-/// After that it grows by itself again, as others do.
+/// Grows a buffer to hold `len` bytes regardless of the host's limits, because it held them on the
+/// old host. Afterwards the kernel tunes the size again.
 fn grow_buffers(
     socket: BorrowedFd<'_>,
     size: libc::c_int,
@@ -89,14 +88,14 @@ fn grow_buffers(
     len: usize,
 ) -> Result<(), RepairError> {
     let failed = RepairError::system("room for a queue");
-    // The kernel counts its own memory, about twice the bytes, and doubles what is asked for.
+    // The kernel counts its own memory, about twice the bytes, and doubles the requested size.
     let has = option(socket, libc::SOL_SOCKET, size).map_err(&failed)?;
     let wants = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
     if wants <= has / 2 {
         return Ok(());
     }
     set_option(socket, libc::SOL_SOCKET, force, wants).map_err(&failed)?;
-    // Kernels before 5.14 don't know it and keep the size.
+    // Kernels before 5.14 lack the option and keep the fixed size.
     let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A connection out of the kernel.
+//! Saves a connection from the kernel.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -10,18 +10,19 @@ use socket2::{SockFilter, SockRef};
 use super::options::{self, Queue, TcpInfo};
 use super::{NotSaved, RepairError, Saved};
 
-/// How often a connection is read anew that changed meanwhile. Twice is enough once its packets are
-/// held.
+/// Maximum number of reads of a connection that changes meanwhile. Two are enough once its packets
+/// are dropped.
 const ATTEMPTS: usize = 4;
 
-/// Takes a connection out of the kernel, without a packet to the client. `already_read` is what the
-/// caller has read of it and whoever gets the connection is to read again; the last of it is the
-/// byte before those that are still in the receive queue.
+/// Removes a connection from the kernel, without a packet to the client. `already_read` holds bytes
+/// that the caller has read and the new owner has to read again; they directly precede the bytes in
+/// the receive queue.
 ///
-/// Copies of the descriptor are left with a socket that isn't connected.
+/// Copies of the descriptor then refer to a disconnected socket.
 ///
 /// # Errors
-/// Without CAP_NET_ADMIN; when the connection is not wholly open. It then goes on as it was.
+/// Fails without CAP_NET_ADMIN, or if the connection is not fully open. The connection then
+/// continues unchanged.
 pub fn save(socket: TcpStream, already_read: &[u8]) -> Result<Saved, NotSaved> {
     match read_out(&socket, already_read) {
         Ok(saved) => Ok(saved),
@@ -41,7 +42,7 @@ fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairErro
     saved
 }
 
-/// The options that are changed of a socket in order to read it.
+/// Socket options that change while the socket is read.
 struct SavedOptions {
     reuse: bool,
     urgent_inline: bool,
@@ -53,40 +54,40 @@ impl SavedOptions {
         Ok(SavedOptions { reuse: socket.reuse_address()?, urgent_inline: socket.out_of_band_inline()? })
     }
 
-    /// Makes the socket as it was. An option that could be set can be set back.
+    /// Restores the socket. An option that could be set can be set back.
     fn again(&self, socket: &TcpStream) {
         let _ = options::leave_repair_mode(socket.as_fd());
         let socket = SockRef::from(socket);
         let _ = socket.set_reuse_address(self.reuse);
         let _ = socket.set_out_of_band_inline(self.urgent_inline);
-        // There may be none, if that was what failed.
+        // No filter exists if attaching it failed.
         let _ = socket.detach_filter();
     }
 }
 
-/// From here on the client's segments are dropped before anything is acknowledged. It will send
-/// them again.
+/// Drops the client's segments from now on, before the kernel acknowledges them. The client
+/// retransmits them.
 fn freeze(socket: &TcpStream) -> Result<(), RepairError> {
     let socket = SockRef::from(socket);
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all]).map_err(RepairError::system("SO_ATTACH_FILTER"))?;
-    // Else the queue's length would be told only as far as to an urgent byte, and what is behind it
-    // would be lost.
+    // Without the option the queue length would end at an urgent byte, and later bytes would be
+    // lost.
     socket.set_out_of_band_inline(true).map_err(RepairError::system("SO_OOBINLINE"))
 }
 
-/// Reads the connection until it was the same before and after: a segment may have passed the
-/// filter on another processor just before it was there.
+/// Reads the connection until it is equal before and after. A segment may have passed on another
+/// processor just before the filter was attached.
 fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError> {
     for _ in 0..ATTEMPTS {
         let place = QueuePositions::of(socket.as_fd())?;
         let saved = copy(socket, place, already_read)?;
         let same = QueuePositions::of(socket.as_fd())? == place;
-        // An end that came in is a state, not data.
+        // A FIN is a state and not data.
         TcpInfo::of(socket.as_fd())?.require_open()?;
         match saved {
             Some(saved) if same => return Ok(saved),
-            // Reading ends before an urgent byte.
+            // A read stops before an urgent byte.
             None if same => return Err(RepairError::Urgent),
             _ => {}
         }
@@ -94,8 +95,8 @@ fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError
     Err(RepairError::Unsettled)
 }
 
-/// Where a connection is. It leaves the send queue selected, of which the kernel sends nothing
-/// while it is.
+/// Positions of both queues. Reading them leaves the send queue selected; the kernel sends nothing
+/// from it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct QueuePositions {
     receive_next: u32,
@@ -116,7 +117,7 @@ impl QueuePositions {
     }
 }
 
-/// All of a connection; nothing if its queues can't be read as far as to that place.
+/// Copies the connection. Returns `None` if a queue can't be read up to its position.
 fn copy(
     socket: &TcpStream,
     place: QueuePositions,
@@ -140,8 +141,8 @@ fn copy(
     }))
 }
 
-/// A queue of this length; nothing if so much can't be read. One call copies all of it, however
-/// long: in repair a send queue can't be peeked at in parts at all.
+/// Reads a queue of this length; `None` if it holds fewer bytes. One call reads all bytes, because
+/// in repair mode a send queue can't be peeked in parts.
 fn peek(socket: BorrowedFd<'_>, queue: Queue, len: usize) -> Result<Option<Vec<u8>>, RepairError> {
     if len == 0 {
         return Ok(Some(Vec::new()));
@@ -151,13 +152,14 @@ fn peek(socket: BorrowedFd<'_>, queue: Queue, len: usize) -> Result<Option<Vec<u
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     match recv(socket.as_raw_fd(), &mut bytes, flags) {
         Ok(read) if read == len => Ok(Some(bytes)),
-        // A length beyond the buffer is a bad address to the kernel, in a send queue.
+        // For a send queue the kernel returns EFAULT if the length is wrong.
         Ok(_) | Err(nix::Error::EFAULT | nix::Error::EAGAIN) => Ok(None),
         Err(error) => Err(RepairError::system("reading a queue")(error.into())),
     }
 }
 
-/// A socket of both families has its IPv4 peers at mapped addresses (RFC 4291, section 2.5.5.2).
+/// Returns IPv4 peers of a dual-stack socket with their IPv4 address instead of the mapped one (RFC
+/// 4291, section 2.5.5.2).
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip if ip.is_ipv4() => SocketAddr::new(ip, address.port()),

@@ -1,4 +1,4 @@
-//! Attaching a server's programs by BPF links, which a pin keeps beyond the agent's life.
+//! Attaches a server's programs by BPF links. A pin keeps a link alive after the agent's end.
 
 use std::ffi::CString;
 use std::io;
@@ -8,32 +8,32 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// The program of `bpf/server/server.bpf.c` that makes connections; not every kernel can load it.
+/// Program of `bpf/server/server.bpf.c` that creates connections; not every kernel can load it.
 pub(super) const ACCEPT: &str = "accept";
-/// The one that looks at them; no more can every kernel load this one.
+/// Program that reads connections; not every kernel can load it.
 pub(super) const LOOK: &str = "look";
-/// Programs on an interface that are looked at, more than a kernel lets be there.
+/// Maximum number of programs read per interface, more than a kernel allows.
 const PROGRAMS_MAX: usize = 64;
 
-/// Where in the kernel a program runs.
+/// Point in the kernel where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// XDP in the driver, before the kernel makes a packet of the frame.
+    /// XDP in the driver, before the kernel builds a packet from the frame.
     Native,
-    /// TC, behind segments having been put together; kernels from 6.6 on attach there by links.
+    /// TC ingress, behind GRO; kernels since 6.6 support links.
     Tc,
     /// XDP behind the driver, one segment at a time.
     Generic,
-    /// TC, on the way out.
+    /// TC egress.
     Egress,
-    /// TC, behind all that decides where packets go.
+    /// TC ingress, behind all programs that select a server.
     Accept,
 }
 
 impl Hook {
     const ALL: [Hook; 5] = [Hook::Native, Hook::Tc, Hook::Generic, Hook::Egress, Hook::Accept];
 
-    /// The name shown to people, and in pins.
+    /// Name in views and pins.
     pub const fn name(self) -> &'static str {
         match self {
             Hook::Native => "native",
@@ -48,8 +48,8 @@ impl Hook {
         Hook::ALL.into_iter().find(|hook| hook.name() == name)
     }
 
-    /// Whether a frame of which a program there says so goes on: XDP_PASS, and TC_ACT_UNSPEC, which
-    /// leaves it to what comes next.
+    /// True if a program's verdict lets the frame continue: XDP_PASS, or TC_ACT_UNSPEC, with which
+    /// the next program runs.
     pub(super) const fn goes_on(self, verdict: u32) -> bool {
         match self {
             Hook::Native | Hook::Generic => verdict == 2,
@@ -57,7 +57,7 @@ impl Hook {
         }
     }
 
-    /// The program of `bpf/server/server.bpf.c` that runs there.
+    /// Program of `bpf/server/server.bpf.c` for this hook.
     pub(super) const fn program(self) -> &'static str {
         match self {
             Hook::Native | Hook::Generic => "decap_xdp",
@@ -71,7 +71,7 @@ impl Hook {
         match self {
             Hook::Native => (sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE),
             Hook::Generic => (sys::BPF_XDP, sys::XDP_FLAGS_SKB_MODE),
-            // Before a director's, which decides what came out.
+            // Before a director's program, which decides the decapsulated packet.
             Hook::Tc => (sys::BPF_TCX_INGRESS, sys::BPF_F_BEFORE),
             Hook::Egress => (sys::BPF_TCX_EGRESS, 0),
             Hook::Accept => (sys::BPF_TCX_INGRESS, sys::BPF_F_AFTER),
@@ -79,7 +79,7 @@ impl Hook {
     }
 }
 
-/// A program attached to an interface; detached when dropped, unless pinned.
+/// Program attached to an interface; detached when dropped, unless pinned.
 #[derive(Debug)]
 pub(super) struct Link(OwnedFd);
 
@@ -107,28 +107,28 @@ impl Link {
         check(unsafe { sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) })
     }
 
-    /// Puts another program in the place of the one that runs, between two packets.
+    /// Replaces the program of the link atomically.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: two open descriptors, and no options.
         check(unsafe { sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
-    /// Takes the program from its interface now. When the last reference goes with the pin the
-    /// kernel does that later, and until then the same program can't be attached again.
+    /// Detaches the program now. Without this call the kernel detaches some time after the last
+    /// reference is gone, and meanwhile the same program can't be attached again.
     pub(super) fn detach(&self) -> io::Result<()> {
         // SAFETY: an open descriptor of a link.
         check(unsafe { sys::bpf_link_detach(self.0.as_raw_fd()) })
     }
 
-    /// The interface it is attached to; 0 when that is gone.
+    /// Interface of the link; 0 if the interface is gone.
     pub(super) fn ifindex(&self) -> io::Result<u32> {
-        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the
-        // interface, and any bits are a number.
+        // SAFETY: the link is of XDP or TC. Both fields of the union begin with the interface
+        // index, for which any bits are valid.
         Ok(unsafe { self.info()?.__bindgen_anon_1.xdp.ifindex })
     }
 
-    /// Whether packets that come in by an interface meet this link's program before that of
-    /// `other`.
+    /// True if this link's program runs before the program of `other` on packets received on the
+    /// interface.
     pub(super) fn is_before(&self, other: &Link, ifindex: u32) -> io::Result<bool> {
         let order = programs(ifindex)?;
         let (this, other) = (self.info()?.prog_id, other.info()?.prog_id);
@@ -147,7 +147,7 @@ impl Link {
     }
 }
 
-/// The numbers of the programs that packets meet when they come in by an interface, in this order.
+/// Returns the ids of the TC ingress programs of an interface, in order of execution.
 fn programs(ifindex: u32) -> io::Result<Vec<u32>> {
     let mut ids = vec![0; PROGRAMS_MAX];
     let mut options = sys::bpf_prog_query_opts {
@@ -156,8 +156,7 @@ fn programs(ifindex: u32) -> io::Result<Vec<u32>> {
         ..Default::default()
     };
     options.__bindgen_anon_1.count = PROGRAMS_MAX as u32;
-    // SAFETY: the options begin with their own size, and `prog_ids` has room for as many as `count`
-    // says.
+    // SAFETY: the options begin with their own size, and `prog_ids` has room for `count` ids.
     check(unsafe { sys::bpf_prog_query_opts(ifindex as i32, sys::BPF_TCX_INGRESS, &raw mut options) })?;
     // SAFETY: both fields of the union are the same number.
     ids.truncate(unsafe { options.__bindgen_anon_1.count } as usize);
@@ -166,11 +165,11 @@ fn programs(ifindex: u32) -> io::Result<Vec<u32>> {
 
 fn owned(fd: i32) -> io::Result<Link> {
     check(fd)?;
-    // SAFETY: the call has just given us this descriptor.
+    // SAFETY: the call has just returned this descriptor.
     Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// libbpf answers with a negative errno.
+/// Converts libbpf's negative errno.
 fn check(answer: i32) -> io::Result<()> {
     if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
 }

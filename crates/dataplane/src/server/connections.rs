@@ -1,4 +1,4 @@
-//! The state of connections of this host's services, and those that are to come.
+//! State of connections of this host's services, and connections to expect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,63 +15,64 @@ use super::socket_snapshot::SocketSnapshot;
 use crate::repair::{Saved, Window};
 use crate::test_run;
 
-/// `struct connection` of `bpf/server/server.h`: both addresses, both ports, the client's first.
+/// Length of `struct connection` of `bpf/server/server.h`: addresses and ports of client and
+/// service.
 pub(super) const CONNECTION_LEN: usize = 36;
-/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed
-/// on, whether a socket was made of it.
+/// Length of `struct expectation`: expiry, sequence and acknowledgment, MSS, both window scales,
+/// option flags, and the flag of a created socket.
 pub(super) const EXPECTATION_LEN: usize = 24;
-/// Where it has both numbers, and where whether a socket was made.
+/// Offsets in `struct expectation`: sequence and acknowledgment, and the flag of a created socket.
 const NUMBERS: std::ops::Range<usize> = 8..16;
 const MADE: usize = 23;
-/// For how long an announced segment is believed: a client whose server has no room for its
-/// connection sends it a few times more.
+/// Lifetime of an expectation. A client whose server has no room for the connection retransmits a
+/// few times.
 const EXPECTED_FOR: Duration = Duration::from_secs(60);
-/// The largest window scale (RFC 7323, section 2.3).
+/// Largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
-/// A verdict of linux/pkt_cls.h: here, that the frame is filled in.
+/// Verdict of linux/pkt_cls.h. Here the verdict means that the program has filled in the frame.
 const TC_ACT_OK: u32 = 0;
-/// Ethernet, with an EtherType for experiments (IEEE 802), which nothing else is made of.
+/// Ethernet header with an EtherType for experiments (IEEE 802), which no other protocol uses.
 const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
-/// Looks at connections and announces them. Clones see the same ones; it may outlive the
-/// [`ServerPrograms`](super::ServerPrograms).
+/// Reads the state of connections and announces expected ones. Clones share their state. The value
+/// may outlive the [`ServerPrograms`](super::ServerPrograms).
 #[derive(Clone)]
 pub struct Connections {
     look: Arc<OwnedFd>,
     expected: Arc<MapHandle>,
 }
 
-/// The state between a client and a service of this host.
+/// State of a connection between a client and a service of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// No connection that is open both ways.
+    /// No connection that is open in both directions.
     Gone,
-    /// One whose last request may be without its whole answer.
+    /// Open; the last response may be incomplete.
     Busy,
-    /// One of which it can't be known: what was said on it was more than plain requests and their
-    /// answers.
+    /// Open, but the state of its response is unknown: the exchange contained more than plain
+    /// requests and responses.
     Unclear,
-    /// One that rests: every request has its whole answer, and the next one is awaited.
+    /// Open and idle: every response is complete.
     Idle(Idle),
 }
 
-/// Where a connection rests, and what was agreed on.
+/// Sequence numbers, agreed options and windows of an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// Sequence number of the next byte from the client.
     pub receive_next: u32,
     /// Sequence number of the next byte to the client. The client may not have acknowledged all
-    /// before it.
+    /// earlier bytes.
     pub send_next: u32,
-    /// The largest segment that the client takes, in bytes.
+    /// Maximum segment size that the client accepts, in bytes.
     pub mss: u16,
-    /// Window scales of what the client announces and of what we do.
+    /// Window scales of client and service; `None` without window scaling.
     pub window_scales: Option<(u8, u8)>,
-    /// Selective acknowledgments.
+    /// True with selective acknowledgments.
     pub sack: bool,
-    /// Whether both sides send timestamps.
+    /// True with timestamps.
     pub timestamps: bool,
-    /// How much either side lets the other send.
+    /// Windows of both directions.
     pub window: Window,
 }
 
@@ -80,19 +81,20 @@ impl Connections {
         Connections { look: Arc::new(look), expected: Arc::new(expected) }
     }
 
-    /// Looks at a connection of the network namespace that the calling thread is in.
+    /// Returns the state of a connection in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn state(&self, client: SocketAddr, service: SocketAddr) -> io::Result<ConnectionState> {
         self.snapshot(client, service).map(|looked| looked.judge())
     }
 
-    /// Of a connection that is gone, whether nothing was sent to the client since it was found at
-    /// rest so. Nothing is known while the stack has any socket for it.
+    /// For a connection that is gone: returns true if this host has sent nothing to the client
+    /// since the state `idle`. Returns `None` if this is unknown, as long as the stack has a socket
+    /// for the connection.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn ended_in_silence(
         &self,
         client: SocketAddr,
@@ -102,14 +104,14 @@ impl Connections {
         self.snapshot(client, service).map(|looked| looked.ended_in_silence(idle.send_next))
     }
 
-    /// From now on, and for a while, has a segment of this connection's next unread bytes become a
-    /// socket here, as a good cookie would: its first is at `receive_next - unread.len()`, its
-    /// acknowledgment `send_next - unacked.len()`. Once: what [became one](Connections::was_made)
-    /// becomes none again, however often it is announced.
+    /// Announces a connection, for about a minute. A segment with its next unread bytes then
+    /// creates a socket here, as a valid SYN cookie would. The segment's sequence number is
+    /// `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`. At most one
+    /// socket is created: an expectation [that was used](Connections::was_made) is not renewed.
     ///
     /// # Errors
-    /// When the kernel refuses, or would make no connection on such terms: with segments smaller
-    /// than any host has to take, or scales that there are none of.
+    /// Fails if the kernel refuses. Also fails for options with which the kernel would create no
+    /// connection: an MSS below the minimum of RFC 9293, or an invalid window scale.
     pub fn expect(&self, saved: &Saved) -> io::Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let value = expectation(saved, Duration::from(now) + EXPECTED_FOR)
@@ -122,11 +124,10 @@ impl Connections {
             .map_err(io::Error::other)
     }
 
-    /// Whether a socket was made of what was announced of this connection, be it there or gone
-    /// since.
+    /// True if an expectation of this connection has created a socket, also if the socket is gone.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn was_made(&self, saved: &Saved) -> io::Result<bool> {
         let key = connection_key(saved.client, saved.service);
         let known = self.expected.lookup(&key, MapFlags::ANY).map_err(io::Error::other)?;
@@ -137,7 +138,7 @@ impl Connections {
     fn snapshot(&self, client: SocketAddr, service: SocketAddr) -> io::Result<SocketSnapshot> {
         let snapshot = SocketSnapshot::at(connection_key(client, service));
         let frame = [FRAME_HEADER.as_slice(), snapshot.as_bytes()].concat();
-        // The program fills the frame in.
+        // The program fills in the frame.
         let mut out = vec![0u8; frame.len()];
         let run = test_run::run(self.look.as_fd(), &frame, &mut out)?;
         let filled = out.get(FRAME_HEADER.len()..).filter(|_| run.verdict == TC_ACT_OK);
@@ -154,11 +155,11 @@ fn connection_key(client: SocketAddr, service: SocketAddr) -> [u8; CONNECTION_LE
     key
 }
 
-/// The announcement of a connection; none if the kernel would make none of it
+/// Encodes an expectation; `None` if the kernel would create no connection from it
 /// (`bpf_sk_assign_tcp_reqsk`).
 fn expectation(saved: &Saved, until: Duration) -> Option<Vec<u8>> {
     let terms = &saved.terms;
-    // The segment size that every host takes: RFC 9293, section 3.7.1.
+    // Segment size that every host accepts (RFC 9293, section 3.7.1).
     let least = if saved.service.ip().to_canonical().is_ipv4() { 536 } else { 1220 };
     let (send, receive) = terms.window_scales.unwrap_or_default();
     if terms.mss < least || send > SCALE_MAX || receive > SCALE_MAX {

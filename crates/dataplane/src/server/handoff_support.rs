@@ -1,16 +1,15 @@
-//! Whether this kernel can make connections of segments that are handed off.
+//! Check that this kernel can create connections from handed-off segments.
 
 use crate::requirements::HANDOFF;
 
-/// The feature that the kernel lacks for handoffs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandoffUnsupported {
-    /// It doesn't describe itself, so nothing is known of what it can.
+    /// The kernel has no BTF, so its functions are unknown.
     #[error(
         "this kernel can't accept handed-off connections: it has no BTF ({0}), as CONFIG_DEBUG_INFO_BTF gives"
     )]
     Btf(String),
-    /// The function that makes a connection of a segment.
+    /// The kernel lacks the function that creates a connection from a segment.
     #[error(
         "this kernel can't accept handed-off connections: it has no {}; Linux {}.{} or later with \
          CONFIG_SYN_COOKIES is needed", HANDOFF.function, HANDOFF.since.0, HANDOFF.since.1
@@ -18,11 +17,11 @@ pub enum HandoffUnsupported {
     Function,
 }
 
-/// Asks the kernel itself, by what it says that programs may call: vendors bring such things to
-/// older versions.
+/// Checks the kernel's BTF for the required function. The version is no evidence, since vendors
+/// backport features.
 ///
 /// # Errors
-/// The missing part.
+/// Returns the missing feature.
 pub fn handoff_support() -> Result<(), HandoffUnsupported> {
     match HANDOFF.is_met() {
         Ok(true) => Ok(()),

@@ -1,9 +1,9 @@
-//! The kernel's side of a server: `bpf/server/server.bpf.c`, which takes packets out of tunnels
-//! from the farm's directors, keeps the segments that the server offers small enough for the
-//! tunnel, and makes connections of what directors hand off.
+//! Kernel programs of a server: `bpf/server/server.bpf.c`. They decapsulate packets from the farm's
+//! directors, clamp the MSS that the server announces to fit the tunnel, and create connections
+//! from segments that directors hand off.
 //!
-//! Maps and links are pinned, so all of it works on while the agent is stopped, killed or upgraded;
-//! the next one adopts what runs.
+//! Maps and links are pinned, so the programs run on while the agent is stopped, killed or
+//! upgraded. The next agent adopts them.
 
 mod attach;
 mod connections;
@@ -32,75 +32,70 @@ pub use connections::{ConnectionState, Connections, Idle};
 pub use evener_core::server::{Offer, Reason, Tables};
 pub use handoff_support::{HandoffUnsupported, handoff_support};
 
-/// The mark of what a director that is this host sends by itself: no reset of the stack's, so it
-/// goes out at once (`bpf/server/server.bpf.c`, `outgoing`).
+/// Mark of packets that a director on this host sends itself. The `outgoing` program of
+/// `bpf/server/server.bpf.c` sends such packets at once, because they are no resets of the stack.
 pub const SENT_ON: u16 = crate::numbers::server::SENT_ON as u16;
 
-/// Where the programs shall run.
+/// Interfaces and hooks to which a server's programs are attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttachPoints {
-    /// Interfaces that tunnels come in by, and whether each is hardware, whose driver may run the
-    /// program.
+    /// Interfaces that receive tunnel packets. The value is true for hardware, whose driver may run
+    /// the program.
     pub tunnels: BTreeMap<u32, bool>,
-    /// Interfaces that answers leave by, where segment sizes are lowered.
+    /// Interfaces that send replies, where the MSS is clamped.
     pub answers: BTreeSet<u32>,
-    /// Interfaces that handed-off segments come in by.
+    /// Interfaces that receive handed-off segments.
     pub accept: BTreeSet<u32>,
-    /// How tunnels are opened; `None` is as early as is good for each interface.
+    /// Hook for decapsulation; `None` selects the earliest suitable hook of each interface.
     pub hook: Option<Hook>,
 }
 
-/// Where the kernel describes itself.
+/// Path of the kernel's BTF.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Why a server's programs can't do what they should.
+/// Cause why a server's programs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The kernel does not let this process.
+    /// Privileges are missing.
     #[error("{what} needs CAP_BPF and CAP_NET_ADMIN; run as root or grant them ({answer})")]
     Privilege {
-        /// The step that was tried.
+        /// Operation that failed.
         what: String,
-        /// The kernel's answer.
         answer: String,
     },
-    /// The kernel can't.
+    /// The kernel lacks a feature.
     #[error("this kernel can't run a server's BPF programs: {what}: {answer}")]
     Kernel {
-        /// The step that was tried.
+        /// Operation that failed.
         what: String,
-        /// Its answer.
         answer: String,
     },
-    /// The kernel's verifier refuses a program.
     #[error("{0}")]
     Refused(Refusal),
-    /// The kernel doesn't describe itself, and the programs call functions of its own.
+    /// The kernel has no BTF, which the programs need to call kernel functions.
     #[error(
         "this host can't take packets out of tunnels, nor connections that are handed over: there is no {BTF}; use a kernel built with \
          CONFIG_DEBUG_INFO_BTF, or mount /sys"
     )]
     NoBtf,
-    /// The kernel can take packets out of tunnels, but make no connections of what is handed off.
+    /// The kernel supports decapsulation, but can't create connections from handed-off segments.
     #[error(transparent)]
     Handoff(#[from] HandoffUnsupported),
-    /// An interface refuses the program.
+    /// A program can't be attached to an interface.
     #[error("the server's program can't be attached to interface {ifindex}: {source}")]
     Attach {
-        /// The interface's number.
+        /// Index of the interface.
         ifindex: u32,
-        /// The kernel's answer.
         source: io::Error,
     },
-    /// The folder for pins.
+    /// The folder for pins is unusable.
     #[error(transparent)]
     Pins(#[from] EngineError),
-    /// Something in it.
+    /// An operation on a file in the folder failed.
     #[error("{what}: {source}")]
     Io {
-        /// The step that was tried.
+        /// Operation that failed.
         what: String,
-        /// The system's answer.
         source: io::Error,
     },
 }
@@ -112,18 +107,18 @@ impl ProgramError {
     }
 }
 
-/// A server's programs at work.
+/// Loaded programs of a server.
 pub struct ServerPrograms {
     program: Program,
-    /// Whether that for handoffs is among the programs.
+    /// `Ok` if the program for handoffs is loaded.
     handoff: Result<(), HandoffUnsupported>,
     dir: PathBuf,
     links: BTreeMap<(u32, ProgramUse), (Link, Hook)>,
-    /// Interfaces where segment sizes can't be lowered, which was said.
+    /// Interfaces where the MSS can't be clamped and a warning has been logged.
     unclamped: BTreeSet<u32>,
 }
 
-/// The use of a program on an interface.
+/// Use of a program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProgramUse {
     Tunnels,
@@ -141,30 +136,30 @@ impl ProgramUse {
     }
 }
 
-/// The folder for a server's pins in this network namespace: beside that of the director, which
-/// clears its own.
+/// Returns the folder for a server's pins in this network namespace, beside the director's folder,
+/// which the director clears.
 ///
 /// # Errors
-/// When there is no BPF file system and none can be mounted.
+/// Fails if no BPF file system is mounted and none can be mounted.
 pub fn directory() -> Result<PathBuf, EngineError> {
     let director = pins::directory()?;
     let name = director.file_name().unwrap_or_default().to_string_lossy().replace("net-", "server-");
     Ok(director.with_file_name(name))
 }
 
-/// The same folder if there is one; for who only looks, and mounts nothing.
+/// Returns the folder if it exists; mounts nothing.
 pub fn existing_directory() -> Option<PathBuf> {
     let name = format!("evener/server-{}", pins::network_namespace().ok()?);
     pins::roots().into_iter().map(|root| root.join(&name)).find(|dir| dir.is_dir())
 }
 
-/// A number that no other network namespace has had or will have until the next boot: inode numbers
-/// are used again.
+/// Returns the cookie of the network namespace, unique until the next boot. Inode numbers are
+/// reused.
 ///
 /// # Errors
-/// When the kernel is older than 5.14.
+/// Fails on kernels before 5.14.
 pub fn namespace_cookie() -> io::Result<u64> {
-    /// asm-generic/socket.h.
+    /// From asm-generic/socket.h.
     const SO_NETNS_COOKIE: i32 = 71;
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let mut cookie = 0u64;
@@ -182,26 +177,26 @@ pub fn namespace_cookie() -> io::Result<u64> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
-/// The counts since the programs were first loaded.
+/// Counters since the programs were first loaded.
 #[derive(Debug)]
 pub struct ProgramCounters(libbpf_rs::MapHandle);
 
 impl ProgramCounters {
-    /// By reason.
+    /// Returns the counters by reason.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<Reason, u64>, ProgramError> {
         program::counted(&self.0)
     }
 }
 
-/// The counts of the programs pinned in `dir`; `None` where there are none.
+/// Returns the counters of the programs pinned in `dir`; `None` without pinned programs.
 pub fn counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     program::pinned_counters(dir)
 }
 
-/// Where the programs pinned in `dir` run.
+/// Returns interfaces and hooks of the programs pinned in `dir`.
 pub fn attached(dir: &Path) -> Vec<(u32, Hook)> {
     pinned_links(dir)
         .into_iter()
@@ -210,10 +205,10 @@ pub fn attached(dir: &Path) -> Vec<(u32, Hook)> {
         .collect()
 }
 
-/// Detaches and forgets what is pinned in `dir`.
+/// Detaches the programs pinned in `dir` and removes the folder.
 ///
 /// # Errors
-/// When it can't be removed.
+/// Fails if the folder can't be removed.
 pub fn clear(dir: &Path) -> Result<(), ProgramError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -223,21 +218,21 @@ pub fn clear(dir: &Path) -> Result<(), ProgramError> {
     }
 }
 
-/// Loads the program for `hook` without attaching it: whether this kernel takes it.
+/// Loads the program for `hook` without attaching it, to test the kernel.
 ///
 /// # Errors
-/// Missing privileges, or the kernel's refusal.
+/// Fails if privileges are missing or the kernel refuses the program.
 pub fn try_load(hook: Hook) -> Result<(), ProgramError> {
     program::try_load(hook)
 }
 
 impl ServerPrograms {
-    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel
-    /// can. Pins of an earlier agent in `dir` are adopted, and go on until
-    /// [`ServerPrograms::apply`] says otherwise.
+    /// Creates the maps. Most programs are loaded on first use, those for handoffs only if the
+    /// kernel supports them. Pins of an earlier agent in `dir` are adopted and stay in force until
+    /// [`ServerPrograms::apply`].
     ///
     /// # Errors
-    /// Missing privileges, or a kernel too old.
+    /// Fails if privileges are missing or the kernel is too old.
     pub fn start(dir: PathBuf) -> Result<Self, ProgramError> {
         clear_stale(&dir);
         let adopt = program::is_adoptable(&dir);
@@ -248,7 +243,7 @@ impl ServerPrograms {
         let program = Program::load(&dir, adopt)?;
         let mut links = BTreeMap::new();
         for (ifindex, hook, path, link) in pinned_links(&dir) {
-            // Its interface is gone, or the program in it has no place any more: it is made anew.
+            // The interface is gone or the program can't be updated; `apply` attaches it again.
             let loaded = hook != Hook::Accept || handoff.is_ok();
             if ifindex == 0 || !loaded || link.update(program.fd(hook.program())?).is_err() {
                 let _ = fs::remove_file(path);
@@ -259,14 +254,14 @@ impl ServerPrograms {
         Ok(ServerPrograms { program, handoff, dir, links, unclamped: BTreeSet::new() })
     }
 
-    /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest
-    /// is done all the same.
+    /// Writes `tables` and attaches the programs at `places`. A failure does not stop the remaining
+    /// operations.
     ///
     /// # Errors
-    /// The first refusal.
+    /// Returns the first failure.
     pub fn apply(&mut self, tables: &Tables, places: &AttachPoints) -> Result<(), ProgramError> {
         self.program.pin(&self.dir)?;
-        // No packet comes by an interface before the tables are there.
+        // The tables are written before the first packet can arrive.
         self.program.write_tables(tables)?;
         self.forget_vanished();
         self.pin_again()?;
@@ -294,7 +289,7 @@ impl ServerPrograms {
                 continue;
             }
             match (self.attach(ifindex, &hooks), use_) {
-                // Without it a farm works, for clients that ICMP reaches.
+                // Without MSS clamping the farm works for clients that ICMP reaches.
                 (Err(error @ ProgramError::Attach { .. }), ProgramUse::Answers) => {
                     if self.unclamped.insert(ifindex) {
                         tracing::warn!("{error}: segment sizes are not lowered there");
@@ -306,19 +301,19 @@ impl ServerPrograms {
         done
     }
 
-    /// Has these keys' cookies believed from now on, also when nobody is there any more who says
-    /// so. Ticks are those of [`crate::now_ticks`].
+    /// Sets the keys of SYN cookies that the programs accept. The schedule stays in force without
+    /// the agent. Ticks are those of [`crate::now_ticks`].
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn set_cookie_keys(&self, keys: &Schedule) -> Result<(), ProgramError> {
         self.program.write_keys(keys)
     }
 
-    /// The connections that the programs know of.
+    /// Returns access to the connections of this host's services.
     ///
     /// # Errors
-    /// When the kernel can't make connections of what is handed off, or refuses.
+    /// Fails if the kernel does not support handoffs, or refuses.
     pub fn connections(&self) -> Result<Connections, ProgramError> {
         self.handoff.clone()?;
         let look = self.program.fd(attach::LOOK)?.try_clone_to_owned();
@@ -326,13 +321,12 @@ impl ServerPrograms {
         Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
     }
 
-    /// Runs one frame through the program for `hook`, as if it came in by, or left by, the loopback
-    /// interface of the thread's network namespace: whether it goes on, and as it then stands. For
-    /// tests.
+    /// For tests: runs one frame through the program for `hook`, on the loopback interface of the
+    /// thread's network namespace. Returns true if the frame continues, and the resulting frame.
     ///
     /// # Errors
-    /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for
-    /// TC.
+    /// Fails if the kernel refuses: for instance a frame shorter than an Ethernet header, or a
+    /// somewhat longer one for TC.
     pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ProgramError> {
         let mut out = vec![0; frame.len() + 256];
         let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out)
@@ -341,31 +335,31 @@ impl ServerPrograms {
         Ok((hook.goes_on(run.verdict), out))
     }
 
-    /// Where the programs run.
+    /// Interfaces and hooks of the attached programs.
     pub fn attached(&self) -> impl Iterator<Item = (u32, Hook)> {
         self.links.iter().map(|((ifindex, _), (_, hook))| (*ifindex, *hook))
     }
 
-    /// The counts since the programs were first loaded; they survive restarts of the agent.
+    /// Counters since the programs were first loaded; restarts of the agent don't reset them.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn counters(&self) -> Result<BTreeMap<Reason, u64>, ProgramError> {
         self.program.counters()
     }
 
-    /// The same for who reads them on other threads.
+    /// Returns access to the counters for other threads.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn tally(&self) -> Result<ProgramCounters, ProgramError> {
         Ok(ProgramCounters(self.program.map(program::REASONS)?))
     }
 
-    /// Ends the programs, unless they shall work on without the agent.
+    /// Ends the agent's control. Without `keep` the programs are detached.
     ///
     /// # Errors
-    /// When something stays attached.
+    /// Fails if a pin can't be removed.
     pub fn leave(self, keep: bool) -> Result<(), ProgramError> {
         if keep { Ok(()) } else { clear(&self.dir) }
     }
@@ -391,8 +385,8 @@ impl ServerPrograms {
         Err(ProgramError::Attach { ifindex, source: refusal })
     }
 
-    /// Another host's agent may just have cleared the folder, since it was that of a namespace that
-    /// is gone and had this one's number.
+    /// Pins a link. Another host's agent may just have removed the folder as the remains of a
+    /// removed namespace with the same inode number; then the folder is made again.
     fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ProgramError> {
         let mut pinned = link.pin(path);
         if pinned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
@@ -402,7 +396,8 @@ impl ServerPrograms {
         pinned.map_err(ProgramError::io(format!("pinning {}", path.display())))
     }
 
-    /// Pins the links that somebody has unpinned: a later agent finds them by that alone.
+    /// Pins links again whose pin has been removed, since a later agent finds links only by their
+    /// pins.
     fn pin_again(&self) -> Result<(), ProgramError> {
         self.links.iter().try_for_each(|((ifindex, _), (link, hook))| {
             let path = link_path(&self.dir, *ifindex, *hook);
@@ -416,7 +411,7 @@ impl ServerPrograms {
 
     fn detach(&mut self, place: (u32, ProgramUse)) {
         if let Some((link, hook)) = self.links.remove(&place) {
-            // A link whose interface is gone is detached already.
+            // A link whose interface is gone is already detached.
             if let Err(error) = link.detach() {
                 tracing::debug!(ifindex = place.0, hook = hook.name(), %error, "not to be detached");
             }
@@ -424,8 +419,9 @@ impl ServerPrograms {
         }
     }
 
-    /// A director that came later stands behind the program for handoffs, which must not see what
-    /// is not decided: that one goes, to be attached again at the end.
+    /// Detaches handoff programs that run before a director attached later. A handoff program must
+    /// not see packets that the director has not decided. The caller attaches the programs again at
+    /// the end.
     fn make_way_for_directors(&mut self) {
         let comes_early = |place: &&(u32, ProgramUse), link: &Link| {
             let director = Link::open(&director_link_path(&self.dir, place.0));
@@ -437,7 +433,8 @@ impl ServerPrograms {
         early.into_iter().for_each(|place| self.detach(place));
     }
 
-    /// An interface that comes back has another number, or the same and no program.
+    /// Removes links of interfaces that are gone. An interface that is created again has a new
+    /// index, or the same index without the program.
     fn forget_vanished(&mut self) {
         let vanished = |link: &Link| matches!(link.ifindex(), Ok(0));
         let gone: Vec<_> =
@@ -446,7 +443,8 @@ impl ServerPrograms {
     }
 }
 
-/// A driver runs the program earliest; TC sees segments put together; generic XDP takes them apart.
+/// Hooks in order of preference: the driver runs the program earliest, TC sees merged segments, and
+/// generic XDP splits them.
 fn in_order(hardware: bool) -> Vec<Hook> {
     let all = [Hook::Native, Hook::Tc, Hook::Generic];
     all.into_iter().filter(|hook| hardware || *hook != Hook::Native).collect()
@@ -456,13 +454,13 @@ fn link_path(dir: &Path, ifindex: u32, hook: Hook) -> PathBuf {
     dir.join(format!("link-{ifindex}-{}", hook.name()))
 }
 
-/// Where the director of the same namespace pins its link, beside this server's own folder.
+/// Path of the pin of the director's link in the same namespace, beside this server's folder.
 fn director_link_path(dir: &Path, ifindex: u32) -> PathBuf {
     let own = dir.file_name().unwrap_or_default().to_string_lossy();
     dir.with_file_name(own.replace("server-", "net-")).join(format!("link-{ifindex}"))
 }
 
-/// The links pinned in `dir`, with the interface each is attached to: 0 where that is gone.
+/// Returns the links pinned in `dir` with their interface; 0 if the interface is gone.
 fn pinned_links(dir: &Path) -> Vec<(u32, Hook, PathBuf, Link)> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let link = |entry: fs::DirEntry| {
@@ -474,7 +472,7 @@ fn pinned_links(dir: &Path) -> Vec<(u32, Hook, PathBuf, Link)> {
     entries.filter_map(link).collect()
 }
 
-/// Clears what namespaces that are gone have left.
+/// Removes the pins of network namespaces that are gone.
 fn clear_stale(own: &Path) {
     pins::clear_gone(own, |dir| {
         let found = pinned_links(dir);

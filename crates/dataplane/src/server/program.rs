@@ -1,4 +1,4 @@
-//! `bpf/server/server.bpf.c`, loaded, and its maps.
+//! Loader of `bpf/server/server.bpf.c` and its maps.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +18,9 @@ use crate::load::{LoadError, load};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
-/// Programs that are loaded together: the first at once, the others when a place first wants one of
-/// them. To verify them takes the kernel some hundredths of a second each, and few hosts need all.
+/// Programs that are loaded together: the first group at once, each other group when one of its
+/// programs is first attached. Each group takes the verifier some hundredths of a second, and few
+/// hosts need all groups.
 const GROUPS: [&[&str]; 4] =
     [&["describe_server", "outgoing"], &["decap_xdp"], &["decap_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
@@ -39,24 +40,23 @@ const PINNED: [&str; 13] = [
     REASONS,
 ];
 pub(super) const REASONS: &str = "server_reasons";
-/// Connections that are to come.
+/// Map of expected connections.
 pub(super) const EXPECTED: &str = "expected";
-/// `struct own_service`: address, port, protocol, padding.
+/// Length of `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, that of what is punted, whether turns are
-/// followed, whether marks are needed.
+/// Length of `struct offer`: maximum MSS, ports of the listeners for handed-off and for punted
+/// connections, and flags for tracking exchanges and for requiring marks.
 pub(super) const OFFER_LEN: usize = 12;
 
-/// The maps, and the loaded programs.
 pub(super) struct Program {
-    /// By [`GROUPS`].
+    /// Loaded objects, by index in [`GROUPS`].
     objects: [OnceCell<Object>; GROUPS.len()],
     maps: BTreeMap<&'static str, MapHandle>,
 }
 
 fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ProgramError {
     let what = what.into();
-    // The verifier says "permission denied" too, and that is no matter of privileges.
+    // The verifier also returns EPERM, for reasons other than privileges.
     match error.kind() {
         ErrorKind::PermissionDenied if !nix::unistd::geteuid().is_root() => {
             ProgramError::Privilege { what, answer: format!("{error:#}") }
@@ -70,7 +70,7 @@ fn unknown(what: String) -> ProgramError {
     ProgramError::Kernel { what, answer: "it is not in the BPF object".into() }
 }
 
-/// Whether the maps pinned in `dir` are of this version, and all there.
+/// True if all maps are pinned in `dir` with this version.
 pub(super) fn is_adoptable(dir: &Path) -> bool {
     let version = || -> Option<u32> {
         let about = MapHandle::from_pinned_path(dir.join("server_about")).ok()?;
@@ -80,12 +80,12 @@ pub(super) fn is_adoptable(dir: &Path) -> bool {
     PINNED.iter().all(|map| dir.join(map).exists()) && version() == Some(ABI_VERSION)
 }
 
-/// The counts of the program whose maps are pinned in `dir`.
+/// Returns the counters of the programs whose maps are pinned in `dir`.
 pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     counted(&MapHandle::from_pinned_path(dir.join(REASONS)).ok()?).ok()
 }
 
-/// The values of the map of counts.
+/// Reads the map of counters.
 pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ProgramError> {
     let mut counters = BTreeMap::new();
     for &reason in Reason::ALL {
@@ -97,7 +97,7 @@ pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ProgramE
     Ok(counters)
 }
 
-/// The object loaded with these programs, over those maps that `adopt` takes from elsewhere.
+/// Loads the object with these programs. `adopt` may replace maps by existing ones.
 fn loaded(
     wanted: &[&str],
     adopt: impl Fn(&str, &mut OpenMapMut<'_>) -> libbpf_rs::Result<()>,
@@ -125,13 +125,13 @@ fn loaded(
     })
 }
 
-/// Loads the program for `hook`, and drops it.
+/// Loads the program for `hook` and discards it.
 pub(super) fn try_load(hook: Hook) -> Result<(), ProgramError> {
     loaded(&[hook.program()], |_, _| Ok(())).map(drop)
 }
 
 impl Program {
-    /// Makes the maps and pins them in `dir`; with `adopt` those that are pinned there are taken.
+    /// Creates the maps and pins them in `dir`. With `adopt` pinned maps are reused.
     pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ProgramError> {
         let object = loaded(GROUPS[0], |name, map| match adopt && PINNED.contains(&name) {
             true => map.reuse_pinned_map(dir.join(name)),
@@ -146,16 +146,16 @@ impl Program {
             maps.insert(name, map);
         }
         let mut program = Program { objects: Default::default(), maps };
-        // It was empty just now.
+        // The cell is still empty.
         let _ = program.objects[0].set(object);
         program.pin(dir)?;
-        // Last, since maps without it are not adopted.
+        // Written last, because maps without a version are not adopted.
         program.write("server_about", &0u32.to_ne_bytes(), &ABI_VERSION.to_ne_bytes())?;
         Ok(program)
     }
 
-    /// Pins the maps in `dir`, as far as they aren't: while a host is without interfaces, its links
-    /// look as if its namespace were gone, and others may have cleared the folder.
+    /// Pins unpinned maps in `dir`. While a host has no interfaces, its links look like those of a
+    /// removed namespace, so another agent may have cleared the folder.
     pub(super) fn pin(&mut self, dir: &Path) -> Result<(), ProgramError> {
         std::fs::create_dir_all(dir).map_err(ProgramError::io(format!("making {}", dir.display())))?;
         for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
@@ -164,7 +164,7 @@ impl Program {
         Ok(())
     }
 
-    /// The file descriptor of a program, for attaching it.
+    /// Returns the file descriptor of a program, and loads the program if necessary.
     pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ProgramError> {
         let mut groups = GROUPS.iter().zip(&self.objects);
         let (group, object) = groups
@@ -175,7 +175,7 @@ impl Program {
                 Some(ours) => map.reuse_fd(ours.as_fd()),
                 None => Ok(()),
             };
-            // It was empty just now.
+            // The cell is still empty.
             let _ = object.set(loaded(group, ours)?);
         }
         let mut programs = object.get().into_iter().flat_map(Object::progs);
@@ -185,17 +185,18 @@ impl Program {
         Ok(unsafe { BorrowedFd::borrow_raw(found.as_fd().as_raw_fd()) })
     }
 
-    /// One of the maps, for who may outlive this.
+    /// Returns a handle of a map that may outlive `self`.
     pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, ProgramError> {
         let map = &self.maps[name];
         MapHandle::try_from(map).map_err(|error| refused(format!("opening map {name}"), &error))
     }
 
-    /// Makes the maps equal to `tables`; each entry changes at once. New entries come before
-    /// removals of those that are gone.
+    /// Writes `tables` to the maps; each entry changes atomically. New entries are written before
+    /// removed entries are deleted.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ProgramError> {
         let present = || 1u32.to_ne_bytes().to_vec();
-        // First: what a host takes for a client's it may pass on again.
+        // The mark settings are written first: a packet whose mark is not read counts as a client's
+        // and may be forwarded again.
         let first = 0u32.to_ne_bytes();
         let Seed(left, right) = tables.marks.unwrap_or_default();
         self.write("mark_key", &first, &[left, right].map(u64::to_ne_bytes).concat())?;
@@ -214,7 +215,7 @@ impl Program {
         self.make("own_services", &services)
     }
 
-    /// Has these keys' cookies believed, and no others.
+    /// Replaces the keys of accepted SYN cookies.
     pub(super) fn write_keys(&self, keys: &Schedule) -> Result<(), ProgramError> {
         self.write("cookie_keys", &0u32.to_ne_bytes(), &keys.words().map(u64::to_ne_bytes).concat())
     }
@@ -246,7 +247,7 @@ impl Program {
     }
 }
 
-/// An address as the programs compare it.
+/// Returns an IPv6 or IPv4-mapped address, as the programs compare addresses.
 pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

@@ -1,4 +1,4 @@
-//! The look at a connection, and whether it rests.
+//! Snapshot of a connection's socket, and the check that the connection is idle.
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -8,11 +8,10 @@ use crate::repair::Window;
 
 /// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
 const ESTABLISHED: u32 = 1;
-/// The result for a connection that has no socket of its own: nothing, or a listener that would
-/// take it (`BPF_TCP_LISTEN`).
+/// States of a connection without its own socket: no socket, or a listener for the service
+/// (`BPF_TCP_LISTEN`).
 const NO_SOCKET: [u32; 2] = [0, 10];
 
-/// `struct socket_snapshot` of `bpf/server/server.h`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct SocketSnapshot {
@@ -41,7 +40,7 @@ pub(super) struct SocketSnapshot {
 }
 
 impl SocketSnapshot {
-    /// The question: nothing is known yet of the connection with this key.
+    /// Returns an empty snapshot for the program to fill in.
     pub(super) fn at(connection: [u8; CONNECTION_LEN]) -> Self {
         SocketSnapshot { connection, ..SocketSnapshot::new_zeroed() }
     }
@@ -73,15 +72,14 @@ impl SocketSnapshot {
         })
     }
 
-    /// Of a connection that is gone, whether nothing went to the client behind this number: neither
-    /// an answer nor an end. Nothing is known while the stack has any socket for it.
+    /// True if nothing was sent to the client after `send_next`, neither a response nor a FIN.
+    /// `None` as long as the stack has a socket for the connection.
     pub(super) fn ended_in_silence(&self, send_next: u32) -> Option<bool> {
         NO_SOCKET.contains(&self.state).then_some(self.plain != 0 && self.answered_end == send_next)
     }
 
-    /// Whether the process has read the last request and nothing has come since; and whether the
-    /// answer is to this request, has its end, has been sent up to it, and nothing was written
-    /// since.
+    /// True if the process has read the last request and no bytes came later, and the response to
+    /// this request is complete and sent, with no bytes written later.
     fn rests(&self) -> bool {
         let is_read = self.receive_next == self.request_end && self.copied == self.request_end;
         let is_known = self.answered_begin == self.answer_begin && self.answered_end != self.answered_begin;

@@ -1,5 +1,5 @@
-//! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their
-//! bytes.
+//! Types of `bpf/abi.h`, generated from the compiler's BTF, and the conversion of core's values to
+//! their bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use evener_core::path::tables::{
 };
 use evener_core::path::{fragments, ports};
 
-/// Generated; its names are C's.
+/// Generated from the C code, with the names of the C code.
 #[allow(
     missing_docs,
     dead_code,
@@ -51,22 +51,22 @@ pub(super) use handoff::{
 };
 pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
 
-/// Idle times of a VIP.
+/// Indexes of a VIP's idle times.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
 const IDLE_STEP: usize = h::IDLE_STEP as usize;
-/// Rings there are room for.
+/// Maximum number of rings.
 pub(super) const SERVICES_MAX: usize = h::SERVICES_MAX as usize;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
 pub(super) const PREVIOUS_WORDS: usize = size_of::<c::previous>() / 8;
 pub(crate) const SERVER_WORDS: usize = size_of::<c::server>() / 8;
-/// Places in each half of the VIP table.
+/// Number of entries in each half of the VIP table.
 pub(super) const VIP_PLACES: usize = h::VIP_PLACES as usize;
-/// Places in each half of the table of peers.
+/// Number of entries in each half of the table of peers.
 pub(super) const PEER_PLACES: usize = h::PEER_PLACES as usize;
-/// Numbers that VIPs can have.
+/// Number of different VIP ids.
 pub(super) const VIP_IDS: usize = tables::VIP_IDS;
-/// First fragments remembered.
+/// Maximum number of first fragments in the map.
 pub(crate) const FRAGMENTS_MAX: usize = h::FRAGMENTS_MAX as usize;
 pub(super) const ROUTE_ENTRIES: usize = h::ROUTE_ENTRIES as usize;
 pub(super) const INTERFACE_PLACES: usize = h::INTERFACE_PLACES as usize;
@@ -85,10 +85,10 @@ const SERVER_LAST: u16 = h::SERVER_LAST as u16;
 const SERVER_PUNTED: u16 = h::SERVER_PUNTED as u16;
 const SERVER_BLACKHOLE: u16 = h::SERVER_BLACKHOLE as u16;
 const SERVER_MARKED: u16 = h::SERVER_MARKED as u16;
-/// The flags that say how packets get to a server.
+/// Flags that select the forwarding method of a server.
 const SERVER_FORWARDING: u16 =
     SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
-// Each flag is a bit of its own.
+// Each flag must be a separate bit.
 const _: () = assert!(
     (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_BLACKHOLE | SERVER_FORWARDING)
         .count_ones()
@@ -127,7 +127,7 @@ const fn number_of_state(state: State) -> u64 {
     }
 }
 
-// Where C and core differ, the build ends here.
+// The build fails if C and core differ.
 const _: () = {
     let mut state = 0;
     while state < State::ALL.len() {
@@ -162,25 +162,25 @@ const _: () = {
     assert!(h::SCORE_UNIT == SCORE_UNIT);
 };
 
-/// A C struct without padding, as map bytes.
+/// Returns a C struct without padding as map bytes.
 fn bytes<T: Copy, const N: usize>(value: &T) -> [u8; N] {
     const { assert!(size_of::<T>() == N) };
-    // SAFETY: the sizes are equal, and the structs given here are integers that fill them wholly.
+    // SAFETY: the sizes are equal, and callers pass only structs of integers without padding.
     unsafe { std::mem::transmute_copy(value) }
 }
 
-/// An address as packets have it: bytes stay bytes.
+/// Returns an address in network byte order.
 fn ip(address: IpAddr) -> c::ip {
     let mut octets = [0; 16];
     match address {
         IpAddr::V4(address) => octets[..4].copy_from_slice(&address.octets()),
         IpAddr::V6(address) => octets = address.octets(),
     }
-    // SAFETY: sixteen bytes each, of which any are a value.
+    // SAFETY: sixteen bytes each, for which any bits are valid.
     unsafe { std::mem::transmute(octets) }
 }
 
-/// The reverse of [`ip`].
+/// Reverses [`ip`].
 fn ip_of(ip: c::ip, v6: bool) -> IpAddr {
     let octets: [u8; 16] = bytes(&ip);
     if v6 {
@@ -190,7 +190,7 @@ fn ip_of(ip: c::ip, v6: bool) -> IpAddr {
     }
 }
 
-/// The digest of an IPv6 address in a VIP's key: `address_digest` of `bpf/director/maps.h`.
+/// Digest of an IPv6 address in a VIP's key: `address_digest` of `bpf/director/maps.h`.
 fn address_digest(address: Ipv6Addr) -> u32 {
     let [high, low] = [0, 8].map(|at| {
         let mut half = [0; 8];
@@ -213,28 +213,28 @@ fn vip_key(key: &VipKey) -> c::vip_key {
     }
 }
 
-/// The VIP's key as one word, as the kernel's side compares it.
+/// Returns the VIP's key as one word, as the kernel's programs compare it.
 pub(super) fn vip_bits(key: &VipKey) -> u64 {
     u64::from_ne_bytes(bytes(&vip_key(key)))
 }
 
-/// Where a multiplier places a VIP in its half, which has [`VIP_PLACES`], or a peer, which has
-/// [`PEER_PLACES`].
+/// Returns the index at which a multiplier places a key in its half of a table: VIPs with
+/// [`VIP_PLACES`] entries, peers with [`PEER_PLACES`].
 pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize {
     (bits.wrapping_mul(multiplier) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
 
-/// Which half such a multiplier is for: a bit of its own says it.
+/// Returns the half of the table that a multiplier belongs to, which is one of its bits.
 pub(super) const fn half_of<const PLACES: usize>(multiplier: u64) -> usize {
     ((multiplier / PLACES as u64) & 1) as usize
 }
 
-/// A multiplier for that half, of any bits.
+/// Returns a multiplier for this half, made from `bits`.
 pub(super) const fn multiplier_for<const PLACES: usize>(half: usize, bits: u64) -> u64 {
     bits & !(PLACES as u64) | (half * PLACES) as u64 | 1
 }
 
-/// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/mark.h`.
+/// Returns a peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/mark.h`.
 pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     u64::from_ne_bytes(if cfg!(target_endian = "little") {
         [0, 0, a, b, c, d, e, f]
@@ -243,7 +243,7 @@ pub(super) fn mac_bits(Mac([a, b, c, d, e, f]): Mac) -> u64 {
     }) | 1
 }
 
-/// Reads back what [`mac_bits`] made; `None` for an empty place.
+/// Decodes the result of [`mac_bits`]; `None` for an empty entry.
 pub(super) fn mac_of(bits: u64) -> Option<Mac> {
     let bytes = bits.to_ne_bytes();
     let from = if cfg!(target_endian = "little") { 2 } else { 0 };
@@ -252,9 +252,9 @@ pub(super) fn mac_of(bits: u64) -> Option<Mac> {
 
 pub(super) const VIP_PLACE_WORDS: usize = VIP_IDS / 4;
 
-/// One half of `vip_places`, as words.
+/// Returns one half of `vip_places` as words.
 pub(super) fn vip_places(by_id: &[u16; VIP_IDS]) -> [u64; VIP_PLACE_WORDS] {
-    // SAFETY: sixteen-bit numbers four to a word, without padding; any bits are a value.
+    // SAFETY: four sixteen-bit numbers per word, without padding; any bits are a value.
     unsafe { std::mem::transmute_copy(by_id) }
 }
 
@@ -284,8 +284,8 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     })
 }
 
-/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place. How connections are
-/// handed off stands elsewhere: [`handoff_of`].
+/// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Handoff settings
+/// are separate: [`handoff_of`].
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
     let protocol = protocol_of(place.key.protocol)?;
@@ -317,7 +317,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     Some((key, vip, place.flags & VIP_RING_HALF))
 }
 
-/// Reads back what [`interface`] wrote.
+/// Decodes the result of [`interface`].
 pub(super) fn interface_of(place: &[u64]) -> Option<(u32, Mac)> {
     let place: c::interface = from_words(place)?;
     (place.ifindex != 0).then_some((place.ifindex, Mac(place.mac)))
@@ -327,7 +327,7 @@ fn protocol_of(number: u8) -> Option<Protocol> {
     [Protocol::Tcp, Protocol::Udp].into_iter().find(|protocol| protocol.number() == number)
 }
 
-/// Reads back what [`server`] wrote.
+/// Decodes the result of [`server`].
 pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
     let place: c::server = from_words(place)?;
     let has = |flag: u16| place.flags & flag != 0;
@@ -354,14 +354,14 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
     })
 }
 
-/// The reverse of [`words`]; `None` unless the length is right.
+/// Reverses [`words`]; `None` if the length is wrong.
 fn from_words<T: Copy>(words: &[u64]) -> Option<T> {
     // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
     // value.
     (size_of_val(words) == size_of::<T>()).then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// The reverse of [`bytes`]; `None` unless the length is right.
+/// Reverses [`bytes`]; `None` if the length is wrong.
 fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
     // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
     // value.
@@ -372,14 +372,14 @@ pub(super) fn interface(ifindex: u32, mac: Mac) -> [u64; INTERFACE_WORDS] {
     words(&c::interface { mac: mac.0, pad: 0, ifindex, pad2: 0 })
 }
 
-/// A C struct without padding, as words of shared memory.
+/// Returns a C struct without padding as words of shared memory.
 fn words<T: Copy, const N: usize>(value: &T) -> [u64; N] {
     const { assert!(size_of::<T>() == N * 8) };
     // SAFETY: as for `bytes`; any bits are a word.
     unsafe { std::mem::transmute_copy(value) }
 }
 
-/// A ring's image, for its place in the map's memory.
+/// Returns the image of a ring for the mapped memory.
 pub(super) fn ring(ring: &Ring) -> Vec<u64> {
     let mut image = vec![0u8; RING_WORDS * 8];
     let hash_at = 8 + 2 * tables::ORDER_MAX;
@@ -397,19 +397,18 @@ pub(super) fn ring(ring: &Ring) -> Vec<u64> {
     image.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// The hash table before the last change, for its place in the map's memory; zeros where there is
-/// none.
+/// Returns the previous hash table for the mapped memory; zeros without one.
 pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
     let mut hash = ring.previous.iter().take(tables::HASH_SLOTS);
     std::iter::repeat_with(move || {
         let slots = [(); 4].map(|()| hash.next().copied().unwrap_or_default());
-        // SAFETY: eight bytes each, of which any are a value.
+        // SAFETY: eight bytes each, for which any bits are valid.
         unsafe { std::mem::transmute::<[u16; 4], u64>(slots) }
     })
     .take(PREVIOUS_WORDS)
 }
 
-/// A table as long as a hash table; empty where it names nobody.
+/// Returns a table cut to the length of a hash table; empty if it contains no server.
 fn table_or_none(mut slots: Vec<u16>) -> Arc<[u16]> {
     slots.truncate(tables::HASH_SLOTS);
     if slots.iter().all(|slot| *slot == tables::NO_SERVER) {
@@ -418,7 +417,7 @@ fn table_or_none(mut slots: Vec<u16>) -> Arc<[u16]> {
     slots.into()
 }
 
-/// Reads back what [`ring`] and [`previous`] wrote.
+/// Decodes the results of [`ring`] and [`previous`].
 pub(super) fn ring_of(ring: &[u64], previous: &[u64]) -> Ring {
     let slots = |words: &[u64]| -> Vec<u16> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -439,7 +438,7 @@ pub(super) fn ring_of(ring: &[u64], previous: &[u64]) -> Ring {
     Ring { order, hash: hash.into(), previous, second }
 }
 
-/// A server's words, `src` being the MAC of the interface it is reached by.
+/// Returns a server's words. `src` is the MAC of the server's egress interface.
 pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     let mut flags = SERVER_PRESENT;
     if server.up {
@@ -486,12 +485,12 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     })
 }
 
-/// The word that holds the flags.
+/// Index of the word with the flags.
 pub(crate) const SERVER_FLAGS_WORD: usize = 1;
 
-/// Whether two values of that word name the same way to a server, or one of them none.
+/// True if two values of the flags word have the same forwarding method, or if one has no server.
 pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
-    // The flags stand before the word's last two bytes in memory.
+    // The flags are the two bytes before the word's last two bytes in memory.
     let flags = |word: u64| {
         let [.., first, second, _, _] = word.to_ne_bytes();
         u16::from_ne_bytes([first, second])
@@ -500,7 +499,7 @@ pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
     a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_FORWARDING == 0
 }
 
-/// Key of `fragments`.
+/// Key of the map `fragments`.
 pub(super) fn fragment_key(key: &FragmentKey) -> [u8; size_of::<c::fragment_key>()] {
     bytes(&c::fragment_key {
         src: ip(key.src),
@@ -512,34 +511,34 @@ pub(super) fn fragment_key(key: &FragmentKey) -> [u8; size_of::<c::fragment_key>
     })
 }
 
-/// Value of `fragments`.
+/// Value of the map `fragments`.
 pub(super) fn track(track: &Track) -> [u8; size_of::<c::track>()] {
     let Track { expires, server, vip, port, first_end, answer } = *track;
     bytes(&c::track { expires, server, vip, port, first_end, answer: answer.into() })
 }
 
-/// Reads back what [`track`] wrote, or the kernel's side.
+/// Decodes a value of the map `fragments`, written by [`track`] or by a kernel program.
 pub(super) fn track_of(value: &[u8]) -> Option<Track> {
     let c::track { expires, server, vip, port, first_end, answer } = from_bytes(value)?;
     Some(Track { expires, server, vip, port, first_end, answer: answer != 0 })
 }
 
-/// Bytes of `struct held` before the frame.
+/// Length of `struct held` before the frame, in bytes.
 const HELD_HEADER_LEN: usize = 12;
 
-/// A frame that `held` brought.
+/// Frame from the ring buffer `held`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PuntedFrame<'r> {
-    /// The interface that it came in by.
+    /// Interface that the frame arrived on.
     pub(super) ifindex: u32,
-    /// The reason for which it is held.
+    /// Reason why the frame is held.
     pub(super) reason: Reason,
-    /// The slot of the server whose connection moves.
+    /// Slot of the server that owns the moving connection.
     pub(super) server: u16,
     pub(super) frame: &'r [u8],
 }
 
-/// A frame of `held`; `None` for one that this version doesn't know.
+/// Decodes a record of `held`; `None` for a reason that this version does not know.
 pub(super) fn held_of(record: &[u8]) -> Option<PuntedFrame<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
     let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };

@@ -1,4 +1,4 @@
-//! Reading back what the maps hold.
+//! Reads the maps of an adopted data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::abi;
 use super::program::Program;
 
 impl Program {
-    /// Goes on from what a data plane that was adopted is using.
+    /// Adopts the maps of a running data plane. Returns its tables.
     pub(super) fn adopt(&mut self) -> Tables {
         let (tables, halves, generations) = self.read_back();
         self.halves = halves;
@@ -22,8 +22,8 @@ impl Program {
         tables
     }
 
-    /// The tables of the kernel's side, but for routes, with the halves that rings stand in and the
-    /// generations of routes.
+    /// Returns the tables in the kernel's maps without routes, the active half of each ring, and
+    /// the generations of routes.
     pub(super) fn read_back(&self) -> (Tables, BTreeMap<u16, u8>, BTreeSet<u32>) {
         let mut halves = BTreeMap::new();
         let load =
@@ -56,14 +56,14 @@ impl Program {
         for (service, half) in &halves {
             let at = (usize::from(*service) * 2 + usize::from(*half)) * abi::RING_WORDS;
             let previous_at = usize::from(*service) * abi::PREVIOUS_WORDS;
-            // Numbers that are none of ours name nothing.
+            // Service numbers out of range have no ring.
             let words = self.rings.get(at..at + abi::RING_WORDS);
             let previous = self.previous.get(previous_at..previous_at + abi::PREVIOUS_WORDS);
             let ring = words.zip(previous).map(|(ring, before)| abi::ring_of(&load(ring), &load(before)));
             tables.rings.extend(ring.map(|ring| (*service, Arc::new(ring))));
         }
         tables.endpoints = self.held_endpoints();
-        // Rings that only routes name are written anew, to the halves that are not in force.
+        // Rings that only routes refer to are written again, to their inactive half.
         for ring in 0..abi::SERVICES_MAX as u16 {
             halves.entry(ring).or_insert((ring_halves >> ring & 1) as u8);
         }
@@ -73,7 +73,7 @@ impl Program {
         (tables, halves, generations)
     }
 
-    /// The endpoints as the kernel's side would find them now.
+    /// Returns the endpoints in the kernel's map.
     pub(super) fn held_endpoints(&self) -> BTreeMap<VipKey, Vec<ReplyOrigin>> {
         let endpoints = self.borrowed("endpoints");
         let held = endpoints.keys().filter_map(|key| {

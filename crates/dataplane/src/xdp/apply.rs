@@ -1,5 +1,5 @@
-//! The kernel's maps, kept in step with [`Tables`]: what may fail first, and beside what is in
-//! force; then a switch that can't fail.
+//! Applies [`Tables`] to the kernel's maps. First come the operations that may fail, next to the
+//! tables in force; then a switch that can't fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,13 +16,13 @@ use super::content_routes::Current;
 use super::program::{Program, refused};
 use crate::EngineError;
 
-/// The tables that stand ready beside those in force.
+/// Tables that are written but not yet in force.
 struct Staged {
-    /// The halves that the VIPs will name.
+    /// Half of each ring that the VIPs will refer to.
     halves: BTreeMap<u16, u8>,
-    /// The routes that they will name.
+    /// Routes that the VIPs will refer to.
     routes: Current,
-    /// The words that switch, where VIPs or peers change.
+    /// Words that switch the VIPs or peers, if those change.
     vips: Option<u64>,
     peers: Option<u64>,
     /// Keys of hash maps that nothing will need.
@@ -30,7 +30,7 @@ struct Staged {
 }
 
 impl Staged {
-    /// The numbers that a VIP of this service is to name.
+    /// Handoff state of the VIPs of this service.
     fn in_force(&self, service: u16) -> HandoffKeys {
         let halves = self.halves.iter().filter(|(_, half)| **half == 1);
         let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
@@ -41,19 +41,19 @@ impl Staged {
     }
 }
 
-/// Entries of hash maps that were written, and what stood there before.
+/// Entries written to hash maps, with their previous values.
 type WrittenEntries = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
 
-/// An entry of a hash map as it is to be: a key, and a value or none.
+/// Planned entry of a hash map: map, key and value; without a value the key is deleted.
 type Entry = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
 impl Program {
-    /// Makes the maps say what `tables` says. Rings, VIPs and routes are written beside those in
-    /// force and come into force all at once, after everything that can be refused: what is refused
-    /// leaves what was in force as it was.
+    /// Applies `tables`. New rings, VIPs and routes are written next to the active ones. After the
+    /// last operation that may fail, all new entries become active at once. So a failure leaves the
+    /// active tables unchanged.
     ///
     /// # Errors
-    /// When the kernel refuses, or the maps have no room.
+    /// Fails if the kernel refuses, or if the maps have too little room.
     pub(super) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
         let delta = Delta::between(&self.tables, tables);
         if delta.is_empty() && !self.is_stale {
@@ -76,13 +76,13 @@ impl Program {
         }
     }
 
-    /// Whether something is left in the maps that the tables don't need, or may be.
+    /// True if the maps may hold entries that the tables don't need.
     pub(super) fn is_stale(&self) -> bool {
         self.is_stale
     }
 
-    /// All that can fail. Packets meet nothing of it yet, but for single entries of hash maps that
-    /// are noted in `written`.
+    /// Performs the operations that may fail. Packets don't see their results yet, except single
+    /// entries of hash maps that are recorded in `written`.
     fn stage(
         &mut self,
         delta: &Delta,
@@ -90,7 +90,7 @@ impl Program {
         written: &mut WrittenEntries,
     ) -> Result<Staged, EngineError> {
         check(tables)?;
-        // Packets may still be on their way by the halves that are written now.
+        // Packets in progress may still use the halves that are written now.
         self.passing.end(&self.grace)?;
         let mut staged = Staged {
             halves: self.halves.clone(),
@@ -116,7 +116,8 @@ impl Program {
         Ok(staged)
     }
 
-    /// The entries of hash maps that change; all of them, where it is not sure what stands there.
+    /// Returns the changed entries of hash maps; all entries if the content of the maps is
+    /// uncertain.
     fn entries(&self, delta: &Delta, tables: &Tables) -> Vec<Entry> {
         let addresses: BTreeSet<IpAddr> = match self.is_stale {
             true => tables.vips.keys().chain(tables.endpoints.keys()).map(|key| key.address).collect(),
@@ -150,7 +151,7 @@ impl Program {
         entries
     }
 
-    /// Writes an entry, and notes what stood there.
+    /// Writes an entry and records the previous value.
     fn put(
         &self,
         map: &'static str,
@@ -167,7 +168,7 @@ impl Program {
         Ok(())
     }
 
-    /// Takes back what was written for a change that does not come about.
+    /// Restores the previous values after a failed change.
     fn withdraw(&mut self, written: WrittenEntries) {
         let back = written.into_iter().rev().try_for_each(|(map, key, was)| match was {
             Some(was) => self.update(map, &key, &was),
@@ -181,8 +182,8 @@ impl Program {
         }
     }
 
-    /// Puts what stands ready in force: stores to memory, none of which can fail. Gives the keys
-    /// that nothing needs now.
+    /// Brings the staged tables into force. Only stores to memory, which can't fail. Returns keys
+    /// that are no longer needed.
     fn switch(
         &mut self,
         delta: &Delta,
@@ -193,7 +194,7 @@ impl Program {
             self.write_interface(*ifindex, *mac);
         }
         for (slot, server) in &tables.servers {
-            // A server's entry holds the MAC of its interface too.
+            // A server's entry also contains the MAC of its interface.
             if delta.servers.iter().any(|(changed, _)| changed == slot)
                 || delta.interfaces.iter().any(|(changed, _)| *changed == server.ifindex)
             {
@@ -223,7 +224,7 @@ impl Program {
                 place.store(word, Release);
             }
         }
-        // Where the count says that there are none, none is looked for.
+        // With a count of zero the programs skip the lookup of endpoints.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
         self.halves = staged.halves;
         self.generations.switch(staged.routes);
@@ -232,8 +233,8 @@ impl Program {
         staged.gone
     }
 
-    /// Removes entries that no table in force names. One that stays for an error harms nobody, and
-    /// the next change removes it.
+    /// Removes entries that the tables in force don't refer to. An entry that stays after an error
+    /// is harmless, and the next change removes it.
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
@@ -275,11 +276,13 @@ impl Program {
         let words = abi::server(server, src);
         let at = usize::from(slot) * abi::SERVER_WORDS;
         let flags = &self.servers[at + abi::SERVER_FLAGS_WORD];
-        // One way's addresses must not be taken for another's.
+        // Clears the flags first, so that a packet never combines the addresses of two forwarding
+        // methods.
         if !abi::same_forwarding(flags.load(Relaxed), words[abi::SERVER_FLAGS_WORD]) {
             flags.store(0, Release);
         }
-        // The flags' word last: until it says "present", nothing reads the others.
+        // The flags word is written last: no program reads the other words before it contains
+        // `SERVER_PRESENT`.
         for word in
             (0..abi::SERVER_WORDS).filter(|w| *w != abi::SERVER_FLAGS_WORD).chain([abi::SERVER_FLAGS_WORD])
         {
@@ -287,7 +290,7 @@ impl Program {
         }
     }
 
-    /// Writes the half that is not in force; gives its number.
+    /// Writes the inactive half of a ring and returns its number.
     fn write_ring(&self, service: u16, ring: &Ring) -> u8 {
         let half = 1 - self.halves.get(&service).copied().unwrap_or(1);
         let at = (usize::from(service) * 2 + usize::from(half)) * abi::RING_WORDS;
@@ -297,8 +300,9 @@ impl Program {
         half
     }
 
-    /// There is one memory of the table before: for the instant until VIPs name the new ring, what
-    /// it names is as good a second chance as what it named.
+    /// Writes the previous hash table, which exists only once. Until the VIPs refer to the new
+    /// ring, the old ring is used with the new previous table, which is an equally good second
+    /// choice.
     fn write_previous(&self, service: u16, ring: &Ring) {
         let at = usize::from(service) * abi::PREVIOUS_WORDS;
         for (place, word) in self.previous[at..at + abi::PREVIOUS_WORDS].iter().zip(abi::previous(ring)) {
@@ -306,8 +310,8 @@ impl Program {
         }
     }
 
-    /// Writes all VIPs to the half that is not in force, each to a place of its own; gives the word
-    /// that switches to it.
+    /// Writes all VIPs to the inactive half without collisions. Returns the word that switches to
+    /// this half.
     fn write_vips(&self, tables: &Tables, staged: &Staged) -> Result<u64, EngineError> {
         let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
         let multiplier = separating::<{ abi::VIP_PLACES }>(&keys, self.commit[0].load(Relaxed))
@@ -355,13 +359,13 @@ impl Program {
     }
 }
 
-/// Whether the maps have room for these tables.
+/// Checks that the maps have room for these tables.
 fn check(tables: &Tables) -> Result<(), EngineError> {
     if tables.rings.keys().any(|service| usize::from(*service) >= abi::SERVICES_MAX) {
         return Err(EngineError::Capacity(format!("the tables hold {} services", abi::SERVICES_MAX)));
     }
     let entries: usize = tables.routes.values().map(|routes| routes.entries.len()).sum();
-    // Those in force and those to come are there together.
+    // Active and staged routes are in the map together.
     let entries_max = abi::ROUTE_ENTRIES / 2;
     if entries > entries_max {
         return Err(EngineError::Capacity(format!(
@@ -384,13 +388,13 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// A multiplier that gives every key one of so many places of its own, looked for from `from` on.
+/// Searches for a multiplier that maps all keys to different entries, starting from `from`.
 pub(super) fn separating<const PLACES: usize>(keys: &[u64], from: u64) -> Option<u64> {
     let half = 1 - abi::half_of::<PLACES>(from);
     let mut bits = from;
     let mut taken = vec![false; PLACES];
     for _ in 0..100_000 {
-        // Any sequence that tries many will do; this is Knuth's linear congruential one.
+        // Any sequence with many values will do; this is Knuth's linear congruential generator.
         bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let multiplier = abi::multiplier_for::<PLACES>(half, bits);
         taken.fill(false);

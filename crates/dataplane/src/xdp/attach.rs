@@ -1,4 +1,4 @@
-//! Attaching programs to interfaces by BPF links, which a pin keeps beyond the daemon's life.
+//! Attaches programs to interfaces by BPF links. A pin keeps a link alive after the daemon's end.
 
 use std::ffi::CString;
 use std::io;
@@ -8,20 +8,20 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// Where in the kernel a program runs.
+/// Point in the kernel where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In the driver, before the kernel makes a packet of the frame.
+    /// XDP in the driver, before the kernel builds a packet from the frame.
     Native,
-    /// After it did, where traffic control begins (tcx, Linux 6.6): frames that were gathered stay
-    /// so, and nothing is copied.
+    /// TC ingress, behind the driver (tcx, Linux 6.6). Merged frames stay merged, and nothing is
+    /// copied.
     Tc,
-    /// XDP after the kernel made a packet: every interface can, at the price of a copy.
+    /// XDP behind the driver. Every interface supports it, at the cost of a copy.
     Generic,
 }
 
 impl Mode {
-    /// The name shown to people.
+    /// Name in views.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -30,7 +30,7 @@ impl Mode {
         }
     }
 
-    /// Which program it wants.
+    /// Returns the kind of program for this mode.
     pub(super) const fn hook(self) -> Hook {
         match self {
             Mode::Native | Mode::Generic => Hook::Xdp,
@@ -47,7 +47,7 @@ impl Mode {
     }
 }
 
-/// Kinds of programs: each wants a program of its own.
+/// Kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// XDP, native or generic.
@@ -65,7 +65,7 @@ impl Hook {
     }
 }
 
-/// A program attached to an interface; detached when dropped, unless pinned.
+/// Program attached to an interface; detached when dropped, unless pinned.
 #[derive(Debug)]
 pub(super) struct Link {
     fd: OwnedFd,
@@ -96,13 +96,14 @@ impl Link {
         check(unsafe { sys::bpf_obj_pin(self.fd.as_raw_fd(), path.as_ptr()) })
     }
 
-    /// Puts another program in the place of the one that runs, between two packets.
+    /// Replaces the program of the link atomically.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: two open descriptors, and no options.
         check(unsafe { sys::bpf_link_update(self.fd.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
-    /// Where it is attached, as the kernel says; `None` when that interface is gone.
+    /// Returns interface and mode of the link as the kernel reports them; `None` if the interface
+    /// is gone.
     pub(super) fn place(&self) -> io::Result<Option<(u32, Mode)>> {
         let mut info = sys::bpf_link_info::default();
         let mut len = size_of::<sys::bpf_link_info>() as u32;
@@ -110,7 +111,7 @@ impl Link {
         check(unsafe {
             sys::bpf_obj_get_info_by_fd(self.fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len)
         })?;
-        // SAFETY: both are fields of plain numbers, and the link's kind says which is in force.
+        // SAFETY: both are fields of plain numbers, and the link's type selects the valid one.
         let (ifindex, hook) = unsafe {
             match info.type_ {
                 sys::BPF_LINK_TYPE_XDP => (info.__bindgen_anon_1.xdp.ifindex, Hook::Xdp),
@@ -126,8 +127,8 @@ impl Link {
     }
 }
 
-/// Which of XDP's modes the program on an interface runs in: its link doesn't say, the interface
-/// does (IFLA_XDP).
+/// Returns the XDP mode of the program on an interface. The kernel reports the mode with the
+/// interface and not with the link (IFLA_XDP).
 fn xdp_mode(ifindex: u32) -> io::Result<Mode> {
     let mut about = sys::bpf_xdp_query_opts {
         sz: size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
@@ -142,11 +143,11 @@ fn xdp_mode(ifindex: u32) -> io::Result<Mode> {
 
 fn owned(fd: i32) -> io::Result<Link> {
     check(fd)?;
-    // SAFETY: the call has just given us this descriptor.
+    // SAFETY: the call has just returned this descriptor.
     Ok(Link { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
 }
 
-/// libbpf answers with a negative errno.
+/// Converts libbpf's negative errno.
 fn check(answer: i32) -> io::Result<()> {
     if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
 }

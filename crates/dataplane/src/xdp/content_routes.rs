@@ -1,5 +1,5 @@
-//! Clients' requests, where the kernel's side looks them up: each service's routes under a
-//! generation of their own, so that packets go by the old ones until the VIPs name the new.
+//! Routes in the kernel's map. Each service's routes are stored under a generation, so packets use
+//! the old routes until the VIPs refer to the new generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use super::abi;
 use super::program::Program;
 use crate::EngineError;
 
-/// The routes that VIPs name, by service, each under its generation.
+/// Routes that VIPs refer to, by service, with their generation.
 pub(super) type Current = BTreeMap<u16, (u32, Arc<RouteIndex>)>;
 
-/// The content of the map of routes.
+/// Generations in the map of routes.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     current: Current,
-    /// The routes that no VIP is to name any more.
+    /// Routes that no VIP refers to any more.
     retired: Vec<(u32, Arc<RouteIndex>)>,
-    /// The generations that an earlier daemon's VIPs name.
+    /// Generations that an earlier daemon's VIPs refer to.
     adopted: BTreeSet<u32>,
     last: u32,
-    /// Whether there is more in the map: an earlier daemon's, or what a failed attempt left.
+    /// True if the map may hold other generations, after an earlier daemon or a failed change.
     has_strangers: bool,
 }
 
 impl Generations {
-    /// From now on VIPs name these.
+    /// Makes these routes the current ones.
     pub(super) fn switch(&mut self, routes: Current) {
         self.adopted.clear();
         let before = std::mem::replace(&mut self.current, routes);
@@ -42,7 +42,7 @@ impl Generations {
 }
 
 impl Program {
-    /// Writes routes that are new or changed, for VIPs to name.
+    /// Writes new and changed routes under new generations.
     pub(super) fn stage_routes(&mut self, delta: &Delta) -> Result<Current, EngineError> {
         let mut staged = self.generations.current.clone();
         for (service, routes) in &delta.routes {
@@ -57,7 +57,7 @@ impl Program {
         Ok(staged)
     }
 
-    /// Of those that were being written none comes into force. They make room for the next ones.
+    /// Removes the routes that a failed change has written.
     pub(super) fn withdraw_routes(&mut self) {
         let Generations { current, retired, adopted, .. } = &self.generations;
         let named = current.values().chain(retired).map(|(generation, _)| *generation);
@@ -67,14 +67,14 @@ impl Program {
         }
     }
 
-    /// Forgets routes that no VIP names any more, once the last packet is through with them.
+    /// Removes routes that no VIP refers to, after the last packet has used them.
     pub(super) fn forget_routes(&mut self) -> Result<(), EngineError> {
         let Generations { retired, has_strangers, .. } = &self.generations;
         if retired.is_empty() && !has_strangers {
             return Ok(());
         }
         self.passing.end(&self.grace)?;
-        // If that is interrupted, what is left is nobody's.
+        // If the removal fails, remaining routes are found as strangers.
         let had_strangers = std::mem::replace(&mut self.generations.has_strangers, true);
         for (generation, routes) in std::mem::take(&mut self.generations.retired) {
             for key in routes.entries.keys() {
@@ -96,8 +96,9 @@ impl Program {
         strange.iter().try_for_each(|key| self.delete("routes", key))
     }
 
-    /// Carries on where an earlier daemon's VIPs name these generations. Their routes are in use
-    /// until new ones are written: they can't be read back, since texts stand there as hashes.
+    /// Adopts the generations of routes that an earlier daemon's VIPs refer to. The adopted routes
+    /// stay in use until new routes are written. Adopted routes can't be decoded, because the map
+    /// contains hashes of texts.
     pub(super) fn adopt_routes(&mut self, in_force: &BTreeSet<u32>) {
         self.generations.last = in_force.last().copied().unwrap_or_default();
         self.generations.has_strangers = true;

@@ -1,4 +1,4 @@
-//! The kernel's side without a network, for who runs packets through programs of his own.
+//! Director's programs without a network, for callers that run packets through their own programs.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::attach::Hook;
 use super::program::{Program, TableSizes, refused};
 use crate::{Counters, EngineError};
 
-/// Any will do whose bits are mixed.
+/// Any value with mixed bits is suitable.
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 
-/// Loads the director's program for `hook` with the smallest tables, without attaching it: whether
-/// this kernel takes it.
+/// Loads the director's program for `hook` with the smallest tables and without attaching it, to
+/// test the kernel.
 ///
 /// # Errors
-/// Missing privileges, or the kernel's refusal.
+/// Fails if privileges are missing or the kernel refuses the program.
 pub fn try_load(hook: Hook) -> Result<(), EngineError> {
     super::lift_memlock();
     let size =
@@ -26,14 +26,14 @@ pub fn try_load(hook: Hook) -> Result<(), EngineError> {
     Program::load(size, None)?.deciding(hook).map(drop)
 }
 
-/// The director's maps, filled, and no interface that anything comes in by.
+/// Director's maps with tables, without attached programs.
 pub struct DetachedProgram(Program);
 
 impl DetachedProgram {
-    /// Loads a table for `sessions_max` sessions of IPv4.
+    /// Loads the maps with room for `sessions_max` IPv4 sessions and applies `tables`.
     ///
     /// # Errors
-    /// As [`super::XdpEngine::start`].
+    /// See [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>) -> Result<DetachedProgram, EngineError> {
         super::lift_memlock();
         let size =
@@ -43,30 +43,29 @@ impl DetachedProgram {
         Ok(DetachedProgram(program))
     }
 
-    /// Has the programs of an object that includes `bpf/director/decide.h` decide by these maps.
+    /// Makes an object that includes `bpf/director/decide.h` use these maps.
     ///
     /// # Errors
-    /// When its maps are others.
+    /// Fails if the object's maps differ.
     pub fn share(&self, open: &mut OpenObject) -> Result<(), EngineError> {
         self.0.share(open).map_err(|error| refused("sharing the director's maps", error))
     }
 
-    /// The counts.
+    /// Returns the counters.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn counters(&self) -> Result<Counters, EngineError> {
         self.0.counters()
     }
 
-    /// Ends all sessions.
     pub fn forget(&self) {
         let memory = self.0.memory();
         memory.sessions.clear(self.0.now());
     }
 
-    /// Has the table in use become as large as a daemon makes it in which so many sessions come to
-    /// stand. No packet may be on its way.
+    /// Resizes the table in use to the size that a daemon selects for this number of sessions. No
+    /// packet may be in progress.
     pub fn fit_for(&self, sessions: usize) {
         let memory = self.0.memory();
         memory.sessions.begin_move([buckets_in_use_for(sessions), 1]);
@@ -75,7 +74,7 @@ impl DetachedProgram {
         memory.sessions.end_move();
     }
 
-    /// Live sessions.
+    /// Returns the number of live sessions.
     pub fn fill(&self) -> usize {
         self.0.memory().sessions.list(self.0.now()).count()
     }

@@ -1,4 +1,4 @@
-//! The driver of an interface, and the settings that keep it from native XDP (ethtool(8)).
+//! Driver of an interface, and the settings that prevent native XDP (ethtool(8)).
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,13 +8,13 @@ use socket2::{Domain, Socket, Type};
 const ETHTOOL_GDRVINFO: u32 = 3;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-/// Large receive offload, among the flags (linux/ethtool.h).
+/// Flag of large receive offload (linux/ethtool.h).
 const ETH_FLAG_LRO: u32 = 1 << 15;
-/// Longest packet of an interface whose frames have to fit into one page with room before and
-/// behind them, in bytes: above it some drivers refuse XDP.
+/// Largest MTU in bytes with which a frame with headroom and tailroom fits one page. Some drivers
+/// refuse XDP above it.
 const ONE_PAGE_MTU: i32 = 3498;
 
-/// `struct ethtool_drvinfo`, as far as its own length goes.
+/// `struct ethtool_drvinfo`.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
@@ -29,8 +29,8 @@ struct Flags {
     value: u32,
 }
 
-/// `struct ethtool_channels`: limits of receive, transmit, other and combined queues, then as many
-/// as there are.
+/// `struct ethtool_channels`: maximum and current number of receive, transmit, other and combined
+/// queues.
 #[repr(C)]
 struct Channels {
     command: u32,
@@ -38,7 +38,7 @@ struct Channels {
     count: [u32; 4],
 }
 
-/// The driver of an interface, as `ethtool -i` names it.
+/// Returns the driver of an interface, as `ethtool -i` names it.
 pub(super) fn driver(interface: &str) -> io::Result<String> {
     let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
     run(interface, &mut info)?;
@@ -47,7 +47,7 @@ pub(super) fn driver(interface: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&info.driver[..len]).into_owned())
 }
 
-/// Settings that would allow native XDP on an interface that refused it with `error`.
+/// Returns the settings that would allow native XDP on an interface that refused it with `error`.
 pub(super) fn remedy(interface: &str, error: &io::Error) -> String {
     let driver = driver(interface).unwrap_or_else(|_| "of unknown name".into());
     let has_lro = has_lro(interface);
@@ -78,7 +78,7 @@ fn has_lro(interface: &str) -> bool {
     run(interface, &mut flags).is_ok() && flags.value & ETH_FLAG_LRO != 0
 }
 
-/// Combined queues in use, and the most there can be.
+/// Returns current and maximum number of combined queues.
 fn combined_queues(interface: &str) -> io::Result<(u32, u32)> {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, max: [0; 4], count: [0; 4] };
     run(interface, &mut channels)?;
@@ -92,8 +92,7 @@ fn mtu(interface: &str) -> io::Result<i32> {
     Ok(unsafe { request.ifr_ifru.ifru_mtu })
 }
 
-/// Runs an ethtool command. `data` begins with its number, and is what the kernel reads and writes
-/// for it.
+/// Runs an ethtool command. `data` is the command's struct, which begins with the command number.
 fn run<T>(interface: &str, data: &mut T) -> io::Result<()> {
     let mut request = request_for(interface)?;
     request.ifr_ifru.ifru_data = (&raw mut *data).cast();
@@ -114,8 +113,8 @@ fn request_for(interface: &str) -> io::Result<libc::ifreq> {
 
 fn control(command: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-    // SAFETY: the kernel writes to the request, and for ethtool at most as much to where ifru_data
-    // points as the command's structure is long, which the callers above pass.
+    // SAFETY: the kernel writes to the request. For ethtool it writes at most the length of the
+    // command's struct to ifru_data, and the callers above pass that struct.
     match unsafe { libc::ioctl(socket.as_raw_fd(), command, &raw mut *request) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! Events of the kernel's side, read from the ring that it shares with this one.
+//! Reads the kernel programs' trace events from the shared ring buffer.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -14,18 +14,18 @@ use crate::EngineError;
 use crate::events::{EventSource, TraceEvent, TraceFilter};
 use crate::shared::Shared;
 
-/// Events that one reading brings at most; the kernel's side may add to them as fast as they are
-/// read.
+/// Maximum number of events per read. The kernel may add events as fast as they are read.
 const TAKEN_MAX: usize = 4096;
-/// The error that ends a reading when there are so many.
+/// Error with which the callback ends a read at this limit.
 const ENOUGH: i32 = -libc::ENOBUFS;
 
 impl Program {
-    /// Sets the filter. An event that is wanted both before and after goes on being reported.
+    /// Replaces the filter. Events that both filters select are reported without interruption.
     pub(super) fn write_watch(&self, watch: &TraceFilter) {
         let image = abi::watch(watch);
         let (what, clients) = (&self.watch[0], abi::LOST_WORD + 1);
-        // No packet is compared with half an address, but for one that has begun to be.
+        // New packets are not compared with a partly written address, because the clients flag is
+        // cleared first.
         what.fetch_and(image[0] & !abi::WATCH_CLIENTS, Relaxed);
         for (place, word) in self.watch.iter().zip(image).skip(clients) {
             place.store(word, Release);
@@ -33,7 +33,7 @@ impl Program {
         what.store(image[0], Release);
     }
 
-    /// The one who reads it.
+    /// Returns the reader of events.
     pub(super) fn reader(&self) -> Result<RingReader, EngineError> {
         let map = self.map("events")?;
         let taken = Arc::new(Mutex::new(Vec::new()));
@@ -50,7 +50,7 @@ impl Program {
     }
 }
 
-/// Reads the ring.
+/// Reader of the ring buffer.
 pub(super) struct RingReader {
     ring: RingBuffer<'static>,
     taken: Arc<Mutex<Vec<TraceEvent>>>,
@@ -75,6 +75,6 @@ impl EventSource for RingReader {
 }
 
 fn lock(taken: &Mutex<Vec<TraceEvent>>) -> MutexGuard<'_, Vec<TraceEvent>> {
-    // Events are whole at any moment.
+    // A poisoned list of events is still consistent.
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }

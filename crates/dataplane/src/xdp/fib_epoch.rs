@@ -1,5 +1,5 @@
-//! Hearing of changes to the host's routes and neighbours, which end what the kernel's side
-//! remembers of them. Without a daemon that ends by itself within a second.
+//! Watches the host's routes and neighbours. A change invalidates the route cache of the kernel's
+//! programs. Without a daemon cache entries expire within a second.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,8 +14,8 @@ use super::program::Program;
 use crate::EngineError;
 use crate::shared::Shared;
 
-/// Groups of rtnetlink(7), as bits: links, neighbours, IPv4 addresses, routes and rules, and next
-/// hops that are objects of their own (RTNLGRP_NEXTHOP).
+/// Groups of rtnetlink(7) as bits: links, neighbours, IPv4 addresses, routes and rules, and
+/// next-hop objects (RTNLGRP_NEXTHOP).
 const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_NEIGH
     | libc::RTMGRP_IPV4_IFADDR
@@ -23,16 +23,16 @@ const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_RULE) as u32
     | 1 << (32 - 1);
 
-/// The thread that listens; it ends when this is dropped.
+/// Monitor thread; dropping the value stops it.
 pub(super) struct FibEpoch {
-    /// Closing it wakes the thread.
+    /// Closing the pipe wakes the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FibEpoch {
-    /// Listens from now on, in the network namespace of the calling thread. Earlier entries are
-    /// over.
+    /// Starts the monitor in the network namespace of the calling thread, and invalidates earlier
+    /// cache entries.
     pub(super) fn start(program: &Program) -> Result<FibEpoch, EngineError> {
         let failed = |error| EngineError::system("listening for changes of routes", "CAP_NET_ADMIN", error);
         let (woken, wake) = io::pipe().map_err(failed)?;
@@ -82,8 +82,8 @@ impl RouteMonitor {
         }
     }
 
-    /// Reads what there is: whatever it says, something has changed. So it has where more came than
-    /// the socket holds.
+    /// Reads all messages. Every message means a change, and so does an overflow of the socket's
+    /// buffer.
     fn receive(&mut self) {
         let mut message = [0; 8192];
         loop {

@@ -1,4 +1,4 @@
-//! Waiting until no packet is on its way by what was in force before.
+//! Waits until no packet uses the previous tables.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -9,12 +9,11 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
 use super::program::refused;
 use crate::EngineError;
 
-/// A map of one map, written only for the wait that this brings: since Linux 4.20 the kernel
-/// returns from an update of a map of maps when every program that began before has ended, so that
-/// user space may rely on it (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c:
-/// `synchronize_rcu`). Programs run between `rcu_read_lock` and `rcu_read_unlock`. membarrier(2)
-/// happens to wait for the same, but promises it nowhere, does nothing on one CPU and is refused
-/// under `nohz_full`.
+/// Map of maps, written only because the update waits. Since Linux 4.20 an update of a map of maps
+/// returns when every program that began earlier has ended, so that user space may rely on it
+/// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c: `synchronize_rcu`). Programs run between
+/// `rcu_read_lock` and `rcu_read_unlock`. membarrier(2) happens to wait for the same, but does not
+/// guarantee it. Besides, it does nothing on one CPU and fails under `nohz_full`.
 pub(super) struct GraceMap {
     outer: MapHandle,
     inner: MapHandle,
@@ -35,7 +34,7 @@ impl GraceMap {
         Ok(GraceMap { outer, inner })
     }
 
-    /// Returns when every packet that was met before has been dealt with.
+    /// Waits until every packet that arrived before the call is processed.
     pub(super) fn wait(&self) -> Result<(), EngineError> {
         let inner = self.inner.as_fd().as_raw_fd().to_ne_bytes();
         self.outer
@@ -44,21 +43,21 @@ impl GraceMap {
     }
 }
 
-/// Packets that may be on their way still by what was in force before. The kernel takes
-/// milliseconds to say that there are none, so it is asked at once, on a thread of its own: mostly
-/// nobody needs to know it before it is known.
+/// Grace period after a change, in which packets may still use the previous tables. The wait takes
+/// milliseconds, so a separate thread starts it at once. Mostly it has ended before a caller needs
+/// the result.
 #[derive(Default)]
 pub(super) struct GracePeriod(Option<Option<JoinHandle<Result<(), EngineError>>>>);
 
 impl GracePeriod {
-    /// From now on packets go by something else.
+    /// Starts a grace period after a change of the tables.
     pub(super) fn begin(&mut self, grace: &Arc<GraceMap>) {
         let grace = Arc::clone(grace);
-        // Without a thread it is asked when somebody needs to know it.
+        // Without a thread, `end` waits itself.
         self.0 = Some(thread::Builder::new().name("grace".into()).spawn(move || grace.wait()).ok());
     }
 
-    /// Returns when they have all been dealt with.
+    /// Waits until the grace period is over.
     pub(super) fn end(&mut self, grace: &GraceMap) -> Result<(), EngineError> {
         if let Some(waiter) = &mut self.0 {
             let known = waiter.take().and_then(|waiter| waiter.join().ok());

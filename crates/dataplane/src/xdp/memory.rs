@@ -1,4 +1,4 @@
-//! The memory of packets in the kernel, seen from here: the same sessions, ports and first
+//! Session memory in the kernel's maps, mapped into user space: sessions, ports and first
 //! fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,10 +22,10 @@ use crate::ServerCounters;
 use crate::kernel_routes::HostRoutes;
 use crate::shared::Shared;
 
-/// Words of `struct server_stats`.
+/// Number of words of `struct server_stats`.
 pub(super) const STAT_WORDS: usize = 4;
 
-/// Maps that hold what outlives a packet.
+/// Mapped maps with the state that outlives a packet.
 pub(super) struct KernelMemory {
     pub(super) seed: Seed,
     pub(super) ring_seed: Seed,
@@ -33,30 +33,27 @@ pub(super) struct KernelMemory {
     pub(super) sessions6: Shared<Bucket6>,
     pub(super) ports: Shared<Bucket6>,
     pub(super) active: Shared<AtomicU64>,
-    /// One byte for each server slot.
+    /// Scores by server slot.
     pub(super) scores: Shared<AtomicU16>,
-    /// Likewise, the most active sessions.
+    /// Limits of active sessions by server slot.
     pub(super) limits: Shared<AtomicU32>,
     pub(super) shares: Shared<AtomicU64>,
-    /// How much of each session table is in use.
+    /// Number of buckets in use per session table.
     pub(super) extents: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
-    /// One word.
     pub(super) lease: Shared<AtomicU64>,
-    /// [`cookie::WORDS`] words.
     pub(super) cookies: Shared<AtomicU64>,
-    /// [`mark::WORDS`] words.
     pub(super) marker: Shared<AtomicU64>,
     pub(super) unmatched: Shared<AtomicU64>,
     pub(super) guesses: Shared<AtomicU64>,
     /// Counters of user space: [`STAT_WORDS`] words for each server slot. The slot of no server has
     /// the counters of removed servers.
     pub(super) stats: Shared<AtomicU64>,
-    /// The counts of user space, by reason.
+    /// Counters of user space by reason.
     pub(super) reasons: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
-    /// The program that reads the kernel's clock.
+    /// Program that returns the kernel's clock.
     pub(super) clock: OwnedFd,
 }
 
@@ -89,13 +86,13 @@ impl KernelMemory {
         self.stats.get(at..at + STAT_WORDS).unwrap_or_default()
     }
 
-    /// The counts of user space for a server.
+    /// Returns the counters of user space for a server.
     pub(super) fn counted(&self, slot: u16) -> ServerCounters {
         let word = |at: usize| self.stats_of(slot).get(at).map_or(0, |word| word.load(Relaxed));
         ServerCounters { packets: word(0), bytes: word(1), connections: word(2) }
     }
 
-    /// Counts for a server.
+    /// Adds to the counters of a server.
     pub(super) fn count(&self, slot: u16, more: ServerCounters) {
         let more = [more.packets, more.bytes, more.connections];
         for (word, more) in self.stats_of(slot).iter().zip(more) {
@@ -103,28 +100,28 @@ impl KernelMemory {
         }
     }
 
-    /// Forgets what user space counted for a server.
+    /// Resets the counters of user space for a server.
     pub(super) fn clear(&self, slot: u16) {
         self.stats_of(slot).iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Counts a reason.
     pub(super) fn count_reason(&self, reason: Reason) {
         if let Some(word) = self.reasons.get(reason as usize) {
             word.fetch_add(1, Relaxed);
         }
     }
 
-    /// The clock that sessions go by.
+    /// Current time of the sessions' clock, in ticks.
     pub(super) fn now(&self) -> u32 {
         let frame = [0u8; 64];
         crate::test_run::run(self.clock.as_fd(), &frame, &mut [0u8; 64])
-            // A program that was loaded runs; if ever it doesn't, the clock is merely coarser.
+            // A loaded program runs. If the run fails nevertheless, the fallback clock is only
+            // coarser.
             .map_or_else(|_| crate::now_ticks(), |run| run.verdict)
     }
 }
 
-/// The map of first fragments, by system calls.
+/// Map of first fragments, accessed by system calls.
 #[derive(Debug)]
 pub(super) struct FragmentMap(pub(super) MapHandle);
 
@@ -135,7 +132,7 @@ impl Fragments for FragmentMap {
     }
 
     fn note(&self, key: &FragmentKey, track: Track) {
-        // A kernel that has no memory for it loses the fragments, as a network may.
+        // If the kernel has no memory for the entry, the fragments are lost, as in a network.
         let _ = self.0.update(&abi::fragment_key(key), &abi::track(&track), MapFlags::ANY);
     }
 }

@@ -1,9 +1,8 @@
-//! The kernel engine: `bpf/director/director.bpf.c` or its counterpart for TC on every interface
-//! that service traffic comes in by.
+//! XDP engine: `bpf/director/director.bpf.c` or its TC variant on every interface that receives
+//! service traffic.
 //!
-//! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;
-//! the next one adopts what runs and puts its own program in the place of the old, between two
-//! packets.
+//! Maps and links are pinned, so traffic continues while the daemon is stopped, killed or upgraded.
+//! The next daemon adopts the running programs and replaces them atomically by its own.
 
 pub(crate) mod abi;
 mod adopt;
@@ -49,62 +48,63 @@ use punt::PuntThread;
 pub use attach::{Hook, Mode};
 pub use detached::{DetachedProgram, try_load};
 pub use verify::{Verification, verify};
-/// How the engine starts.
+/// Start options of the XDP engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Sessions the table is sized for.
+    /// Number of IPv4 sessions that the table is sized for.
     pub sessions_max: usize,
-    /// The same for IPv6.
+    /// Number of IPv6 sessions that the table is sized for.
     pub sessions6_max: usize,
-    /// Key of the flow hash, for a table made anew.
+    /// Key of the flow hash, for a new table.
     pub seed: Seed,
-    /// Key of the hash that picks from hash tables; `None`: the flow hash's.
+    /// Key of the hash that picks from hash tables; `None` for the key of the flow hash.
     pub ring_seed: Option<Seed>,
-    /// How to attach; `None` picks for each interface.
+    /// Attach mode; `None` selects a mode for each interface.
     pub mode: Option<Mode>,
-    /// Where to pin; `None` pins nothing, and all ends with the engine.
+    /// Folder for pins. With `None` nothing is pinned, and the data plane ends with the engine.
     pub pins: Option<PathBuf>,
 }
 
-/// The kernel engine.
 pub struct XdpEngine {
     program: Program,
     mode: Option<Mode>,
     pins: Option<PathBuf>,
     links: BTreeMap<u32, (Link, Mode)>,
-    /// From when the first interface is attached.
+    /// Reader of punted frames, once the first interface is attached.
     held: Option<PuntThread>,
-    /// Ends what is remembered of routes, when they change.
+    /// Invalidates cached routes when routes change.
     _fib_epoch: FibEpoch,
     moves: Arc<RehandoffSlot>,
     running: Option<Tables>,
-    /// Whether programs are attached where the tables say, and nothing is left of anything else.
+    /// True if programs are attached exactly to the interfaces of the tables, and the maps hold no
+    /// stale entries.
     is_settled: bool,
-    /// Whether somebody reads what is told.
+    /// True if a reader of trace events exists.
     is_read: bool,
 }
 
 impl XdpEngine {
-    /// Loads the programs, adopting what an earlier daemon pinned. Attaches when the first tables
-    /// name interfaces.
+    /// Loads the programs and adopts the pins of an earlier daemon. Programs are attached when the
+    /// first tables name interfaces.
     ///
     /// # Errors
-    /// Missing privileges, a kernel too old, or no memory for the session table.
+    /// Fails if privileges are missing, the kernel is too old, or memory for the session table is
+    /// short.
     pub fn start(options: Options) -> Result<Self, EngineError> {
         Self::start_by(options, false)
     }
 
-    /// The same with a clock that stands until [`XdpEngine::set_clock`] moves it. For tests.
+    /// For tests: starts with a clock that stands still until [`XdpEngine::set_clock`] moves it.
     ///
     /// # Errors
-    /// As [`XdpEngine::start`].
+    /// See [`XdpEngine::start`].
     pub fn start_at(options: Options, now: u32) -> Result<Self, EngineError> {
         let engine = Self::start_by(options, true)?;
         engine.set_clock(now);
         Ok(engine)
     }
 
-    /// Says what time it is, in ticks, to an engine of [`XdpEngine::start_at`].
+    /// Sets the clock of an engine of [`XdpEngine::start_at`], in ticks.
     pub fn set_clock(&self, now: u32) {
         self.program.given_now[0].store(now.into(), Relaxed);
     }
@@ -155,49 +155,47 @@ impl XdpEngine {
         })
     }
 
-    /// [`Engine::apply`] without attaching to the interfaces that the tables name; frames that are
-    /// held stay so. For test runs.
+    /// For test runs: [`Engine::apply`] without attaching programs or releasing held frames.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn load_tables(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
         self.program.apply(tables)
     }
 
-    /// The tables of the kernel's side, read from its maps, but for routes, which can't be read
-    /// back. For tests.
+    /// For tests: returns the tables in the kernel's maps, without routes, which can't be decoded.
     pub fn read_back(&self) -> Tables {
         self.program.read_back().0
     }
 
-    /// Runs one frame through the program for `hook`, as if it had come in on the loopback
-    /// interface (index 1). Returns the verdict and the frame as it then stands; what is held reads
-    /// as dropped, and who knows of no other interface than its own, as TC, forwards to number 0.
-    /// For tests.
+    /// For tests: runs one frame through the program for `hook`, as if received on the loopback
+    /// interface (index 1). Returns the verdict and the resulting frame. A held frame is reported
+    /// as dropped. If the egress interface is unknown, as in TC, the verdict is to forward to index
+    /// 0.
     ///
     /// # Errors
-    /// When the kernel refuses, as it does frames shorter than an Ethernet header.
+    /// Fails if the kernel refuses, for instance a frame shorter than an Ethernet header.
     pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
         test_run::director(&self.program, hook, frame)
     }
 
-    /// The kernel's number of the program for `hook`, by which it can be looked at. For tests.
+    /// For tests: returns the kernel's id of the program for `hook`, for inspection.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails if the kernel refuses.
     pub fn program_id(&self, hook: Hook) -> Result<u32, EngineError> {
         let program = self.program.deciding(hook)?;
         crate::test_run::id(program)
             .map_err(|error| EngineError::system("looking at a program", "CAP_BPF", error))
     }
 
-    /// Attaches to an interface, or to one that has a program already in a better way, if there is
-    /// any. A mode that the file names it gets, or an error.
+    /// Attaches a program to an interface, or replaces the attached one by a better mode, if
+    /// possible. A mode set in the file is used, or an error is returned.
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
         let name = name_of(ifindex);
         let modes = self.mode.map_or_else(|| preferred(&name), |mode| vec![mode]);
         let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
-        // Those before what is there already, if it is among them.
+        // Modes that are preferred to the current one.
         let better = modes.iter().take_while(|mode| Some(**mode) != attached);
         let mut refusal = None;
         for mode in better.copied() {
@@ -221,17 +219,18 @@ impl XdpEngine {
         }
     }
 
-    /// Attaches to these interfaces, where the program passes every frame until tables name them.
+    /// Attaches programs to these interfaces. A program passes every frame until the tables name
+    /// its interface.
     ///
     /// # Errors
-    /// When an interface takes the program in no mode, or the kernel refuses the program.
+    /// Fails if an interface refuses all modes, or if the kernel refuses the program.
     pub fn attach_to(&mut self, interfaces: impl IntoIterator<Item = u32>) -> Result<(), EngineError> {
         interfaces.into_iter().try_for_each(|ifindex| self.attach(ifindex))
     }
 
-    /// An interface has room for one XDP program, in one mode: for another mode the old one makes
-    /// room, and meanwhile traffic control keeps packets from the host's stack, where the kernel
-    /// has it.
+    /// Attaches in this mode. An interface has room for one XDP program in one mode, so the old
+    /// program is detached before another mode is attached. Meanwhile a TC program, where
+    /// supported, keeps packets from the host's stack.
     fn attach_by(&mut self, ifindex: u32, mode: Mode) -> Result<(), EngineError> {
         let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
         let Some(old) = attached.filter(|old| old.hook() == Hook::Xdp && mode.hook() == Hook::Xdp) else {
@@ -259,7 +258,7 @@ impl XdpEngine {
         })
     }
 
-    /// Keeps a link, in the place of another if there was one: that ran until now.
+    /// Stores and pins a link in place of the interface's previous link, which runs until then.
     fn keep(&mut self, ifindex: u32, link: Link, mode: Mode) -> Result<(), EngineError> {
         if let Some(dir) = &self.pins {
             pins::pin_link(dir, ifindex, &link)
@@ -269,10 +268,10 @@ impl XdpEngine {
         Ok(())
     }
 
-    /// Whether the kernel holds a part as this engine has made it.
+    /// True if the kernel still holds this part as the engine set it up.
     fn is_there(&self, part: &Part) -> bool {
         match part {
-            // an interface that is gone has no program to miss: the next tables are without it
+            // An interface that is gone lacks no program; the next tables omit it.
             Part::Program(ifindex) => self.links.get(ifindex).is_none_or(|(link, _)| {
                 matches!(link.place(), Ok(Some(_))) || if_indextoname(*ifindex).is_err()
             }),
@@ -301,7 +300,7 @@ impl XdpEngine {
         }
     }
 
-    /// Detaches from interfaces that the tables in force don't name.
+    /// Detaches from interfaces that are not in the tables in force.
     fn detach_others(&mut self) {
         let named = &self.program.tables.interfaces;
         let others: Vec<u32> = self.links.keys().filter(|i| !named.contains_key(i)).copied().collect();
@@ -316,12 +315,12 @@ impl XdpEngine {
     }
 }
 
-/// Attaches a program that passes every frame: what the other end of a veth pair needs for frames
-/// that native XDP sends out of this end. It stays until the interface goes or [`std::mem::drop`]
-/// of the result.
+/// Attaches a program that passes every frame. The peer of a veth pair requires such a program to
+/// receive frames that native XDP sends. The program stays until the interface is gone or the
+/// result is [dropped](std::mem::drop).
 ///
 /// # Errors
-/// As for attaching the engine.
+/// Fails like attaching the engine.
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
     let (seed, clock_is_given) = (Seed(0, 0), false);
@@ -331,16 +330,16 @@ pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
         .map_err(|error| attach_error(&name_of(ifindex), error))
 }
 
-/// Attaches somebody's own program where traffic control begins, as the engine attaches its own. It
-/// stays until the interface goes or [`std::mem::drop`] of the result.
+/// Attaches a caller's program at TC ingress, as the engine attaches its own. The program stays
+/// until the interface is gone or the result is [dropped](std::mem::drop).
 ///
 /// # Errors
-/// As for attaching the engine.
+/// Fails like attaching the engine.
 pub fn attach_tc(program: BorrowedFd<'_>, ifindex: u32) -> Result<impl Send + use<>, EngineError> {
     Link::create(program, ifindex, Mode::Tc).map_err(|error| attach_error(&name_of(ifindex), error))
 }
 
-/// Logs why an interface has another mode than the best one for it.
+/// Logs why an interface does not have its preferred mode.
 fn log_refused_mode(interface: &str, mode: Mode, refused: Mode, error: &EngineError) {
     let remedy = match error {
         EngineError::System { source, .. } if refused == Mode::Native => {
@@ -376,10 +375,10 @@ fn attach_error(name: &str, error: std::io::Error) -> EngineError {
     EngineError::Interface { interface: name.to_owned(), why }
 }
 
-/// How to attach, the best first. Native XDP on a veth delivers only where the peer, in a namespace
-/// we can't see, has a program too, and loses checksums that the sender left to the hardware; a
-/// tun's frames are the kernel's own already. Elsewhere native is what the driver is made for.
-/// Kernels before 6.6 have no tcx.
+/// Returns the attach modes of an interface in order of preference. Native XDP on a veth delivers
+/// only if the peer, in another namespace, has a program too, and it loses partial checksums. A
+/// tun's frames are already the kernel's own packets. Elsewhere native mode is the fastest. Kernels
+/// before 6.6 have no tcx.
 fn preferred(name: &str) -> Vec<Mode> {
     match ethtool::driver(name).as_deref() {
         Ok("veth" | "tun") => vec![Mode::Tc, Mode::Generic],
@@ -387,21 +386,21 @@ fn preferred(name: &str) -> Vec<Mode> {
     }
 }
 
-/// Kernels before 5.11 count maps against the limit on locked memory; libbpf lifts it where it may,
-/// and where it may not the kernel says so when the maps are made.
+/// Kernels before 5.11 count maps against the limit on locked memory. If the limit can't be lifted,
+/// the kernel refuses the maps later.
 fn lift_memlock() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
-/// Whether what is pinned in `dir` can be carried on with.
+/// True if the pins in `dir` can be adopted.
 fn is_adoptable(dir: &Path) -> bool {
     let is_there = |map: &str| dir.join(map).exists();
     if !program::PINNED.iter().filter(|map| **map != program::EXTENTS).all(|map| is_there(map)) {
         return false;
     }
     match program::pinned_settings(dir) {
-        // Where there are no extents, nobody has resized the tables yet.
+        // Without extents the tables have never been resized.
         Ok(settings) if [abi::ABI_VERSION, abi::ABI_WITHOUT_EXTENTS].contains(&settings.abi_version) => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
@@ -425,7 +424,7 @@ impl Engine for XdpEngine {
     }
 
     fn sends_by_stack(&self) -> Vec<u32> {
-        // Traffic control asks the kernel for the next hop.
+        // TC programs resolve the next hop by the kernel instead.
         let links = self.links.iter().filter(|(_, (_, mode))| mode.hook() == Hook::Xdp);
         links.map(|(ifindex, _)| *ifindex).collect()
     }
@@ -455,10 +454,10 @@ impl Engine for XdpEngine {
         if self.held.is_none() {
             self.held = Some(PuntThread::start(&self.program, &self.program.tables, &self.moves)?);
         }
-        // On an interface that the tables in force don't name the program passes every frame.
+        // The program passes every frame on an interface that is not in the tables in force.
         let attached = tables.interfaces.keys().try_for_each(|ifindex| self.attach(*ifindex));
         let applied = attached.and_then(|()| self.program.apply(tables));
-        // In any case the rest follows the tables in force.
+        // Everything else follows the tables in force, also after an error.
         if let Some(held) = &self.held {
             held.apply(&self.program.tables);
         }

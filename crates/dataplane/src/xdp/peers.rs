@@ -1,5 +1,5 @@
-//! The MACs that other hosts pass packets on with, where the kernel's side looks for a frame's
-//! source.
+//! MACs of the every-host farm's other hosts. The kernel's programs look up the source of forwarded
+//! frames in this table.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,8 +13,8 @@ use super::program::Program;
 use crate::EngineError;
 
 impl Program {
-    /// Writes all peers to the half that is not in force, each to a place of its own; gives the
-    /// word that switches to it.
+    /// Writes all peers to the inactive half without collisions. Returns the word that switches to
+    /// this half.
     pub(super) fn write_peers(&self, peers: &BTreeSet<Mac>) -> Result<u64, EngineError> {
         if peers.is_empty() {
             return Ok(0);
@@ -34,7 +34,7 @@ impl Program {
         Ok(multiplier)
     }
 
-    /// The table that an earlier daemon wrote.
+    /// Returns the table of an earlier daemon.
     pub(super) fn adopted_peers(&self) -> BTreeSet<Mac> {
         match self.peers_in[0].load(Relaxed) {
             0 => BTreeSet::new(),

@@ -1,5 +1,5 @@
-//! Where maps and links outlive the daemon: a folder of the BPF file system, one per network
-//! namespace.
+//! Folder in which maps and links outlive the daemon: in the BPF file system, one folder per
+//! network namespace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,37 +17,37 @@ use crate::EngineError;
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// The inode number of this network namespace: what tells instances on one machine apart.
+/// Returns the inode number of this network namespace, which distinguishes instances on one
+/// machine.
 ///
 /// # Errors
-/// When /proc is not there.
+/// Fails without /proc.
 pub fn network_namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
-/// The folder for this network namespace's pins, on a BPF file system that is mounted if need be.
+/// Returns the folder for this network namespace's pins, and mounts a BPF file system if necessary.
 ///
 /// # Errors
-/// When there is none and it can't be mounted.
+/// Fails if no BPF file system is mounted and none can be mounted.
 pub fn directory() -> Result<PathBuf, EngineError> {
     let failed = |error| EngineError::system("mounting the BPF file system", "CAP_SYS_ADMIN", error);
     let namespace = network_namespace().map_err(failed)?;
     Ok(bpffs().map_err(failed)?.join("evener").join(format!("net-{namespace}")))
 }
 
-/// The folder where an engine of this network namespace has pinned something, if one has; nothing
-/// is mounted to look.
+/// Returns the folder of this network namespace's pins if it exists; mounts nothing.
 pub fn existing_directory() -> Option<PathBuf> {
     let name = format!("evener/net-{}", network_namespace().ok()?);
     roots().into_iter().filter(|root| is_bpffs(root)).map(|root| root.join(&name)).find(|dir| dir.is_dir())
 }
 
-/// Whether what is pinned in `dir` ends with this mount namespace, which may be this program's own.
+/// True if the pins in `dir` end with this mount namespace, which may be private to the program.
 pub fn ends_with_mounts(dir: &Path) -> bool {
     dir.starts_with(BPFFS) && mounts_differ(&first_process())
 }
 
-/// Whether a process sees other mounts than this one.
+/// True if a process has another mount namespace than this one.
 fn mounts_differ(process: &Path) -> bool {
     match (fs::metadata("/proc/self/ns/mnt"), fs::metadata(process.join("ns/mnt"))) {
         (Ok(own), Ok(other)) => own.ino() != other.ino(),
@@ -55,20 +55,21 @@ fn mounts_differ(process: &Path) -> bool {
     }
 }
 
-/// Where a BPF file system may be mounted that an engine here would use.
+/// Possible mount points of the BPF file system that an engine uses.
 pub fn roots() -> [PathBuf; 2] {
     [first_bpffs(), PathBuf::from(BPFFS)]
 }
 
-/// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of
-/// its own: what is pinned there is gone with the command, so the mounts of [`first_process`] are
-/// used where they differ.
+/// Returns the BPF file system that lives longest. `ip netns exec` runs each command in a separate
+/// mount namespace, whose pins end with the command. So the mounts of [`first_process`] are used if
+/// they differ from the own mounts.
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
     let first = first_bpffs();
     if mounts_differ(&first_process()) {
         if !is_bpffs(&first) {
-            // Without the right to enter the first process's namespace our own must do.
+            // Without the privilege to enter the first process's namespace, this process's mounts
+            // are used.
             if let Err(error) = mount_in_first() {
                 tracing::warn!(
                     %error,
@@ -95,7 +96,7 @@ fn mount_here() -> io::Result<()> {
     Ok(mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), Some("mode=0700"))?)
 }
 
-/// A thread enters the first process's mount namespace, mounts, and ends.
+/// Mounts in the first process's mount namespace, from a temporary thread.
 fn mount_in_first() -> io::Result<()> {
     let namespace = fs::File::open(first_process().join("ns/mnt"))?;
     let thread = std::thread::spawn(move || -> io::Result<()> {
@@ -106,11 +107,11 @@ fn mount_in_first() -> io::Result<()> {
     thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
-/// Detaches and forgets what a kernel engine that is gone left in this network namespace for its
-/// successor, which now is another engine: its programs would take every packet first.
+/// Detaches and removes the pins that an earlier XDP engine left in this network namespace, when
+/// another engine starts. The old programs would process every packet first.
 ///
 /// # Errors
-/// When it can't be removed.
+/// Fails if the pins can't be removed.
 pub fn clear_left() -> Result<(), EngineError> {
     let namespace = network_namespace().unwrap_or_default();
     for root in [PathBuf::from(BPFFS), first_bpffs()] {
@@ -125,13 +126,12 @@ pub fn clear_left() -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The BPF file system as the first process sees it.
+/// Returns the BPF file system of the first process.
 fn first_bpffs() -> PathBuf {
     first_process().join("root").join(BPFFS.trim_start_matches('/'))
 }
 
-/// The first of this process's ancestors whose mounts may be looked at: number 1, unless that is
-/// kept from us.
+/// Returns the highest ancestor of this process whose mounts are readable: usually process 1.
 fn first_process() -> PathBuf {
     let mut first = PathBuf::from("/proc/self");
     let mut next = Some(std::os::unix::process::parent_id());
@@ -145,25 +145,26 @@ fn first_process() -> PathBuf {
     first
 }
 
-/// The parent of a process: field 4 of its stat line (proc_pid_stat(5)), the second after its name.
+/// Returns the parent of a process: field 4 of its stat line (proc_pid_stat(5)), the second one
+/// after the name.
 fn parent(process: &Path) -> Option<u32> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A link pinned by an earlier daemon.
+/// Link pinned by an earlier daemon.
 pub(super) struct PinnedLink {
-    /// The interface it is attached to, and how; `None` when that is gone.
+    /// Interface and mode of the link; `None` if the interface is gone.
     pub(super) place: Option<(u32, Mode)>,
     pub(super) path: PathBuf,
     pub(super) link: Link,
 }
 
-/// The links pinned in `dir`.
+/// Returns the links pinned in `dir`.
 ///
 /// # Errors
-/// When one can't be looked at: it may be at work, and whoever overlooked it would attach a second
-/// program.
+/// Fails if a link can't be read: the link may be active, and a caller that ignored it would attach
+/// a second program.
 pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
     let mut links = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -177,29 +178,29 @@ pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
     Ok(links)
 }
 
-/// The interfaces that programs of this network namespace's engine are attached to, whether a
-/// daemon lives or not.
+/// Returns the interfaces to which programs of this network namespace's engine are attached, with
+/// or without a daemon.
 ///
 /// # Errors
-/// When a link can't be looked at.
+/// Fails if a link can't be read.
 pub fn attached() -> io::Result<BTreeSet<u32>> {
     let Some(dir) = existing_directory() else { return Ok(BTreeSet::new()) };
     Ok(links(&dir)?.into_iter().filter_map(|found| found.place).map(|(ifindex, _)| ifindex).collect())
 }
 
-/// The kernel lets nothing be pinned in `dir`.
+/// Returns the error of a failed pin in `dir`.
 pub(super) fn refused(dir: &Path, error: io::Error) -> EngineError {
     EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", error)
 }
 
-/// The prefix of pinned links' names.
+/// Prefix of the file names of pinned links.
 const LINK: &str = "link-";
 
 pub(super) fn link_path(dir: &Path, ifindex: u32) -> PathBuf {
     dir.join(format!("{LINK}{ifindex}"))
 }
 
-/// Pins a link in the place of what is pinned for its interface: at any moment one of them is.
+/// Replaces the pinned link of an interface atomically.
 pub(super) fn pin_link(dir: &Path, ifindex: u32, link: &Link) -> io::Result<()> {
     let draft = dir.join(format!("new-{LINK}{ifindex}"));
     match fs::remove_file(&draft) {
@@ -212,7 +213,7 @@ pub(super) fn pin_link(dir: &Path, ifindex: u32, link: &Link) -> io::Result<()> 
     })
 }
 
-/// Unpins everything in `dir`; what nothing else holds ends with it.
+/// Removes all pins in `dir`. Maps and links without another reference end.
 pub(super) fn clear(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -220,20 +221,20 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Clears what namespaces that are gone have left. Namespace numbers are used again, so `own` is
-/// looked at as well.
+/// Removes the pins of network namespaces that are gone. Inode numbers are reused, so `own` is
+/// checked too.
 pub(super) fn clear_stale(own: &Path) {
-    // A pin that can't be looked at isn't known to be stale.
+    // An unreadable pin is not known to be stale.
     clear_gone(own, |dir| {
         let found = links(dir).unwrap_or_default();
         !found.is_empty() && found.iter().all(|found| found.place.is_none())
     });
 }
 
-/// Clears those folders beside `own`, and itself, that are `gone`: their links are attached to no
-/// interface any more. One process at a time: whose namespace has the number of one that is gone
-/// clears that folder before it pins its own, and another that had looked before that would clear
-/// what is at work.
+/// Removes the folders beside `own`, and `own` itself, that are `gone`: none of their links has an
+/// interface. A lock admits one process at a time. Without it, a process could check an old folder,
+/// while another process with the same namespace number clears it and pins anew, and then remove
+/// the new pins.
 pub(crate) fn clear_gone(own: &Path, gone: impl Fn(&Path) -> bool) {
     let Some(root) = own.parent() else { return };
     let Ok(entries) = fs::read_dir(root) else { return };

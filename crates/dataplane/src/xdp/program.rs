@@ -1,4 +1,4 @@
-//! The kernel's side, loaded: its programs and its maps.
+//! Loader of the director's programs and maps.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,16 +32,16 @@ use crate::shared::Shared;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
-/// Its program that decides; the others are small.
+/// Program in `OBJECT` that decides packets; the others are small.
 const DIRECTOR: &str = "director";
-/// The program for TC.
+/// Object with the TC program.
 const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
-/// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited
-/// do it here.
+/// Maximum number of destinations in the route cache of user space, which serves only queued
+/// packets.
 const ROUTES_MAX: usize = 256;
 
-/// Maps that outlive the daemon, by their pins. Constants and the like do not.
+/// Maps that outlive the daemon, by their pins. Constants and internal maps do not.
 pub(super) const PINNED: [&str; 43] = [
     "about",
     "commit",
@@ -88,26 +88,25 @@ pub(super) const PINNED: [&str; 43] = [
     "reasons",
 ];
 
-/// Came with version 16: tables of the one before were always whole, and are adopted as such.
+/// Map added in version 16. Tables of the previous version are adopted as fully in use.
 pub(super) const EXTENTS: &str = "extents";
 
-/// The sizes of a data plane made anew.
+/// Sizes and keys of a new data plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableSizes {
     pub(super) sessions_max: usize,
     pub(super) sessions6_max: usize,
     pub(super) seed: Seed,
-    /// Of an adopted one too; `None` is `seed`, or the one in force.
+    /// Also for an adopted data plane; `None` for `seed`, or for the seed in force.
     pub(super) ring_seed: Option<Seed>,
-    /// Whether time is what a test says.
+    /// True if a test sets the clock.
     pub(super) clock_is_given: bool,
 }
 
-/// The maps, and the loaded programs.
 pub(super) struct Program {
     object: Object,
-    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a
-    /// tenth of a second. A refusal is final.
+    /// Deciding programs by hook, loaded on first use: verifying one takes a tenth of a second. A
+    /// refusal is final.
     deciding: [OnceCell<Result<Object, Refusal>>; 2],
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
@@ -129,22 +128,21 @@ pub(super) struct Program {
     pub(super) peers: Shared<AtomicU64>,
     pub(super) peers_in: Shared<AtomicU64>,
     pub(super) watch: Shared<AtomicU64>,
-    /// Which half of each service's rings is in force.
+    /// Active half of each service's ring.
     pub(super) halves: BTreeMap<u16, u8>,
     pub(super) generations: Generations,
-    /// Slots of servers that are gone and whose counts stand there yet.
+    /// Slots of removed servers whose counters are still stored.
     pub(super) departed: BTreeSet<u16>,
     pub(super) grace: Arc<GraceMap>,
     pub(super) passing: GracePeriod,
-    /// The tables in force.
+    /// Tables in force.
     pub(super) tables: Arc<Tables>,
-    /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed
-    /// change left.
+    /// True if hash maps may differ from the tables: after a failed change or an earlier daemon.
     pub(super) is_stale: bool,
 }
 
 pub(super) fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> EngineError {
-    // The verifier says "permission denied" too, and that is no matter of privileges.
+    // The verifier also returns EPERM, for reasons other than privileges.
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied if !may_load() => {
             EngineError::Privilege { what: what.into(), capability: CAPABILITY }
@@ -160,7 +158,7 @@ pub(super) fn not_loaded(what: &str, error: LoadError) -> EngineError {
     }
 }
 
-/// Whether this thread has CAP_BPF, or CAP_SYS_ADMIN, which includes it (linux/capability.h).
+/// True if this thread has CAP_BPF, or CAP_SYS_ADMIN, which includes it (linux/capability.h).
 fn may_load() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -169,7 +167,7 @@ fn may_load() -> bool {
 }
 
 impl Program {
-    /// Loads the programs, over the maps pinned in `adopt` if given, else over new ones.
+    /// Loads the programs, with the maps pinned in `adopt` or with new maps.
     pub(super) fn load(size: TableSizes, adopt: Option<&Path>) -> Result<Self, EngineError> {
         let mut settings = match adopt {
             Some(dir) => pinned_settings(dir)?,
@@ -248,7 +246,7 @@ impl Program {
             slots: ArcSwap::default(),
         };
         let mut passing = GracePeriod::default();
-        // An earlier daemon may have ended a moment ago.
+        // Packets may still use the tables of an earlier daemon.
         passing.begin(&grace);
         let program = Program {
             settings,
@@ -284,7 +282,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The program that decides at this hook.
+    /// Returns the deciding program for this hook, and loads it if necessary.
     pub(super) fn deciding(&self, hook: Hook) -> Result<BorrowedFd<'_>, EngineError> {
         let (object, name) = match hook {
             Hook::Xdp => (OBJECT, DIRECTOR),
@@ -302,7 +300,7 @@ impl Program {
                 Err(EngineError::Refused(refusal)) => Err(refusal),
                 Err(error) => return Err(error),
             };
-            // It was empty just now.
+            // The cell is still empty.
             let _ = place.set(loaded);
         }
         match place.get() {
@@ -312,7 +310,7 @@ impl Program {
         }
     }
 
-    /// Gives another object this one's settings, and its maps where they have the same names.
+    /// Copies the settings to another object, and shares maps of the same name with it.
     pub(super) fn share(&self, open: &mut OpenObject) -> libbpf_rs::Result<()> {
         for mut map in open.maps_mut() {
             let name = table_name(map.name());
@@ -328,32 +326,32 @@ impl Program {
         Ok(())
     }
 
-    /// The file descriptor of one of the small programs, for attaching or running it.
+    /// Returns the file descriptor of a small program, for attaching or running.
     pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, EngineError> {
         program_fd(&self.object, name)
     }
 
-    /// A map, for who shall have one of his own.
+    /// Returns another handle of a map.
     pub(super) fn map(&self, name: &str) -> Result<MapHandle, EngineError> {
         second(&self.maps[name])
     }
 
-    /// The filter, and how much was lost, for the reader.
+    /// Maps the trace filter and the count of lost events again, for the reader.
     pub(super) fn second_watch(&self) -> Result<Shared<AtomicU64>, EngineError> {
         shared(&self.maps, "watch", abi::WATCH_WORDS)
     }
 
-    /// How often routes have changed, for who counts that.
+    /// Maps the epoch of route changes again, for the monitor.
     pub(super) fn second_fib_epoch(&self) -> Result<Shared<AtomicU64>, EngineError> {
         shared(&self.maps, "fib_epoch", 1)
     }
 
-    /// The map as it is, for walking through it.
+    /// Returns a map for iteration.
     pub(super) fn borrowed(&self, name: &str) -> &MapHandle {
         &self.maps[name]
     }
 
-    /// Pins every map in `dir` that isn't pinned there.
+    /// Pins the maps in `dir` that are not pinned yet.
     pub(super) fn pin_maps(&mut self, dir: &Path) -> Result<(), EngineError> {
         std::fs::create_dir_all(dir).map_err(|error| super::pins::refused(dir, error))?;
         for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
@@ -375,7 +373,7 @@ impl Program {
         }
     }
 
-    /// The clock that sessions go by.
+    /// Current time of the sessions' clock, in ticks.
     pub(super) fn now(&self) -> u32 {
         self.memory.now()
     }
@@ -384,7 +382,7 @@ impl Program {
         self.memory.memory()
     }
 
-    /// The same for a thread of its own.
+    /// Returns the session memory for another thread.
     pub(super) fn shared_memory(&self) -> Arc<KernelMemory> {
         Arc::clone(&self.memory)
     }
@@ -393,19 +391,19 @@ impl Program {
         self.readings.counters()
     }
 
-    /// The same and the memory, for who reads them on other threads.
+    /// Returns counters and session memory for other threads.
     pub(super) fn readings(&self) -> &Arc<KernelReadings> {
         &self.readings
     }
 
-    /// Has the counts of all servers be read that are in force, or gone with their counts still
-    /// there.
+    /// Makes readers read the counters of all servers in force, and of removed servers that still
+    /// have counters.
     pub(super) fn count_servers(&self) {
         let slots = self.tables.servers.keys().chain(&self.departed);
         self.readings.slots.store(Arc::new(slots.copied().collect()));
     }
 
-    /// Adds a server's counts to those of servers that are gone, and clears them.
+    /// Adds a server's counters to the counters of removed servers, and resets the server's.
     pub(super) fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         let had = self.readings.server(slot)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
@@ -420,13 +418,12 @@ impl Program {
         Ok(())
     }
 
-    /// Buckets of the session tables in force.
+    /// Number of buckets of the session tables.
     pub(super) fn buckets(&self) -> [usize; 2] {
         [self.memory.sessions.len(), self.memory.sessions6.len()]
     }
 
-    /// The counts of slots that an earlier daemon had taken from servers, and not cleared, are no
-    /// other server's.
+    /// Resets counters of slots without a server, which an earlier daemon left.
     pub(super) fn reset_others(&mut self) {
         for slot in NO_SERVER + 1..SERVER_SLOTS as u16 {
             let is_others = !self.tables.servers.contains_key(&slot)
@@ -438,8 +435,8 @@ impl Program {
     }
 }
 
-/// Parts of 32 KB that each CPU's cache of routes has: of few CPUs as many as serve a hundred
-/// thousand clients, of many together no more than 32 MB.
+/// Number of parts of 32 KB in each CPU's route cache. With few CPUs the cache is enough for a
+/// hundred thousand clients. With many CPUs all caches together have at most 32 MB.
 pub(super) fn fib_parts() -> Result<u32, EngineError> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
     Ok((1024 / cpus.max(1)).clamp(1, 32) as u32)
@@ -450,7 +447,7 @@ pub(super) fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
         .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))
 }
 
-/// An object before it is loaded, which will be those programs that are `wanted`, and all its maps.
+/// Opens an object with all its maps, and with autoload only for `wanted` programs.
 fn opened(object: &[u8], wanted: impl Fn(&str) -> bool) -> Result<OpenObject, EngineError> {
     let mut open = ObjectBuilder::default()
         .name("evener")
@@ -485,19 +482,19 @@ fn shared<T: crate::shared::Plain>(
         .map_err(|error| EngineError::system(format!("mapping {name}"), CAPABILITY, error))
 }
 
-/// A map's name in [`PINNED`]: that of its section without the prefix, where the compiler made the
-/// map of an array. The BPF file system takes no name with a dot.
+/// Returns a map's name in [`PINNED`]. The compiler names a global array's map after its section,
+/// with a prefix. The BPF file system allows no dot in names.
 pub(super) fn table_name(name: &OsStr) -> String {
     let name = name.to_string_lossy();
     name.strip_prefix(".bss.").unwrap_or(&name).to_owned()
 }
 
-/// Whether the tables that are pinned there were made to be resized.
+/// True if the pinned session tables are resizable.
 fn has_extents(dir: &Path) -> bool {
     dir.join(EXTENTS).exists()
 }
 
-/// Settings and sizes into the object before it is loaded.
+/// Sets settings and map sizes of an object before it is loaded.
 pub(super) fn prepare(
     open: &mut OpenObject,
     settings: Settings,
@@ -528,7 +525,7 @@ pub(super) fn prepare(
     Ok(())
 }
 
-/// The settings that the data plane pinned in `dir` was loaded with.
+/// Returns the settings with which the data plane pinned in `dir` was loaded.
 pub(super) fn pinned_settings(dir: &Path) -> Result<Settings, EngineError> {
     let about =
         MapHandle::from_pinned_path(dir.join("about")).map_err(|e| refused("opening the pinned maps", e))?;

@@ -1,7 +1,7 @@
-//! Frames that the kernel's side holds. A thread keeps fragments until their packet's first one was
-//! there, decides them again by the same memory, and sends them on; answers whose neighbour isn't
-//! known yet it has the host's stack send; later requests that other servers are for it gives to
-//! who moves their connections.
+//! Reads frames that the kernel's programs hold or punt. A thread keeps later fragments until the
+//! first one has arrived, decides them again with the shared session memory, and sends them. The
+//! host's stack sends replies whose neighbour is unknown. Later requests for another server go to
+//! the rehandoff task.
 
 use std::cell::RefCell;
 use std::io::{self, PipeReader, PipeWriter};
@@ -25,10 +25,10 @@ use crate::packet::outbox::{Exits, Outbox};
 use crate::rehandoff::RehandoffSlot;
 use crate::{EngineError, ServerCounters};
 
-/// The thread; it ends when this is dropped, and what waits is lost.
+/// Reader thread. Dropping the value stops the thread and loses queued frames.
 pub(super) struct PuntThread {
     common: Arc<PuntShared>,
-    /// Closing it wakes the thread.
+    /// Closing the pipe wakes the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
@@ -41,7 +41,7 @@ struct PuntShared {
 }
 
 impl PuntThread {
-    /// Starts the thread, in the network namespace of the calling one.
+    /// Starts the thread in the network namespace of the calling thread.
     pub(super) fn start(
         program: &Program,
         tables: &Arc<Tables>,
@@ -57,8 +57,8 @@ impl PuntThread {
         });
         let (woken, wake) = io::pipe().map_err(failed)?;
         let map = program.map("held")?;
-        // Frames that an earlier daemon left are too old: their numbers may be used again by now.
-        // Frames from here on are new, however late the thread begins.
+        // Discards frames of an earlier daemon: their fragment ids may be in use again. All later
+        // frames are new, even if the thread starts late.
         let _ = ring(&map, |_| 0)?.consume();
         let worker = PuntReader {
             common: Arc::clone(&common),
@@ -72,7 +72,7 @@ impl PuntThread {
         Ok(PuntThread { common, wake: Some(wake), thread: Some(thread) })
     }
 
-    /// From now on frames are decided by these.
+    /// Replaces the tables for decisions on frames.
     pub(super) fn apply(&self, tables: &Arc<Tables>) {
         self.common.tables.store(Arc::clone(tables));
     }
@@ -89,7 +89,8 @@ impl Drop for PuntThread {
 }
 
 impl PuntShared {
-    /// As the kernel's side counts: the sum of the servers' counts is that of forwarded packets.
+    /// Counts like the kernel's programs: the number of forwarded packets is derived from the
+    /// servers' counters.
     fn count_decision(&self, decision: &Decision, len: usize) {
         if decision.reason != Reason::Forwarded {
             self.memory.count_reason(decision.reason);
@@ -101,7 +102,7 @@ impl PuntShared {
     }
 }
 
-/// Reads the kernel's ring from where it was read last.
+/// Opens the kernel's ring buffer at its current read position.
 fn ring<'r>(map: &MapHandle, take: impl FnMut(&[u8]) -> i32 + 'r) -> Result<RingBuffer<'r>, EngineError> {
     let mut builder = RingBufferBuilder::new();
     let ring = builder.add(map, take).map(drop).and_then(|()| builder.build());
@@ -150,7 +151,7 @@ impl PuntReader {
         }
     }
 
-    /// A frame from the kernel; it has counted it as held.
+    /// Handles a frame from the kernel, which has already counted it as held.
     fn receive_record(&self, record: &[u8], fragments: &mut FragmentQueue) {
         let Some(PuntedFrame { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {

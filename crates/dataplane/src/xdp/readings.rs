@@ -1,4 +1,4 @@
-//! The kernel's counts and memory, for whoever reads them while the engine works.
+//! Reads counters and session memory from the kernel while the engine works.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,30 +16,29 @@ use super::memory::KernelMemory;
 use super::program::refused;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
 
-/// Unused slots between two that are read all the same.
+/// Largest gap of unused slots that is read along.
 const GAP_MAX: u16 = 8;
-/// Slots that are read by one system call at most.
+/// Maximum number of slots per system call.
 const TOGETHER_MAX: usize = 1024;
 
-/// Maps of counts for each processor, with what user space counts beside them.
+/// Per-CPU maps of counters, and the counters of user space.
 pub(super) struct KernelReadings {
     pub(super) memory: Arc<KernelMemory>,
     pub(super) grace: Arc<GraceMap>,
     pub(super) server_stats: MapHandle,
     pub(super) reasons: MapHandle,
-    /// Slots that are servers' in force, or of servers that are gone and whose counts stand there
-    /// yet.
+    /// Slots of servers in force, and of removed servers that still have counters.
     pub(super) slots: ArcSwap<Vec<u16>>,
 }
 
 impl KernelReadings {
-    /// A server's counts, by the kernel and by user space.
+    /// Returns a server's counters: sum of the kernel's and user space's.
     pub(super) fn server(&self, slot: u16) -> Result<ServerCounters, EngineError> {
         let values = per_cpu(&self.server_stats, "server_stats", slot.into())?;
         Ok(server_counters(values.iter().map(Vec::as_slice)) + self.memory.counted(slot))
     }
 
-    /// The counts of all servers. Those of neighbouring slots come by one system call.
+    /// Returns the counters of all servers. One system call reads neighbouring slots.
     fn servers(&self) -> Result<BTreeMap<u16, ServerCounters>, EngineError> {
         let mut slots = Vec::clone(&self.slots.load());
         slots.sort_unstable();
@@ -50,7 +49,7 @@ impl KernelReadings {
                 for slot in run {
                     let counted = match &values {
                         Some(values) => server_counters(values.of(*slot)) + self.memory.counted(*slot),
-                        // One by one the kernel says why, or does without.
+                        // Single reads return the cause, or work without batches.
                         None => self.server(*slot)?,
                     };
                     servers.insert(*slot, counted);
@@ -61,23 +60,23 @@ impl KernelReadings {
     }
 }
 
-/// The sum of a server's counts over all processors.
+/// Returns the sum of a server's counters over all CPUs.
 fn server_counters<'v>(values: impl Iterator<Item = &'v [u8]>) -> ServerCounters {
     values.fold(ServerCounters::default(), |sum, value| {
         sum + ServerCounters { packets: word(value, 0), bytes: word(value, 1), connections: word(value, 2) }
     })
 }
 
-/// Values of neighbouring keys.
+/// Values of consecutive keys.
 struct Values {
     first: u16,
-    /// The bytes of a value on one processor, and on all.
+    /// Size of a value in bytes, for one CPU and for all.
     sizes: [usize; 2],
     bytes: Vec<u8>,
 }
 
 impl Values {
-    /// The values of a key, one for each processor.
+    /// Returns the values of a key, one per CPU.
     fn of(&self, key: u16) -> impl Iterator<Item = &[u8]> {
         let [one, all] = self.sizes;
         let at = usize::from(key.saturating_sub(self.first)) * all;
@@ -85,15 +84,15 @@ impl Values {
     }
 }
 
-/// The values from the first to the last of some keys in order, by one system call; `None` where
-/// the kernel doesn't do that.
+/// Reads the values from the first to the last of the ordered keys with one system call. Returns
+/// `None` if the kernel does not support batches.
 fn values_of(map: &MapHandle, keys: &[u16]) -> Option<Values> {
     let (&first, &last) = keys.first().zip(keys.last())?;
     let count = usize::from(last - first) + 1;
     let one = (map.value_size() as usize).next_multiple_of(8);
     let all = one * libbpf_rs::num_possible_cpus().ok()?;
     let (mut found, mut bytes) = (vec![0_u32; count], vec![0_u8; count * all]);
-    // The kernel goes on behind a key, and begins with the first without one.
+    // The kernel continues after this key, or starts with the first key.
     let mut before = first.checked_sub(1).map(u32::from);
     let before = before.as_mut().map_or(null_mut(), |key| std::ptr::from_mut(key).cast());
     let (mut behind, mut done) = (0_u32, count as u32);
@@ -115,7 +114,7 @@ fn values_of(map: &MapHandle, keys: &[u16]) -> Option<Values> {
             &options,
         )
     };
-    // Behind the last key there is none.
+    // ENOENT means that the end of the map was reached.
     let is_whole = (result == 0 || result == -nix::libc::ENOENT) && done as usize == count;
     (is_whole && found.first() == Some(&first.into())).then_some(Values { first, sizes: [one, all], bytes })
 }
@@ -137,8 +136,8 @@ impl DataPlane for KernelReadings {
             counters.reasons.insert(*reason, kernel + apart.load(Relaxed));
         }
         counters.servers = self.servers()?;
-        // The program spares a second counter for what every packet given to a server counts
-        // already.
+        // The programs do not count forwarded packets: every packet sent to a server is already
+        // counted for the server.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
         let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
         counters.reasons.insert(Reason::Forwarded, (given + counters.gone.packets).saturating_sub(local));
@@ -159,7 +158,7 @@ fn per_cpu(map: &MapHandle, name: &str, key: u32) -> Result<Vec<Vec<u8>>, Engine
     values.map(Option::unwrap_or_default).map_err(|error| refused(format!("reading map {name}"), error))
 }
 
-/// A word of a value.
+/// Returns the word at an index of a value.
 fn word(value: &[u8], at: usize) -> u64 {
     value.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
@@ -171,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys at both ends, next to each other, and with gaps of every length around the greatest.
+    /// Keys at both ends, adjacent keys, and gaps around [`GAP_MAX`].
     #[test]
     fn values_read_together_are_those_read_one_by_one() {
         if !nix::unistd::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Running the director's programs on a frame without a network.
+//! Runs the director's programs on a frame without a network.
 
 use evener_core::path::decide::Verdict;
 
@@ -11,16 +11,16 @@ use crate::test_run::{TestRun, run};
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
-/// The loopback interface, which test runs come in by.
+/// Index of the loopback interface, on which test runs receive frames.
 const LOOPBACK: u32 = 1;
 
-/// TC verdicts (linux/pkt_cls.h): up the stack, and whatever comes next, which here is the stack
-/// too.
+/// TC verdicts (linux/pkt_cls.h): pass to the stack; run the next program, which in test runs also
+/// leads to the stack.
 const TC_PASS: u32 = 0;
 const TC_NEXT: u32 = u32::MAX;
 const TC_REDIRECT: u32 = 7;
 
-/// Runs a frame through the program that such a hook wants.
+/// Runs a frame through the program for `hook`.
 pub(super) fn director(
     program: &Program,
     hook: Hook,
@@ -33,7 +33,7 @@ pub(super) fn director(
     out.truncate(len);
     let verdict = match (hook, verdict) {
         (Hook::Xdp, XDP_TX) => Verdict::Forward { ifindex: LOOPBACK },
-        // The target is not told; the frame's new source MAC is that interface's own.
+        // A test run doesn't report the egress interface; the frame's new source MAC identifies it.
         (Hook::Xdp, XDP_REDIRECT) | (Hook::Tc, TC_REDIRECT) => Verdict::Forward { ifindex: 0 },
         (Hook::Xdp, XDP_PASS) | (Hook::Tc, TC_PASS | TC_NEXT) => Verdict::Pass,
         _ => Verdict::Drop,

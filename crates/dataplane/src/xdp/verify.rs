@@ -1,4 +1,4 @@
-//! The verifier's answer to BPF objects from files: for tests of other kernels and compilers.
+//! Verifies BPF objects from files, for tests of other kernels and compilers.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -13,22 +13,21 @@ use super::program::{buckets, fib_parts, not_loaded, prepare, refused};
 use crate::EngineError;
 use crate::load::load;
 
-/// Sessions of the tables that the programs are loaded with.
+/// Number of sessions of the tables.
 const SESSIONS_MAX: usize = 65_536;
-/// The verifier's answer to one program.
+/// Result of the verifier for one program.
 #[derive(Debug)]
 pub struct Verification {
-    /// Name of the program.
     pub program: String,
     /// Number of instructions that the verifier processed, or its refusal.
     pub instructions: Result<u32, EngineError>,
 }
 
 /// Loads each program of the object in this file, one at a time, with the director's tables as the
-/// daemon makes them.
+/// daemon creates them.
 ///
 /// # Errors
-/// A file that isn't a BPF object.
+/// Fails if the file is not a BPF object.
 pub fn verify(object: &Path) -> Result<Vec<Verification>, EngineError> {
     super::lift_memlock();
     let open = open(object)?;

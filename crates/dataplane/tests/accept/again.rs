@@ -1,4 +1,4 @@
-//! A client's port that is in use again, and segments that come again.
+//! Reuse of a client port, and repeated segments.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,8 @@ use crate::world::{
 
 const REQUEST_LEN: u32 = REQUEST.len() as u32;
 
-/// A whole connection, that the server ends and so waits for its stragglers.
+/// Opens a connection and closes it on the server first, so that the server's socket goes to
+/// TIME_WAIT.
 pub fn call_to_the_end(world: &World, call: &Call, listener: &TcpListener) {
     let waiting = sockets("time-wait");
     let mut stream = world.open(call, listener);
@@ -28,17 +29,18 @@ pub fn call_to_the_end(world: &World, call: &Call, listener: &TcpListener) {
     wait_for("time-wait", waiting + 1);
 }
 
-/// The client's next call from the same port.
+/// Returns the client's next connection from the same port, with an initial sequence number larger
+/// by `by`.
 pub fn later(world: &World, call: &Call, by: u32) -> Call {
     let port = call.ends.client.port();
     world.call_with(call.ends.client.is_ipv6(), port, call.isn.wrapping_add(by), USUAL)
 }
 
-/// Whether a connection says nothing for as long as it is listened to.
+/// True if no data, end of stream or reset arrives on the connection before the read timeout.
 fn nothing_comes(stream: &mut TcpStream) -> bool {
     loop {
         match stream.read(&mut [0]) {
-            // a signal, as while the process is held up
+            // Interrupted by a signal, for example while the process is stopped.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             other => return other.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
         }
@@ -56,7 +58,8 @@ fn a_port_in_time_wait_is_free_for_a_new_connection() {
             let time = |call: Call, client: u32| if with_timestamps { call.at(client, 7) } else { call };
             let first = time(world.call(v6, 40_000), 5_000);
             call_to_the_end(world, &first, &listener);
-            // By their clock clients' numbers grow; where they don't, timestamps do.
+            // Without timestamps, the new connection needs larger sequence numbers than the old
+            // connection in TIME_WAIT. With timestamps, a later timestamp is enough.
             let by = if with_timestamps { 0u32.wrapping_sub(1_000_000) } else { 1_000_000 };
             let second = time(later(world, &first, by), 5_001);
             let mut stream = world.open(&second, &listener);
@@ -89,12 +92,12 @@ fn half_closed_port_is_cleared_for_new_connection() {
     });
 }
 
-/// Segments of one connection that come in right behind each other, while its way is being cleared.
+/// Sends `count` back-to-back segments of a new connection while the old socket is in TIME_WAIT.
 fn burst_over(world: &World, old: &Call, listener: &TcpListener, count: u32) {
     const LEN: u32 = 1_000;
     let second = later(world, old, 1_000_000);
     let more = vec![b'm'; LEN as usize];
-    // by two CPUs the handshake's ACK may come behind the data
+    // On two CPUs, the ACK of the handshake can arrive after the data.
     let ack = second.segment((1, 1), TCP_ACK, &[]);
     let end = 1 + REQUEST_LEN;
     let rest = (1..count).map(|number| second.segment((end + (number - 1) * LEN, 1), TCP_ACK, &more));
@@ -184,7 +187,7 @@ fn stale_connection_is_cleared_for_new_one() {
             world.reply(&second, &mut new, b"hello again");
             let error = old.read(&mut [0]).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-            // Of the one before, the first segment comes late.
+            // A late copy of the first segment of the previous connection.
             world.send(&first, &first.first(REQUEST));
             assert!(accept(&listener, NEVER).is_none());
             new.set_read_timeout(Some(NEVER)).unwrap();
@@ -218,8 +221,7 @@ fn a_first_segment_that_comes_again_does_no_harm() {
     });
 }
 
-/// As a server does that refuses what it was asked: the first segment may have been sent again
-/// meanwhile.
+/// A server can refuse a request with a reset while the client retransmits its first segment.
 #[test]
 fn repeated_first_segment_after_reset_opens_no_socket() {
     if skipped() {
@@ -237,7 +239,8 @@ fn repeated_first_segment_after_reset_opens_no_socket() {
                 world.receive_flags(&call, TCP_RST);
                 wait_for("established", 0);
                 world.is_reset(&call, &call.first(REQUEST), &listener);
-                // The client's next connection is another one.
+                // The client's next connection from this port is a new connection and must be
+                // accepted.
                 let next = later(world, &call, 1_000_000);
                 world.open(&next, &listener);
                 world.send(&next, &next.segment((1 + REQUEST_LEN, 1), TCP_RST, &[]));

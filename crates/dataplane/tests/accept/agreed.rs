@@ -1,4 +1,5 @@
-//! The kernel's sockets have the agreed options that `evener_core::server` says that they have.
+//! Compares the options of the kernel's sockets with the options that `evener_core::server`
+//! predicts.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,7 @@ use crate::call::{Call, Offered};
 use crate::talk::{ANSWER, GET, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, listen};
 
-/// A host on which there is a listener and nothing else.
+/// A host with a listener and no connections.
 struct Listening;
 
 impl Host for Listening {

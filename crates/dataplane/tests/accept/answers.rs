@@ -1,4 +1,5 @@
-//! Answers of all kinds, and whether it is known when they are whole.
+//! HTTP responses of all kinds: the programs must know when a response is complete, or report
+//! doubt.
 
 use std::net::{Shutdown, TcpListener};
 
@@ -7,7 +8,7 @@ use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
 use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, World, listen};
 
-/// Answers that say how long they are, and the writes that they come by.
+/// Responses with a known length. Each response is a list of the writes that send it.
 const PLAIN: [&[&str]; 22] = [
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "hello"],
@@ -43,7 +44,7 @@ const PLAIN: [&[&str]; 22] = [
     &["HTTP/1.1 200 OK\r\nConnection: Keep-Alive, x\r\nContent-Length: 1\r\nDate: close\r\n\r\n."],
 ];
 
-/// The answers that leave a doubt about it.
+/// Responses whose length the programs cannot know for certain.
 const DOUBTFUL: [&[&str]; 26] = [
     &["HTTP/1.1 200 OK\r\nServer: x\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"],
@@ -113,7 +114,7 @@ fn unclear_exchange_never_rests() {
                 talk.send(part.as_bytes());
             }
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");
-            // A connection that has once been in doubt stays so.
+            // A connection stays unclear, even after a plain request and response.
             talk.send_request(OTHER);
             talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");
@@ -142,7 +143,7 @@ fn connection_rests_only_when_all_is_sent() {
             let ends: [&[u8]; 2] = [b"hello", b"\r\n0\r\n\r\n"];
             for (port, (head, end)) in (40_000..).zip(heads.into_iter().zip(ends)) {
                 let mut talk = Talk::begin(world, &listener, world.call(v6, port), GET);
-                // More than may be sent before the client has heard of any.
+                // Sends more than the congestion window holds before the first acknowledgment.
                 talk.send(&[b"HTTP/1.1 200 OK\r\n".as_slice(), head.as_bytes(), &[b'x'; 20_000]].concat());
                 assert_eq!(talk.seen(), Seen::Busy);
                 talk.receive_rest();

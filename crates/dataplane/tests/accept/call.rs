@@ -1,5 +1,4 @@
-//! A client and the director that answered its SYN, in one: what they have agreed on, and segments
-//! by it.
+//! Client and answering director in one type: the agreed options, and segments built from them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,20 +11,21 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const TCP_LEN: usize = 20;
 
-/// One call of a client.
+/// One connection of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub ends: FourTuple,
     pub isn: u32,
-    /// The number by which it was answered.
+    /// Sequence number of the director's SYN-ACK: the SYN cookie.
     pub cookie: u32,
-    /// The director's time in that answer.
+    /// Timestamp value of the director's SYN-ACK.
     pub clock: u32,
-    /// The client's time, and how much later than in the answer the director's is that it repeats.
+    /// Timestamp value of the client, and the difference between the timestamp that the client
+    /// echoes and `clock`.
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// The options of a client that a cookie holds.
+/// The client's options that a SYN cookie encodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
     pub mss: u16,
@@ -43,17 +43,19 @@ impl Call {
         Call { timestamps: Some((client, later)), ..self }
     }
 
-    /// The first segment with data, of TCP and what is behind it.
+    /// Returns the TCP header and payload of the first data segment.
     pub fn first(&self, data: &[u8]) -> Vec<u8> {
         self.segment((1, 1), TCP_ACK, data)
     }
 
-    /// The client's last word, after as many bytes each way.
+    /// Returns the client's FIN, after `sent` bytes from the client and `received` bytes from the
+    /// server.
     pub fn last(&self, sent: u32, received: u32) -> Vec<u8> {
         self.segment((1 + sent, 1 + received), TCP_ACK | TCP_FIN, &[])
     }
 
-    /// Any segment; the numbers, client's and server's, count from the initial ones.
+    /// Returns a segment. `seq` and `ack` count from the initial sequence numbers of client and
+    /// server.
     pub fn segment(&self, (seq, ack): (u32, u32), flags: u8, data: &[u8]) -> Vec<u8> {
         let options = self.options();
         let mut tcp = Tcp {
@@ -81,7 +83,7 @@ impl Call {
         [&[1, 1, 8, 10][..], &client.to_be_bytes(), &director.to_be_bytes()].concat()
     }
 
-    /// A frame with a segment of this call, as it leaves the director.
+    /// Returns an Ethernet frame with a segment of this connection, as the director sends it.
     pub fn frame(&self, from: Mac, to: Mac, segment: &[u8]) -> Vec<u8> {
         let (ethertype, header) = match (self.ends.client.ip(), self.ends.service.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -117,7 +119,7 @@ impl Call {
         [ethernet.as_bytes(), &header, segment].concat()
     }
 
-    /// The segment in a frame, if it is the server's for this call.
+    /// Decodes a frame. `None` if the frame is not a segment from the server on this connection.
     pub fn received(&self, frame: &[u8]) -> Option<Received> {
         let (_, packet) = Ethernet::ref_from_prefix(frame).ok()?;
         let (src, dst, carried, inside) = match packet.first()? >> 4 {
@@ -151,19 +153,19 @@ impl Call {
     }
 }
 
-/// A server's segment; the numbers count from the initial ones.
+/// A segment from the server. Sequence numbers count from the initial sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub flags: u8,
     pub seq: u32,
     pub ack: u32,
-    /// The server's time, and the client's that it repeats.
+    /// Timestamp value of the server, and the client's timestamp that the server echoes.
     pub timestamps: Option<(u32, u32)>,
     pub data: Vec<u8>,
 }
 
 fn timestamps(options: &[u8]) -> Option<(u32, u32)> {
-    // Established connections of Linux have them first, behind two bytes of padding.
+    // In established connections, Linux puts two bytes of padding and then the timestamps first.
     let words = options.strip_prefix(&[1, 1, 8, 10])?;
     let word = |at: usize| u32::from_be_bytes(words[at..at + 4].try_into().unwrap());
     Some((word(0), word(4)))

@@ -1,5 +1,5 @@
-//! Segments that overtake the first: the host's stack knows no connection of theirs, and would
-//! reset it.
+//! Segments that arrive before the first data segment. The host's stack knows no connection for
+//! them yet and would reset it.
 
 use std::thread;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::hosts::{NEVER, SOON};
 use crate::skipped;
 use crate::world::{FAMILIES, PORT, REQUEST, World, accept, listen, on_a_server, read};
 
-/// How long a reset waits, and some more.
+/// The delay before a reset is sent, plus a margin.
 const PATIENCE: Duration = Duration::from_millis(3_100);
 
-/// Does `work` on a server that resets nothing at once.
+/// Runs `work` on a server whose programs delay resets.
 fn on_a_patient_server(work: impl FnOnce(&mut World) + Send) {
     if skipped() {
         return;
@@ -68,7 +68,7 @@ fn repeated_unmatched_segment_is_reset() {
         for ((call, segment), listener) in FAMILIES.map(stray).into_iter().zip(&listeners) {
             world.is_reset(&call, &segment, listener);
         }
-        // By who closes with something unread, a connection is reset at once.
+        // A close with unread data resets the connection without delay.
         let call = world.call(false, 40_001);
         world.send(&call, &call.first(REQUEST));
         drop(accept(&listeners[0], SOON).expect("a connection"));

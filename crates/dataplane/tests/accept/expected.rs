@@ -1,4 +1,4 @@
-//! Connections that come in the middle of their life, announced by whoever knows them.
+//! Connections that another host opened and that the agent announced before their first segment.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -18,13 +18,14 @@ const REQUEST_LEN: u32 = REQUEST.len() as u32;
 pub const TERMS: AgreedOptions =
     AgreedOptions { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
 
-/// A call that no cookie vouches for.
+/// Returns a call whose cookie is invalid.
 pub fn stranger(world: &World, v6: bool, port: u16) -> Call {
     let call = world.call(v6, port);
     Call { cookie: call.cookie ^ 1 << 31, ..call }
 }
 
-/// The connection of a call before its first segment here, which is to be REQUEST.
+/// Returns the saved state of a connection before its first segment at this server, which is
+/// REQUEST.
 pub fn saved(call: &Call, terms: AgreedOptions) -> Saved {
     Saved {
         client: call.ends.client,
@@ -39,7 +40,7 @@ pub fn saved(call: &Call, terms: AgreedOptions) -> Saved {
     }
 }
 
-/// Does `work` on a server, with what announces connections there.
+/// Runs `work` on a server, with the handle that announces connections.
 fn where_they_are_announced(work: impl FnOnce(&mut World, &Connections) + Send) {
     if skipped() {
         return;
@@ -50,7 +51,7 @@ fn where_they_are_announced(work: impl FnOnce(&mut World, &Connections) + Send) 
     });
 }
 
-/// A listener with a backlog of one.
+/// Returns a listener with a backlog of one.
 fn listen_for_few(port: u16) -> TcpListener {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::new(vip(false), port).into()).unwrap();
@@ -134,13 +135,13 @@ fn last_expectation_of_connection_counts() {
     });
 }
 
-/// A server that answers and resets at once leaves nothing by which its connection could be known.
+/// A server that responds and resets at once leaves no socket that could reveal a used expectation.
 #[test]
 fn used_expectation_makes_no_second_connection() {
     where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
-            // One that no cookie vouches for, and one that has a good one.
+            // One call with an invalid cookie and one with a valid cookie.
             for call in [stranger(world, v6, 40_000), world.call(v6, 40_001)] {
                 let announced = saved(&call, TERMS);
                 connections.expect(&announced).unwrap();
@@ -151,10 +152,11 @@ fn used_expectation_makes_no_second_connection() {
                 world.receive_flags(&call, TCP_RST);
                 wait_for("established", 0);
                 assert!(connections.was_made(&announced).unwrap());
-                // Nor if it is announced once more.
+                // A second announcement of the same connection creates no second socket.
                 connections.expect(&announced).unwrap();
                 world.is_reset(&call, &call.first(REQUEST), &listener);
-                // The next connection between the same ends is another one.
+                // A later connection between the same addresses and ports is a different
+                // connection.
                 let next =
                     Call { isn: call.isn + 500, cookie: call.cookie.wrapping_add(500) ^ 1 << 31, ..call };
                 assert!(!connections.was_made(&saved(&next, TERMS)).unwrap());
@@ -164,7 +166,7 @@ fn used_expectation_makes_no_second_connection() {
     });
 }
 
-/// Of what the stack drops nothing was made.
+/// A segment that the stack drops does not use up the expectation.
 #[test]
 fn a_segment_that_finds_no_room_may_come_again() {
     where_they_are_announced(|world, connections| {

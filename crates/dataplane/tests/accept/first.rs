@@ -1,4 +1,4 @@
-//! First segments, and what looks like them.
+//! First data segments, and segments that resemble them.
 
 use std::io::{Read, Write};
 
@@ -22,7 +22,8 @@ fn a_first_segment_becomes_a_connection() {
             let call = world.call(v6, 40_000);
             let mut stream = world.open(&call, &listener);
             world.reply(&call, &mut stream, b"hello");
-            // The client's next segments are the stack's own business, to the end.
+            // The stack handles the client's later segments without the programs, until the
+            // connection ends.
             let at = 1 + REQUEST.len() as u32;
             world.send(&call, &call.segment((at, 6), TCP_ACK, b"more"));
             let mut more = [0; 4];
@@ -84,7 +85,7 @@ fn accepted_connection_has_negotiated_options() {
                 let received = world.receive_data(&call);
                 let since = |server: u32| server.wrapping_sub(call.clock.wrapping_add(900));
                 let clock = received.timestamps.map(|(server, client)| (since(server), client));
-                // The server's clock goes on where the director's was, in milliseconds.
+                // The server's timestamps continue the director's, in milliseconds.
                 assert!(
                     clock.is_none_or(|(since, client)| since < 60_000 && client == 5_000),
                     "{received:?}"
@@ -110,14 +111,14 @@ fn segment_without_director_cookie_is_reset() {
             for call in forged {
                 world.is_reset(&call, &call.first(REQUEST), &listener);
             }
-            // Another client's cookie.
+            // A valid cookie with the address of another client.
             let other = Call { ends: world.call(v6, 40_001).ends, ..call };
             world.is_reset(&other, &other.first(REQUEST), &listener);
-            // From the middle of a connection.
+            // Sequence or acknowledgment numbers from the middle of a connection.
             world.is_reset(&call, &call.segment((1_000, 1), TCP_ACK, REQUEST), &listener);
             world.is_reset(&call, &call.segment((1, 1_000), TCP_ACK, REQUEST), &listener);
             assert_eq!(world.count(Reason::BadCookie), 6 * (1 + u64::from(v6)));
-            // Without data there is nothing to begin with: the stack alone deals with it.
+            // A segment without data opens no connection: only the stack handles it.
             world.is_reset(&call, &call.segment((1, 1), TCP_ACK, &[]), &listener);
             world.is_reset(&call, &call.segment((1, 1), TCP_ACK | TCP_FIN, &[]), &listener);
             world.send(&call, &call.segment((1, 1), TCP_ACK | TCP_RST, REQUEST));
@@ -138,7 +139,7 @@ fn a_cookie_is_believed_as_long_as_its_key_is_there() {
         let call = world.call(false, 40_000);
         world.believe(&Keys::NONE);
         world.is_reset(&call, &call.first(REQUEST), &listener);
-        // A cookie by a key of zeros, which anyone could make.
+        // A cookie made with an all-zero key, which any client could make.
         world.is_reset(&call, &Call { cookie: 0, ..call }.first(REQUEST), &listener);
         assert_eq!(world.counts(), [(Reason::BadCookie, 2)]);
         world.believe(&world.keys);
@@ -154,7 +155,7 @@ fn other_services_and_broken_frames_are_left_to_the_stack() {
     on_a_server(Some(PORT), |world| {
         let listener = listen(false, PORT);
         let call = world.call(false, 40_000);
-        // A wrong checksum is for the stack to find, before anything is made of the segment.
+        // The stack drops a segment with a wrong checksum before a socket is created.
         let mut broken = call.first(REQUEST);
         *broken.last_mut().unwrap() ^= 1;
         world.send(&call, &broken);

@@ -1,4 +1,4 @@
-//! Listeners of all kinds.
+//! All kinds of listeners.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use crate::hosts::{NEVER, SOON, VIP, run};
 use crate::skipped;
 use crate::world::{CLIENT6, FAMILIES, PORT, REQUEST, VIP6, accept, listen, on_a_server, read, set, vip};
 
-/// Where the process listens that is asked in the place of the service.
+/// Port of the listener that is used instead of the service's port.
 const OTHER_PORT: u16 = 8_099;
 /// `IPPROTO_MPTCP` of linux/in.h.
 const MPTCP: i32 = 262;
@@ -79,8 +79,8 @@ fn listeners_that_share_a_port_share_connections() {
     });
 }
 
-/// Where every host decides, one that serves reads for others, too: the frame's source says which
-/// of the two it is.
+/// With every-host selection, a host can serve a service itself and also read requests for other
+/// hosts. The source address of the frame tells the two apart.
 #[test]
 fn punted_connection_reaches_punt_listener() {
     if skipped() {
@@ -105,7 +105,7 @@ fn punted_connection_reaches_punt_listener() {
             }
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 4)]);
-        // without one of its own there is one listener for both
+        // Without a punt listener, one listener serves both.
         world.serve(Some(PORT));
         let own = listen(false, PORT);
         world.open(&world.call(false, 40_002), &own);
@@ -172,10 +172,10 @@ fn another_ports_listener_accepts_in_the_services_name() {
         for v6 in FAMILIES {
             let punted = listen(v6, OTHER_PORT);
             let call = world.call(v6, 40_000);
-            // It says that its own port is the service's.
+            // The local port of the accepted socket is the service's port.
             let mut stream = world.open(&call, &punted);
             world.reply(&call, &mut stream, b"hello");
-            // Beside one that has the port itself.
+            // A listener on the service's own port gets no connection.
             let served = listen(v6, PORT);
             let call = world.call(v6, 40_001);
             world.open(&call, &punted);

@@ -1,5 +1,5 @@
-//! The server's side of a handoff, on a real link: segments made by hand, as a director passes them
-//! on, become connections of ordinary listeners.
+//! The server's part of a handoff on a real link: hand-made segments, as a director forwards them,
+//! become connections of ordinary listeners.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod again;
@@ -20,7 +20,7 @@ mod world;
 
 use evener_dataplane::server::handoff_support;
 
-/// Says why a test does not run here, if it doesn't.
+/// True if the host cannot run these tests. Prints the reason.
 fn skipped() -> bool {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: network namespaces need root");

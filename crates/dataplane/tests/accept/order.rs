@@ -1,4 +1,5 @@
-//! The program's place among others on an interface, and its life beyond the agent's.
+//! The program's position among other programs on an interface, and its life after the agent's
+//! exit.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -26,9 +27,8 @@ use crate::skipped;
 use crate::talk::ANSWER;
 use crate::world::{PORT, listen, on_a_server};
 
-/// Waits until frames meet these programs on their way in, in this order: a link's program is
-/// attached until its last descriptor is closed, which the kernel does after the call that closed
-/// it has returned.
+/// Waits until exactly these programs are attached at ingress, in this order. The kernel detaches a
+/// link's program some time after the call that closed its last descriptor.
 fn meets(ifindex: u32, expected: &[&str]) {
     let end = Instant::now() + SOON;
     loop {
@@ -41,10 +41,10 @@ fn meets(ifindex: u32, expected: &[&str]) {
     }
 }
 
-/// The names of the programs that frames meet on their way in, in this order.
+/// Returns the names of the programs attached at ingress, in order.
 fn programs(ifindex: u32) -> Vec<String> {
     let (mut ids, mut count, mut flags) = ([0u32; 16], 16, 0);
-    // SAFETY: there is room for as many numbers as `count` says, and all pointers are to locals.
+    // SAFETY: `ids` has room for `count` entries, and all pointers point to locals.
     let answer = unsafe {
         sys::bpf_prog_query(
             ifindex as i32,
@@ -58,7 +58,7 @@ fn programs(ifindex: u32) -> Vec<String> {
     assert_eq!(answer, 0);
     let names: BTreeMap<u32, String> =
         ProgInfoIter::default().map(|info| (info.id, info.name.to_string_lossy().into_owned())).collect();
-    // A program that is on its way out may have gone between the two questions.
+    // A program can disappear between the two queries. An empty name stands for it.
     ids[..count as usize].iter().map(|id| names.get(id).cloned().unwrap_or_default()).collect()
 }
 
@@ -112,7 +112,7 @@ fn the_next_agent_finds_program_keys_and_counts() {
     on_a_server(Some(PORT), |world| {
         let listener = listen(false, PORT);
         world.open(&world.call(false, 40_000), &listener);
-        // Nothing is taken back when a server is dropped, as by a kill.
+        // Like a kill, dropping the server detaches no program.
         world.server = ServerPrograms::start(server::directory().unwrap()).unwrap();
         assert_eq!(world.server.attached().collect::<Vec<_>>(), [(world.ifindex, Hook::Accept)]);
         world.open(&world.call(false, 40_001), &listener);
@@ -148,11 +148,11 @@ fn accept_behind_other_programs_follows_exchanges_and_expectations() {
     });
 }
 
-/// This host's address that tunnels end at, and the director's.
+/// This host's tunnel endpoint address. [`FROM`] is the director's.
 const OWN: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 const FROM: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 2);
 
-/// The frame with its packet inside another one (RFC 2003).
+/// Returns the frame with its packet encapsulated (RFC 2003).
 fn in_a_tunnel(frame: &[u8]) -> Vec<u8> {
     let (ethernet, packet) = frame.split_at(14);
     let mut outer = Ipv4 {

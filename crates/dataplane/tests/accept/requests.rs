@@ -1,4 +1,4 @@
-//! Requests of all kinds, and whether it is known whose turn it is.
+//! HTTP requests of all kinds: the programs must recognise a plain request, or report doubt.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use crate::skipped;
 use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, listen, on_a_server, read};
 
-/// The requests that are not plain: they may have a body, or be more than one, or less.
+/// Requests that are not plain: they can have a body, be incomplete, or be more than one request.
 const DOUBTFUL: [&[u8]; 12] = [
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
@@ -70,8 +70,8 @@ fn a_request_before_its_turn_leaves_a_doubt() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
-            // Before anything was said; then when the answer was half said; then when it was half
-            // heard.
+            // A second request before the response, during the response, and before its
+            // acknowledgment.
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
             talk.send_request(OTHER);
             assert_eq!(talk.seen(), Seen::Unclear);
@@ -86,7 +86,7 @@ fn a_request_before_its_turn_leaves_a_doubt() {
             talk.send_unread(OTHER, half.len() as u32);
             assert_eq!(read(&mut talk.stream, OTHER.len()), OTHER);
             assert_eq!(talk.seen(), Seen::Unclear);
-            // One that comes in two pieces is none.
+            // A request in two segments leaves doubt.
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_003), GET);
             talk.send(ANSWER);
             let (head, rest) = OTHER.split_at(20);
@@ -121,8 +121,7 @@ fn retransmission_changes_no_exchange() {
                 talk.again();
                 talk.send(ANSWER);
                 talk.again();
-                // A segment like those that ask whether the server is still there (RFC 9293,
-                // section 3.8.4).
+                // A TCP keepalive segment (RFC 9293, section 3.8.4).
                 world.send(&talk.call, &talk.call.segment((talk.sent, 1), TCP_ACK, &[0]));
                 talk.send_request(request);
                 assert_eq!(talk.seen(), Seen::Busy);
@@ -170,7 +169,7 @@ fn resting_connection_reports_negotiated_options() {
                 let call = Call { timestamps, ..call };
                 let mut talk = Talk::begin(world, &listener, call, GET);
                 talk.send(ANSWER);
-                // From another thread than the programs' own.
+                // Queries the state from a thread that did not load the programs.
                 let connections = world.server.connections().unwrap();
                 let ends = call.ends;
                 let look =

@@ -1,4 +1,4 @@
-//! A client and a server that talk in turns, and whoever looks whether they have done.
+//! A client and a server that exchange requests and responses, and the observed connection state.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 pub const OTHER: &[u8] = b"GET /other HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// The states seen of a connection.
+/// The observed states of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Gone,
@@ -31,16 +31,16 @@ pub struct Talk<'a> {
     connections: Connections,
     pub call: Call,
     pub stream: TcpStream,
-    /// Bytes that the client has sent.
+    /// Bytes sent by the client.
     pub sent: u32,
-    /// Bytes that the server has written.
+    /// Bytes written by the server.
     pub sequence: u32,
-    /// Bytes that the client has heard of, where it listens.
+    /// Bytes acknowledged by the client through [`Talk::receive_rest`].
     received: u32,
     last: Vec<u8>,
 }
 
-/// Does `work` on a server where turns are followed.
+/// Runs `work` on a server whose programs track request and response.
 pub fn where_turns_are_followed(work: impl FnOnce(&mut World) + Send) {
     if skipped() {
         return;
@@ -52,12 +52,12 @@ pub fn where_turns_are_followed(work: impl FnOnce(&mut World) + Send) {
 }
 
 impl<'a> Talk<'a> {
-    /// Opens a connection by a request, which the server reads.
+    /// Opens a connection with a request, which the server reads.
     pub fn begin(world: &'a World, listener: &TcpListener, call: Call, request: &[u8]) -> Talk<'a> {
         let last = call.first(request);
         world.send(&call, &last);
         let (mut stream, _) = accept(listener, SOON).expect("a connection");
-        // Each write leaves at once, in segments of its own.
+        // Without Nagle's algorithm, each write leaves at once in segments of its own.
         stream.set_nodelay(true).unwrap();
         assert_eq!(read(&mut stream, request.len()), request);
         let sent = request.len() as u32;
@@ -65,20 +65,20 @@ impl<'a> Talk<'a> {
         Talk { world, connections, call, stream, sent, sequence: 0, received: 0, last }
     }
 
-    /// The client asks something, and in doing so says what it has heard: all.
+    /// Sends a request that acknowledges all bytes of the server. The server reads the request.
     pub fn send_request(&mut self, request: &[u8]) {
         self.send_unread(request, self.sequence);
         assert_eq!(read(&mut self.stream, request.len()), request);
     }
 
-    /// It has heard `heard` bytes. The server doesn't read.
+    /// Sends a request that acknowledges `received` bytes. The server does not read the request.
     pub fn send_unread(&mut self, request: &[u8], received: u32) {
         self.last = self.call.segment((1 + self.sent, 1 + received), TCP_ACK, request);
         self.world.send(&self.call, &self.last);
         self.sent += request.len() as u32;
     }
 
-    /// The client's last request comes again.
+    /// Repeats the client's last request.
     pub fn again(&self) {
         self.world.send(&self.call, &self.last);
     }
@@ -88,13 +88,13 @@ impl<'a> Talk<'a> {
         self.sequence += text.len() as u32;
     }
 
-    /// The client says that it has heard all.
+    /// Acknowledges all bytes that the server wrote.
     pub fn acknowledge(&self) {
         let segment = self.call.segment((1 + self.sent, 1 + self.sequence), TCP_ACK, &[]);
         self.world.send(&self.call, &segment);
     }
 
-    /// It listens to all that is written, and says so.
+    /// Receives and acknowledges all bytes that the server wrote.
     pub fn receive_rest(&mut self) {
         while self.received < self.sequence {
             let data = self.world.receive_data(&self.call);
@@ -121,7 +121,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Waits until this is seen: what the client sends is on its way for a while.
+    /// Waits for a state: the client's segments need some time to arrive.
     pub fn comes_to(&self, wanted: Seen) {
         let end = Instant::now() + SOON;
         while self.seen() != wanted {

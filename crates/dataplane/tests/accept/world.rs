@@ -1,4 +1,4 @@
-//! A server with its programs, and a link by which a director's frames reach it.
+//! A server with its programs, and a link that carries a director's frames to it.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -26,24 +26,24 @@ pub const PORT: u16 = 80;
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
 pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x7, 0, 0, 0, 0, 7);
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
-/// The options that clients of today offer.
+/// Options that current clients offer.
 pub const USUAL: Offered = Offered { mss: 1460, scale: Some(9) };
 
-/// IPv4, and IPv6.
+/// The values of `v6`: IPv4, then IPv6.
 pub const FAMILIES: [bool; 2] = [false, true];
 
 pub struct World {
     pub server: ServerPrograms,
     pub keys: Keys,
     pub ifindex: u32,
-    /// How the director sends frames on.
+    /// Rewrites a frame in the way the director forwards it.
     pub way: fn(&[u8]) -> Vec<u8>,
     link: LinkSocket,
     macs: (Mac, Mac),
     director: Host,
 }
 
-/// Does `work` on a server whose service has its listener at `listener`.
+/// Runs `work` on a server. `listener` is the port of the service's listener.
 pub fn on_a_server(listener: Option<u16>, work: impl FnOnce(&mut World) + Send) {
     let director = Host::new("director");
     let host = Host::new("server");
@@ -83,18 +83,18 @@ impl World {
         world
     }
 
-    /// Has the programs know of the service.
+    /// Loads tables with the service into the programs.
     pub fn serve(&mut self, listener: Option<u16>) {
         let places = AttachPoints { accept: [self.ifindex].into(), ..AttachPoints::default() };
         self.server.apply(&self.tables(listener), &places).unwrap();
     }
 
-    /// Has cookies by these keys believed.
+    /// Sets the cookie keys that the programs accept.
     pub fn believe(&self, keys: &Keys) {
         self.server.set_cookie_keys(&Schedule::fixed(keys, now_ticks())).unwrap();
     }
 
-    /// Has the programs follow the turns of its connections, too.
+    /// Makes the programs track request and response of each connection, too.
     pub fn follow(&mut self) {
         let at = [self.ifindex];
         let places = AttachPoints { accept: at.into(), answers: at.into(), ..AttachPoints::default() };
@@ -103,7 +103,7 @@ impl World {
         self.server.apply(&tables, &places).unwrap();
     }
 
-    /// Has the link take segments longer than any that are read.
+    /// Raises the MTU so that segments longer than any recorded segment fit.
     pub fn widen(&self) {
         run("ip link set in0 mtu 9000");
         self.director.enter(|| run("ip link set out0 mtu 9000"));
@@ -116,7 +116,7 @@ impl World {
         Tables { services, ..Tables::default() }
     }
 
-    /// A client's call that the director has answered.
+    /// Returns a client's connection whose SYN the director has answered.
     pub fn call(&self, v6: bool, port: u16) -> Call {
         self.call_with(v6, port, 1_000, USUAL)
     }
@@ -133,23 +133,22 @@ impl World {
         self.link.send(&(self.way)(&frame)).unwrap();
     }
 
-    /// Sends segments one right behind the other.
+    /// Sends segments back to back.
     pub fn send_all(&self, call: &Call, segments: &[Vec<u8>]) {
         let frames =
             segments.iter().map(|segment| (self.way)(&call.frame(self.macs.0, self.macs.1, segment)));
         frames.collect::<Vec<_>>().iter().for_each(|frame| self.link.send(frame).unwrap());
     }
 
-    /// Has the server take in frames on another CPU than the one that this thread sends them on
-    /// from now on, if there are two: they wait in a queue then, as those do that a network card
-    /// brings together.
+    /// Makes the server receive frames on another CPU than the sending CPU, if there are two. The
+    /// frames then wait in a queue, like frames that a network card delivers in one batch.
     pub fn receive_on_another_cpu(&self) {
         let (own, other) = (0, 1);
         if std::thread::available_parallelism().is_ok_and(|count| count.get() > other) {
             let mut cpus = CpuSet::new();
             cpus.set(own).unwrap();
             sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
-            // the file system at /sys shows the interfaces of another namespace
+            // Inside a network namespace, only a new mount of sysfs shows its interfaces.
             let script = format!(
                 "mount -t sysfs of-here /sys && echo {:x} >/sys/class/net/in0/queues/rx-0/rps_cpus",
                 1 << other
@@ -159,7 +158,7 @@ impl World {
         }
     }
 
-    /// The server's next segment for this call.
+    /// Returns the server's next segment on this connection, or `None` after `wait`.
     pub fn receive(&self, call: &Call, wait: Duration) -> Option<Received> {
         let end = Instant::now() + wait;
         loop {
@@ -170,7 +169,7 @@ impl World {
         }
     }
 
-    /// The next one with any of these flags.
+    /// Returns the server's next segment with any of these flags.
     pub fn receive_flags(&self, call: &Call, flags: u8) -> Received {
         loop {
             let received = self.receive(call, SOON).expect("a segment with these flags");
@@ -180,8 +179,8 @@ impl World {
         }
     }
 
-    /// The next data. A retransmission of the connection before, between the same ends,
-    /// acknowledges something else.
+    /// Returns the server's next segment with data. Skips retransmissions of the previous
+    /// connection between the same addresses and ports, by their acknowledgment number.
     pub fn receive_data(&self, call: &Call) -> Received {
         loop {
             let received = self.receive(call, SOON).expect("a segment with data");
@@ -192,7 +191,7 @@ impl World {
         }
     }
 
-    /// Sends a segment that the server must answer by a reset, and nothing else.
+    /// Sends a segment and checks that the server answers with a reset and opens no connection.
     pub fn is_reset(&self, call: &Call, segment: &[u8], listener: &TcpListener) {
         self.send(call, segment);
         let received = self.receive(call, SOON).expect("a reset");
@@ -200,7 +199,7 @@ impl World {
         assert!(accept(listener, NEVER).is_none());
     }
 
-    /// Opens a connection by its first data segment, and reads that from it.
+    /// Opens a connection with its first data segment and reads the data from the accepted socket.
     pub fn open(&self, call: &Call, listener: &TcpListener) -> TcpStream {
         self.send(call, &call.first(REQUEST));
         let (mut stream, peer) = accept(listener, SOON).expect("a connection");
@@ -209,7 +208,7 @@ impl World {
         stream
     }
 
-    /// Has the server say something, and the client hear it.
+    /// Writes data on the server and checks the segment that the client receives.
     pub fn reply(&self, call: &Call, stream: &mut TcpStream, text: &[u8]) {
         stream.write_all(text).unwrap();
         let received = self.receive_data(call);
@@ -223,7 +222,7 @@ impl World {
         self.server.counters().unwrap()[&reason]
     }
 
-    /// The reasons that were counted.
+    /// Returns the reasons with a count above zero.
     pub fn counts(&self) -> Vec<(Reason, u64)> {
         self.server.counters().unwrap().into_iter().filter(|(_, count)| *count > 0).collect()
     }
@@ -237,8 +236,8 @@ pub fn set(setting: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/{setting}"), value).unwrap();
 }
 
-/// A listener, as soon as the port is free: a program that another test is just beginning holds a
-/// copy of the listener that was closed here until it runs.
+/// Returns a listener as soon as the port is free. A child process of another test can hold a copy
+/// of the previous listener until it calls exec.
 pub fn listen(v6: bool, port: u16) -> TcpListener {
     let end = Instant::now() + SOON;
     loop {
@@ -251,7 +250,7 @@ pub fn listen(v6: bool, port: u16) -> TcpListener {
     }
 }
 
-/// The next connection, if one comes in time, and whose it is.
+/// Accepts the next connection. Returns the connection and the client's address.
 pub fn accept(listener: &TcpListener, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
     listener.set_nonblocking(true).unwrap();
     let end = Instant::now() + wait;
@@ -274,17 +273,16 @@ pub fn read(stream: &mut TcpStream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// How many sockets of the namespace are in a state, by the words of ss(8).
+/// Returns the number of sockets in this namespace in an ss(8) state.
 pub fn sockets(state: &str) -> usize {
     run(&format!("ss -Htan state {state}")).lines().count()
 }
 
-/// Waits until there are as many.
+/// Waits until `count` sockets are in a state.
 pub fn wait_for(state: &str, count: usize) {
     until(|| sockets(state) == count);
 }
 
-/// Waits until something holds.
 #[track_caller]
 pub fn until(holds: impl Fn() -> bool) {
     let end = Instant::now() + SOON;
@@ -294,7 +292,7 @@ pub fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// The kernel's state of its one established connection.
+/// Returns the kernel's details of the one established connection.
 pub fn knowledge() -> String {
     run("ss -Htino state established")
 }

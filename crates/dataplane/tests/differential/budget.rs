@@ -1,6 +1,6 @@
-//! How many instructions packets of sessions at work take. On the fast path a packet's wait for its
-//! session overlaps with the next one only while all of it is short: more instructions cost more
-//! than their number says.
+//! Limits the instructions per packet of established sessions. On the fast path, the memory access
+//! of one packet overlaps with the next packet only if the whole path is short. Extra instructions
+//! therefore cost more than their number suggests.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::walk::{XDP_REDIRECT, walk};
 use crate::world::{Builder, IDLE, NOW, OWN, RING_SEED, SEED, SESSIONS, vip};
 
 const ACK: u8 = 0x10;
-/// In ticks of 2^20 ns.
+/// One second in ticks of 2^20 ns.
 const A_SECOND: u32 = 953;
 const XDP_PASS: u64 = 2;
 const XDP_TX: u64 = 3;
 
-/// The paths that are walked of a session at work, and the most instructions that its packet may
-/// take: a few more than it does. Reading the clock, which stands here, takes three more.
+/// A path of an established session, and the limit of instructions for its packet. The limit is
+/// slightly above the current number. The clock is fixed here: reading it takes three more.
 struct Kind {
     name: &'static str,
     protocol: Protocol,
     v6: bool,
     way: Forwarding,
-    /// Whether connections are handed over, and whether every host decides.
+    /// True if connections are handed off.
     handoff: bool,
     every_host: bool,
     most: u32,
@@ -68,9 +68,9 @@ fn kinds() -> [Kind; 9] {
     ]
 }
 
-/// Of what a server answers that is reached by NAT.
+/// Limit for replies of a server that is reached by NAT.
 const ANSWERED: u32 = 401;
-/// Of packets for no service.
+/// Limit for packets to no service.
 const PASSED: u32 = 103;
 const NO_SERVICE: u8 = 9;
 
@@ -94,7 +94,7 @@ fn tables(kind: &Kind) -> Tables {
     builder.tables
 }
 
-/// A session at work, and a packet of it.
+/// Creates an established session and returns a packet of it.
 fn at_work(engine: &XdpEngine, kind: &Kind) -> Vec<u8> {
     let frame = match kind.protocol {
         Protocol::Tcp => segment(kind.v6, SERVICE, 1, 1000, ACK),
@@ -115,13 +115,14 @@ fn options() -> Options {
     Options { sessions_max, sessions6_max, seed, ring_seed, mode: None, pins: None }
 }
 
-// Tests that need privileges are skipped without them.
+// Tests that need privileges skip without them.
 
 fn start_at(now: u32) -> Option<XdpEngine> {
     XdpEngine::start_at(options(), now).ok()
 }
 
-/// Its clock stands: on a busy machine time would pass between a session and its packet.
+/// Starts an engine with a fixed clock. On a busy machine, time would pass between a session's
+/// creation and its packet.
 fn start(tables: Tables) -> Option<XdpEngine> {
     let mut engine = start_at(NOW)?;
     engine.load_tables(&Arc::new(tables)).unwrap();
@@ -144,7 +145,7 @@ fn nat() -> Kind {
     kinds().into_iter().find(|kind| kind.name == "nat in").unwrap()
 }
 
-/// A connection by NAT, whose answers' way the kernel was asked for.
+/// Creates a NAT session whose reply route is already looked up, and returns a reply.
 fn answered(engine: &XdpEngine) -> Vec<u8> {
     let run = |frame: &[u8]| engine.test_run(Hook::Xdp, frame).unwrap().1;
     let answer = answer_to(&run(&at_work(engine, &nat())), ACK).unwrap();
@@ -152,7 +153,7 @@ fn answered(engine: &XdpEngine) -> Vec<u8> {
     answer
 }
 
-/// The memory is of one CPU.
+/// Session memory is per CPU.
 fn stay_on_this_cpu() {
     let mut cpus = CpuSet::new();
     cpus.set(sched_getcpu().unwrap()).unwrap();
@@ -173,7 +174,7 @@ fn answers_of_sessions_at_work_stay_within_their_instructions() {
     assert!(count <= ANSWERED, "{count} of {ANSWERED}");
 }
 
-/// The clock stands, so nothing is over by itself.
+/// The clock is fixed, so no cached route expires by time alone.
 #[test]
 fn reply_hop_is_looked_up_again_after_second_or_route_change() {
     if !crate::in_a_network() {
@@ -198,7 +199,7 @@ fn reply_hop_is_looked_up_again_after_second_or_route_change() {
     {
         assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success());
     }
-    // The kernel tells the daemon, which takes a moment.
+    // The kernel notifies the daemon of the route change after a moment.
     let patience = Instant::now() + Duration::from_secs(60);
     while sent_to() == before {
         assert!(Instant::now() < patience, "the old way is still gone");

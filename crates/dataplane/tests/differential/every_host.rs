@@ -1,4 +1,4 @@
-//! Services of which every host decides: this one among them, and peers on the link and behind
+//! Services with every-host selection: this host serves some, and peers are on the link and behind
 //! tunnels.
 
 use std::net::IpAddr;
@@ -12,13 +12,14 @@ use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, ServerEntry,
 
 use crate::world::{Builder, vip};
 
-/// Services by the last byte of their address: by hash, by the ring of a host that serves nothing
-/// itself, by hash without memory.
+/// Last address bytes of the services: by hash, by the ring of a host that serves no connection
+/// itself, and by hash without sessions.
 pub const EVERY_HOST: [u8; 3] = [130, 131, 132];
 
 const PEERS: [Mac; 3] = [Mac([2, 0, 0, 8, 0, 1]), Mac([2, 0, 0, 8, 0, 2]), Mac([0x12, 0xff, 0, 8, 1, 0])];
 
-/// Sources of frames: strangers, peers, what a tunnel was opened for, and what only looks like it.
+/// Source addresses of frames: unknown hosts, peers, the marks of decapsulated packets, and
+/// look-alikes.
 pub const SOURCES: [Mac; 8] = [
     Mac([2, 0, 0, 9, 9, 9]),
     PEERS[0],
@@ -30,7 +31,7 @@ pub const SOURCES: [Mac; 8] = [
     Mac([2, b'e', b'v', b'n', b'r', 3]),
 ];
 
-/// A server that no table has.
+/// A server id that no table contains.
 const GHOST: u16 = 4000;
 
 pub fn add(builder: &mut Builder) {

@@ -1,5 +1,5 @@
-//! Packets at the edge of the fast path: of sessions that are at work, with every byte of their
-//! headers changed in turn, and while the tables change under them.
+//! Packets at the limits of the fast path: packets of established sessions with every header byte
+//! changed in turn, also while the tables change.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use evener_dataplane::Engine;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 const SYN_ACK: u8 = 0x12;
-/// Ticks after which a second datagram shows that a UDP flow lasts.
+/// Ticks after which a second datagram makes a UDP flow established.
 const LASTING: u32 = 2_200;
 const PORT: u16 = 1000;
-/// Of those some are traced and some not; see `told::watch`.
+/// The trace filter matches some of these clients and not others; see `told::watch`.
 const CLIENTS: [u8; 3] = [1, 2, 3];
 
 fn services() -> impl Iterator<Item = (bool, u8)> {
@@ -31,7 +31,7 @@ fn flows() -> impl Iterator<Item = (bool, u8, u8)> {
     services().flat_map(|(v6, service)| CLIENTS.map(|client| (v6, service, client)))
 }
 
-/// Opens a session of each protocol with each service from each client, as far as it gets.
+/// Opens a session of each protocol with each service from each client, if the service accepts it.
 fn open(core: &mut Core, c: &Kernel) {
     for (v6, service, client) in flows() {
         for flags in [SYN, ACK] {
@@ -63,7 +63,7 @@ fn both(core: &mut Core, c: &Kernel, frame: &[u8]) -> (Option<Verdict>, Vec<u8>)
     }
 }
 
-/// A packet of each session, in both directions where answers come by here.
+/// Sends a packet of each session, and a reply where replies pass through this director.
 fn of_all(core: &mut Core, c: &Kernel) {
     for (v6, service, client) in flows() {
         for frame in [segment(v6, service, client, PORT, ACK), datagram(v6, service, client, PORT, 24)] {
@@ -111,7 +111,8 @@ fn header_byte_changes_decide_the_same_on_fast_path() {
                     });
                     for frame in lengths.chain(changes) {
                         both(&mut core, &c, &frame);
-                        // A moved mark or end is moved back.
+                        // The changed byte may have changed the session. The original packet
+                        // restores it.
                         both(&mut core, &c, &whole);
                     }
                 }

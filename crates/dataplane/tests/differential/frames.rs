@@ -10,11 +10,11 @@ use crate::every_host::{EVERY_HOST, SOURCES};
 use crate::handoff;
 use crate::world::{EMPTY, L2, NAT, OWN, SOURCE_NAT, TUNNELS, client, vip};
 
-/// The plan of a frame, before it is damaged.
+/// Description of a frame before it is damaged.
 #[derive(Clone, Debug)]
 pub struct Plan {
     kind: Kind,
-    /// One of [`SOURCES`].
+    /// Index into [`SOURCES`].
     source: usize,
     tags: usize,
     damage: Damage,
@@ -31,13 +31,13 @@ enum Kind {
         body: Body,
         hops: u8,
     },
-    /// To what was sent on this many packets before.
+    /// A reply to the packet forwarded this many packets ago.
     Answer {
         back: usize,
         body: Body,
         hops: u8,
     },
-    /// About what was sent on this many packets before, or an answer to it.
+    /// An ICMP error that quotes the packet forwarded this many packets ago, or a reply to it.
     Error {
         back: usize,
         turned: bool,
@@ -69,7 +69,7 @@ enum Kind {
     Random(Vec<u8>),
 }
 
-/// Transport, and what stands around it.
+/// The transport header, and headers around it.
 #[derive(Clone, Debug)]
 struct Body {
     udp: bool,
@@ -77,7 +77,7 @@ struct Body {
     sequence: u32,
     acknowledgment: u32,
     payload: usize,
-    /// No checksum (RFC 768).
+    /// True if the UDP checksum is zero (RFC 768).
     unsummed: bool,
     fragment: Option<(u16, bool, u8)>,
     extensions: Vec<u8>,
@@ -87,9 +87,9 @@ struct Body {
 enum Damage {
     None,
     SetByte(usize, u8),
-    /// Of the first headers.
+    /// Like `SetByte`, with an index within the first headers.
     SetHeaderByte(usize, u8),
-    /// The part behind the IP header is so long only, and the header says so.
+    /// Cuts the IP payload to this length and adjusts the IP header.
     Shorten(usize),
     Truncate(usize),
     Extend(usize),
@@ -97,7 +97,7 @@ enum Damage {
 
 fn body() -> impl Strategy<Value = Body> {
     let flags = prop_oneof![4 => Just(0x02), 4 => Just(0x10), 2 => Just(0x12), 2 => Just(0x11), 1 => Just(0x04), 1 => any::<u8>()];
-    // Mostly numbers that fit each other, and some on either side of what is still near.
+    // Mostly matching numbers, and some on both sides of the acceptance limit.
     let number = || prop_oneof![8 => 1u32..4, 1 => Just(17_000), 1 => Just(17_500), 1 => Just(65_000), 1 => Just(67_000), 1 => Just(0xffff_0001), 1 => any::<u32>()];
     let payload = prop_oneof![8 => 0usize..80, 2 => 1200usize..1500];
     let offset =
@@ -149,7 +149,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     let answer =
         (0usize..20, body(), hops()).prop_map(|(back, body, hops)| Kind::Answer { back, body, hops });
     let about = prop_oneof![8 => Just(0u32), 2 => Just(1400), 1 => 0u32..2000];
-    // Often that a packet is too long, as IPv6 and IPv4 say it.
+    // "Packet too big" is frequent, with its ICMPv6 type and its ICMP code.
     let kind = prop_oneof![3 => 0u8..14, 1 => Just(2), 1 => Just(3)];
     let error = (0usize..20, any::<bool>(), kind, 0u8..6, about, any::<u8>(), 20usize..120).prop_map(
         |(back, turned, kind, code, rest, from, quoted)| Kind::Error {
@@ -218,8 +218,8 @@ impl Plan {
             }
             Kind::Answer { back: number, body, hops } => {
                 let Packet { src, dst, ports, udp, .. } = back(*number)?;
-                // The kernel says that a packet is too long before it says that it has no
-                // neighbour; the core's host might cut it.
+                // For a packet above the MTU, the kernel reports its length before the missing
+                // neighbour. The core's test host may report the missing neighbour.
                 let body = Body { udp, payload: body.payload.min(1380), ..body.clone() };
                 link(ip(dst, src, &body, (ports.1, ports.0), *hops))
             }
@@ -269,7 +269,7 @@ impl Plan {
     }
 }
 
-/// A TCP segment from one of many clients to the service with this last byte.
+/// Returns a TCP segment from a client to the service with this last address byte.
 pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u8> {
     let body = Body {
         udp: false,
@@ -284,7 +284,7 @@ pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
-/// A whole datagram, with so many bytes of payload.
+/// Returns an unfragmented datagram with this many bytes of payload.
 pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) -> Vec<u8> {
     let body = Body {
         udp: true,
@@ -299,8 +299,8 @@ pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) ->
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
-/// A server's answer to a packet that was sent on to an address of its own; with TCP, with these
-/// flags.
+/// Returns a server's reply to a packet that was forwarded to the server's own address. A TCP reply
+/// has these flags.
 pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
     let packet = Packet::read(forwarded)?;
     if !matches!(packet.dst, IpAddr::V4(address) if address.octets()[..3] == [10, 0, 5]) {
@@ -313,9 +313,10 @@ pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
     Some(link(answer))
 }
 
-/// The first of a UDP packet's two fragments, or the other one.
+/// Returns the first or the second of a UDP packet's two fragments.
 pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
-    // Each has 64 bytes of payload; the first one has the UDP header too, in units of eight bytes.
+    // Each fragment has 64 bytes of payload, and the first also the UDP header: the offset is 9
+    // units of eight bytes.
     let fragment = Some((if first { 0 } else { 9 }, first, 1));
     let body = Body {
         udp: true,
@@ -330,7 +331,7 @@ pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
     link(ip(numbered(v6, client), vip(v6, service), &body, (1000, 80), 64))
 }
 
-/// The last fragment of a UDP packet, in a frame of so many bytes.
+/// Returns the last fragment of a UDP packet, in a frame of `len` bytes.
 pub fn later(v6: bool, service: u8, len: usize) -> Vec<u8> {
     let payload = len - 14 - if v6 { 40 + 8 } else { 20 };
     let body = Body {
@@ -350,20 +351,20 @@ fn numbered(v6: bool, client: u8) -> IpAddr {
     if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() }
 }
 
-/// A packet as it was sent on.
+/// A forwarded packet.
 struct Packet {
     bytes: Vec<u8>,
     src: IpAddr,
     dst: IpAddr,
     ports: (u16, u16),
     udp: bool,
-    /// Where the ports are.
+    /// Offset of the ports.
     l4: usize,
 }
 
 impl Packet {
-    /// Without what a tunnel put before it. `None` if it is a later fragment or has extension
-    /// headers.
+    /// Decodes a packet and removes its tunnel headers. `None` if the packet is a later fragment or
+    /// has extension headers.
     fn read(frame: &[u8]) -> Option<Packet> {
         let mut at = 12;
         while matches!(frame.get(at..at + 2)?, [0x81, 0] | [0x88, 0xa8]) {
@@ -394,7 +395,7 @@ impl Packet {
         }
     }
 
-    /// The same from its destination to its source.
+    /// Returns the packet with source and destination swapped.
     fn turned(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let (at, len) = if self.src.is_ipv6() { (8, 16) } else { (12, 4) };
@@ -411,7 +412,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Behind a link header to the director.
+/// Adds an Ethernet header with the director's address.
 pub fn link(packet: Vec<u8>) -> Vec<u8> {
     let ethertype = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
     [&OWN.0[..], &[2, 0, 0, 9, 9, 9], &ethertype, &packet].concat()
@@ -443,7 +444,7 @@ fn ip(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16), hops: u8) -> Vec
         next = 44;
     }
     for extension in &body.extensions {
-        // A routing header with no hops left, an authentication header, or padding.
+        // A routing header with no segments left, an authentication header, or padding.
         let header: &[u8] = match *extension {
             43 => &[next, 0, 4, 0, 0, 0, 0, 0],
             51 => &[next, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7, 7, 7],
@@ -508,7 +509,7 @@ fn transport(src: IpAddr, dst: IpAddr, body: &Body, ports: (u16, u16)) -> Vec<u8
     bytes
 }
 
-/// With a pseudo-header.
+/// Returns the checksum of the bytes with a pseudo-header.
 pub fn sum(src: IpAddr, dst: IpAddr, next: u8, bytes: &[u8]) -> u16 {
     let pseudo = [&octets(src)[..], &octets(dst), &(bytes.len() as u32).to_be_bytes(), &[0, next]].concat();
     checksum::finish(checksum::add(checksum::add(0, &pseudo), bytes))
@@ -543,7 +544,7 @@ fn arp(operation: u8, target: u8, sender: u8, len: usize) -> Vec<u8> {
 
 fn solicitation(target: u8, sender: u8, hops: u8, group: bool, option: bool) -> Vec<u8> {
     let address = vip(true, target);
-    // Above the services' numbers stands one who asks whether it may have the address.
+    // Numbers above the services stand for duplicate address detection, with the source `::`.
     let src = if sender < 106 { vip(true, sender) } else { IpAddr::V6(0.into()) };
     let mut body = octets(address);
     if option {

@@ -1,4 +1,4 @@
-//! Tables and ports of which nothing is left: who gives way.
+//! Full tables and exhausted ports: the tests check which session is evicted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,8 +11,8 @@ use evener_dataplane::Engine;
 use crate::world::{Core, NOW, SEED};
 use crate::{HOOKS, Kernel, frames, meet, sessions, world};
 
-/// Embryonic sessions go first, then those that are ending, then another service's beyond its
-/// share; the rest stays.
+/// The eviction order: embryonic sessions, then closing sessions, then sessions of another service
+/// above its share. Other sessions stay.
 #[test]
 fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
     const SYN: u8 = 0x02;
@@ -53,7 +53,7 @@ fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
     }
 }
 
-/// Every port stands for a connection that is open.
+/// Every port belongs to an established connection.
 #[test]
 fn no_port_is_left_alike() {
     for hook in HOOKS {
@@ -73,13 +73,12 @@ fn no_port_is_left_alike() {
             meet(&mut core, &c, &frames::segment(v6, world::SOURCE_NAT, client, 1000, 0x02)).unwrap();
         }
         assert_eq!(core.reasons, c.counted().0);
-        // The third server is the director itself, which needs none.
+        // The third server is the director itself, which needs no port.
         assert_eq!([Reason::NoPort, Reason::Local].map(|reason| core.reasons[&reason]), [54, 26]);
     }
 }
 
-/// Places and ports are all taken by sessions whose clients have not answered, four of each source;
-/// then a few sources ask for more.
+/// Embryonic sessions take all places and ports, four of each source. Then a few sources send more.
 #[test]
 fn a_source_holds_no_more_places_than_others_alike() {
     for hook in HOOKS {

@@ -1,5 +1,4 @@
-//! Services whose connections are handed over: random routes, and clients that mostly come back
-//! with their cookie.
+//! Services with handoff: random routes, and clients that mostly return a valid cookie.
 
 use std::sync::Arc;
 
@@ -19,16 +18,16 @@ use crate::frames::{link, packet_v4, packet_v6, sum, tagged};
 use crate::payloads::{HOSTS, METHODS, PATHS, payload};
 use crate::world::{Builder, client, vip};
 
-/// Services by the last byte of their address: with somebody to ask, without, without routes,
-/// without servers, and one that every host decides, this one among them. Later requests close the
-/// first one's connections, and move the second one's.
+/// Last address bytes of the services: with a punt server, without one, without routes, without
+/// servers, and with every-host selection that includes this host. Later requests close connections
+/// of the first service and move connections of the second.
 pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
-/// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
+/// Rings that routes refer to. The fourth has no servers, and the fifth does not exist.
 pub const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
-/// When cookies are made, and by what.
+/// The key and epoch of the test's cookies.
 pub const KEYS: Keys = Keys { key: Seed(8, 0x1111), epoch: 7 };
 
-/// A daemon that has told the data plane the time once, and how long ago that was.
+/// A daemon that set the clock and key of the data plane once, some epochs ago.
 #[derive(Clone, Copy, Debug)]
 pub struct CookieClaim {
     pub key: Seed,
@@ -37,7 +36,7 @@ pub struct CookieClaim {
 }
 
 impl CookieClaim {
-    /// The events at `now`, which is in the middle of an epoch.
+    /// Returns the key schedule at `now`, which is in the middle of an epoch.
     pub fn schedule(&self, now: u32) -> Schedule {
         let age = (self.epochs * self.epoch_ms * 1_000_000) >> 20;
         let unix_ms = 25_000_000 * self.epoch_ms + self.epoch_ms / 2;
@@ -45,7 +44,7 @@ impl CookieClaim {
     }
 }
 
-/// Without a key, or up to 50 days ago.
+/// Claims with or without a key, up to 50 days old.
 pub fn cookie_claims() -> impl Strategy<Value = CookieClaim> {
     let key = prop_oneof![8 => any::<(u64, u64)>().prop_map(|key| Seed(key.0, key.1)), 1 => Just(Seed(0, 0))];
     let age = prop_oneof![0u64..5, Just(30), Just(60), Just(1_200)];
@@ -120,7 +119,7 @@ pub fn add(builder: &mut Builder) {
     }
 }
 
-/// Routes by their parts; texts are numbers in lists.
+/// Routes by their parts. Numbers are indices into lists of texts.
 #[derive(Clone, Debug)]
 pub struct RouteWords {
     host: Option<String>,
@@ -176,13 +175,13 @@ pub fn syn_offers() -> impl Strategy<Value = SynOffer> {
 }
 
 impl SynOffer {
-    /// Any request goes to one ring, by its place in [`RINGS`].
+    /// Returns one route that sends all requests to one ring, by its index in [`RINGS`].
     pub fn all_to(ring: usize) -> SynOffer {
         let route = RouteWords { host: None, path: None, methods: Vec::new(), ring };
         SynOffer { routes: vec![route], seed: (1, 2) }
     }
 
-    /// The tables with these routes, of the services that have some.
+    /// Returns the tables with these routes on all services that have routes.
     pub fn put(&self, mut tables: Tables) -> Tables {
         let one = |words: &RouteWords| RoutePattern {
             host: words.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
@@ -205,7 +204,6 @@ impl SynOffer {
     }
 }
 
-/// A connection: client, port, service.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     v6: bool,
@@ -214,14 +212,14 @@ pub struct Connection {
     service: u8,
 }
 
-/// Options of a SYN.
+/// TCP options of a SYN.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
     mss: Option<u16>,
     scale: Option<u8>,
     sack: bool,
     timestamp: Option<u32>,
-    /// Put behind the others.
+    /// Bytes after the other options.
     rest: Vec<u8>,
 }
 
@@ -230,34 +228,34 @@ enum What {
     Syn,
     Ack,
     Data(Vec<u8>),
-    /// With the number before the first.
+    /// A keepalive segment: its sequence number is one below the next one.
     Probe(Vec<u8>),
     Fin,
     Other(u8, Vec<u8>),
 }
 
-/// A segment of a connection, before it is damaged.
+/// Description of a segment, before it is damaged.
 #[derive(Clone, Debug)]
 pub struct Segment {
     connection: Connection,
     offer: Offer,
     what: What,
-    /// Added to the sequence and the acknowledgment number.
+    /// Added to the sequence number and the acknowledgment number.
     skew: (u32, u32),
-    /// How much later the clock is that it echoes than the one in the answer, if it has timestamps.
+    /// Difference between the echoed timestamp and the timestamp of the SYN-ACK, with timestamps.
     echo: Option<u32>,
-    /// Added to the epoch in which the cookie was made.
+    /// Added to the epoch of the cookie.
     late: i8,
     tags: usize,
-    /// The frame's, which says how it came.
+    /// Source address of the frame, which marks how the packet arrived.
     source: Mac,
     damage: Option<(usize, u8)>,
     dont_fragment: bool,
 }
 
 pub fn segment() -> impl Strategy<Value = Segment> {
-    // Mostly those whose later requests are looked at: that takes two segments of one connection
-    // that fit each other.
+    // Mostly services whose later requests are inspected: these need two matching segments of one
+    // connection.
     let service = prop_oneof![2 => prop::sample::select(HANDOFF[..2].to_vec()), 1 => prop::sample::select(HANDOFF.to_vec())];
     let connection = (any::<bool>(), 0u8..2, 2000u16..2002, service)
         .prop_map(|(v6, client, port, service)| Connection { v6, client, port, service });
@@ -273,8 +271,7 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
         .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest })
         .boxed();
-    // Boxed, since the trees that proptest makes of it are moved about on the stack, of which a
-    // test's thread has 2 MiB.
+    // Boxed: proptest moves its value trees over the stack, and a test thread has a stack of 2 MiB.
     let payload = payload().boxed();
     let flags = prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => Just(0x38), 1 => any::<u8>()];
     let what = prop_oneof![
@@ -341,7 +338,7 @@ impl Offer {
 }
 
 impl Segment {
-    /// The first one of a connection with data, whatever the client is like.
+    /// Returns the first data segment of a connection, of a client without options.
     pub fn first(v6: bool, client: u8, port: u16, service: u8) -> Segment {
         Segment {
             connection: Connection { v6, client, port, service },
@@ -357,13 +354,13 @@ impl Segment {
         }
     }
 
-    /// The same, of a client that asks for this host.
+    /// Returns the segment with a request for this host.
     pub fn of_host(self, host: &str) -> Segment {
         let data = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
         Segment { what: What::Data(data), ..self }
     }
 
-    /// A later one in a frame of `len` bytes, which asks for the same.
+    /// Returns a later segment with the same request, in a frame of `len` bytes.
     pub fn later(v6: bool, client: u8, port: u16, service: u8, len: usize) -> Segment {
         let first = Segment::first(v6, client, port, service);
         let headers_len = 14 + if v6 { 40 } else { 20 } + 20;
@@ -421,7 +418,7 @@ impl Segment {
     }
 }
 
-/// The reasons that the segments must meet between them.
+/// Reasons that the random segments together must produce.
 pub const MET: [Reason; 14] = [
     Reason::BadChecksum,
     Reason::RouteMismatch,

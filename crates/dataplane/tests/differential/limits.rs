@@ -1,4 +1,4 @@
-//! As many routes as there may be, in the kernel, and one more.
+//! The largest number of routes that the kernel's table holds, and one more.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::handoff::{HANDOFF, KEYS, RINGS, Segment};
 use crate::world::{self, Core, NOW, vip};
 use crate::{HOOKS, Kernel, meet};
 
-/// `ROUTE_ENTRIES` of `bpf/abi.h`. A route takes one, and each host of any takes another.
+/// `ROUTE_ENTRIES` of `bpf/abi.h`. A route takes one entry, and its host takes another one.
 const ENTRIES: usize = 131_072;
-/// The sizes that a file may have: routes of one service, and services that have as many.
+/// The limits of a configuration file: routes per service, and services with that many routes.
 const ROUTES: usize = 10_000;
 const SERVICES: [(bool, u8); 3] = [(false, HANDOFF[0]), (true, HANDOFF[0]), (false, HANDOFF[2])];
 
@@ -29,12 +29,12 @@ fn route(number: usize, round: usize, path: Option<&str>) -> RoutePattern {
         host: HostPattern::parse(&host(number, round)).ok(),
         path: path.map(|path| PathPattern::parse(path).unwrap()),
         methods: vec![],
-        // The third has a slot that stands for nobody.
+        // The third ring contains a slot without a server.
         ring: RINGS[(number + round) % 2],
     }
 }
 
-/// Routes, each of a host of its own.
+/// Returns routes that each have a different host.
 fn routes(count: usize, round: usize) -> Vec<RoutePattern> {
     (0..count).map(|number| route(number, round, None)).collect()
 }
@@ -54,7 +54,7 @@ fn entries(tables: &Tables) -> usize {
     tables.routes.values().map(|routes| routes.entries.len()).sum()
 }
 
-/// Clients that ask for hosts go alike to where the core says.
+/// Checks that requests for these hosts are forwarded as the core decides.
 fn send_syn(c: &mut Kernel, tables: &Tables, (v6, service): (bool, u8), hosts: &[String]) {
     let mut core = Core::with(tables.clone(), &Schedule::fixed(&KEYS, NOW));
     c.clear(&core);
@@ -73,7 +73,7 @@ fn as_many_routes_as_a_file_may_have_are_found_and_replaced_alike() {
         for round in 0..3 {
             let all = SERVICES.map(|service| (service, routes(ROUTES, round)));
             let tables = with(world::tables(), &all);
-            // Those before and these are there together for a moment.
+            // The table holds the previous and the new routes together for a moment.
             assert!(2 * entries(&tables) <= ENTRIES && entries(&tables) == 2 * 3 * ROUTES);
             c.engine.load_tables(&tables).unwrap();
             for service in SERVICES {
@@ -85,7 +85,7 @@ fn as_many_routes_as_a_file_may_have_are_found_and_replaced_alike() {
     }
 }
 
-/// Of two services, so that both generations fill the table; every route takes two entries.
+/// Routes of two services. Two generations together fill the table; every route takes two entries.
 fn full(round: usize) -> [((bool, u8), Vec<RoutePattern>); 2] {
     let count = ENTRIES / 2 / 2;
     [(SERVICES[0], routes(count - 1_000, round)), (SERVICES[2], routes(1_000, round))]
@@ -95,14 +95,14 @@ fn full(round: usize) -> [((bool, u8), Vec<RoutePattern>); 2] {
 fn routes_fill_the_table_and_one_more_is_refused() {
     let [first, second] = [0, 1].map(|round| with(world::tables(), &full(round)));
     let [few, mut many] = full(2);
-    // The same host with a path.
+    // A second route for a host, with a path: one more entry.
     many.1.push(route(0, 2, Some("/")));
     let above = with(world::tables(), &[few, many]);
     assert_eq!(
         [&first, &second, &above].map(|tables| entries(tables)),
         [ENTRIES / 2, ENTRIES / 2, ENTRIES / 2 + 1]
     );
-    // Some of it can't be had when the routes are there already.
+    // An update fails after its routes were inserted.
     let mut refused = Tables::clone(&above);
     refused.routes = second.routes.clone();
     let behind = vec![ReplyOrigin { vip: 1, server: 1 }];

@@ -1,5 +1,5 @@
-//! The Rust core and the C must be one program: the same packets through both, the same verdicts,
-//! the same bytes, the same sessions, the same counts. The C runs as XDP and as TC.
+//! The Rust core and the C program must behave alike: the same packets give the same verdicts,
+//! bytes, sessions and counts. The C program runs as XDP and as TC.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod budget;
@@ -45,15 +45,16 @@ use frames::{Plan, plan};
 use handoff::SynOffer;
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS, limits, scores_at};
 
-/// Stories of up to 199 packets in a round, and of up to 79 segments to services with handoff.
+/// Random cases per round: of up to 199 packets each, and of up to 79 segments each to services
+/// with handoff.
 const STORIES: u32 = 80;
 const HANDOFF_STORIES: u32 = 100;
-/// Rounds of stories in which each reason must have occurred.
+/// Limit of rounds. Each reason must occur in one of them.
 const ROUNDS_MAX: u64 = 10;
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 
-/// The C, with nothing in its maps but what a round puts there.
+/// The C program. Its maps contain only the data of the current round.
 struct Kernel {
     engine: XdpEngine,
     hook: Hook,
@@ -89,7 +90,7 @@ impl Kernel {
         }
     }
 
-    /// Time passes, for both.
+    /// Advances the clocks of both.
     fn pass(&self, core: &mut Core, ticks: u32) {
         core.now = core.now.wrapping_add(ticks);
         self.engine.set_clock(core.now);
@@ -97,7 +98,7 @@ impl Kernel {
         self.engine.memory().counts.score(&scores_at(core.now));
     }
 
-    /// Forgets the round of `core`.
+    /// Prepares the maps for the next round.
     fn clear(&mut self, core: &Core) {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         memory.sessions.clear(now);
@@ -111,8 +112,8 @@ impl Kernel {
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
         self.engine.memory().counts.score(&scores_at(NOW));
-        // Over before the next round begins: one that ended when this round does would live again
-        // as that one's clock comes near.
+        // Expired before the next round begins. Tracks that expire at the same time as the round's
+        // clock would become valid again when the next clock approaches that time.
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });
         }
@@ -120,7 +121,7 @@ impl Kernel {
         (self.reasons, self.servers) = (counters.reasons, counters.servers);
     }
 
-    /// The counts of this round.
+    /// Returns the counts of this round.
     fn counted(&self) -> (BTreeMap<Reason, u64>, BTreeMap<u16, ServerCounters>) {
         let counters = self.engine.counters().unwrap();
         let reasons = counters.reasons.iter().map(|(reason, count)| {
@@ -140,16 +141,15 @@ impl Kernel {
     }
 }
 
-/// Between packets, in ticks. No round lasts as long as a session.
+/// Ticks between packets. No round is longer than a session's idle timeout.
 const PAUSES: [u32; 5] = [0, 3, 900, 0, 2_500];
 
 fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
     match (decision.verdict, c) {
-        // TC has the host's stack send a frame by sending it to a neighbour that is yet to be
-        // found.
+        // TC hands a frame to the host's stack by a redirect to an unresolved neighbour.
         (Verdict::HostStack { .. }, Verdict::Forward { ifindex: 0 }) => hook == Hook::Tc,
-        // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not
-        // even that.
+        // Test runs use interface 1. The result shows no other interface of a redirect, and for TC
+        // no interface at all.
         (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: traced }) => {
             traced == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
         }
@@ -159,7 +159,7 @@ fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
     }
 }
 
-/// All sessions, to the last bit.
+/// Returns all sessions with all their bits.
 fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
     let of = |s: Session| format!("{:?} {:?} {:x}", s.key, s.value.state(), s.value.0);
     let mut sessions: Vec<_> = memory.sessions.list(now).map(of).collect();
@@ -167,11 +167,11 @@ fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
     sessions
 }
 
-/// Gives a frame to both and compares; what the core made of it.
+/// Passes a frame to both, compares the results, and returns the core's result.
 fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, Vec<u8>)>, TestCaseError> {
     let hook = c.hook;
     let (verdict, bytes) = match c.engine.test_run(hook, before) {
-        // TC's test run refuses frames that end before the IP header that their type promises.
+        // TC's test run rejects frames that end before the IP header of their EtherType.
         Err(EngineError::System { source, .. })
             if hook == Hook::Tc && before.len() < 54 && source.raw_os_error() == Some(22) =>
         {
@@ -204,14 +204,14 @@ fn difference(before: &[u8], core: &[u8], c: &[u8]) -> String {
     format!("first differs at {at:?}\nbefore {before:02x?}\ncore   {core:02x?}\nC      {c:02x?}")
 }
 
-/// Both tables grow and shrink, some packets between each two steps.
+/// Grows and shrinks both tables, with some packets between two steps.
 fn resize(turn: usize, memory: &Memory<'_>, now: u32) {
     let sessions = &memory.sessions;
     let all = sessions.buckets();
     match turn % 12 {
         1 if !sessions.is_resizing() => sessions.begin_move([[4, 200], [200, 16], [16, 4]][turn / 12 % 3]),
         4 => drop(sessions.move_some(0..all / 3, SEED, now)),
-        // Where there is no room for all, both extents stay in force.
+        // A table that is too small for all sessions keeps both extents in use.
         10 if sessions.move_some(0..all, SEED, now) == 0 => sessions.end_move(),
         _ => {}
     }
@@ -243,7 +243,7 @@ fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     Ok(())
 }
 
-/// Counts over all rounds, to see that every way was gone.
+/// Counts of all rounds, which show that every path was taken.
 #[derive(Default)]
 struct Coverage(BTreeMap<Reason, u64>);
 
@@ -252,7 +252,7 @@ fn agree(hook: Hook, number: u64, coverage: &mut Coverage) {
     let mut held = 0;
     let coverage = std::cell::RefCell::new(coverage);
     let state = std::cell::RefCell::new((&mut c, &mut held));
-    // How long addresses may still be answered for.
+    // Remaining ticks of the address lease.
     let lease = prop_oneof![4 => Just(None), 2 => Just(Some(100_000u32)), 2 => Just(Some(0u32))];
     let limit = prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(3)];
     let story = (prop::collection::vec(plan(), 1..200), lease, limit);
@@ -269,7 +269,7 @@ fn agree(hook: Hook, number: u64, coverage: &mut Coverage) {
         for (reason, count) in &core.reasons {
             *coverage.borrow_mut().0.entry(*reason).or_default() += count;
         }
-        // Nobody takes what is held, and there is room for so much only.
+        // Nothing reads the held frames, and their buffer is limited.
         if **held > 250 {
             **c = Kernel::start(hook).expect("it started before");
             **held = 0;
@@ -283,7 +283,8 @@ fn agree(hook: Hook, number: u64, coverage: &mut Coverage) {
     }
 }
 
-/// Puts this thread into a network of its own that agrees with core's; false where that can't be.
+/// Moves this thread to a new network namespace that matches the core's network. False without
+/// root.
 fn in_a_network() -> bool {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: a network namespace of its own needs root");
@@ -302,7 +303,7 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
     for hook in HOOKS {
         let mut coverage = Coverage::default();
         let mut missing = Vec::new();
-        // A rare case may need more stories.
+        // Rare reasons may need more random cases.
         for number in 0..ROUNDS_MAX {
             agree(hook, number, &mut coverage);
             let met = |reason: &&Reason| world::RARE.contains(reason) || coverage.0.contains_key(reason);
@@ -387,7 +388,7 @@ fn rehandoff_request_is_held_unless_too_long_in_both() {
                 assert_eq!(decision.reason, Reason::Forwarded);
             }
         }
-        // Other servers are for the same from now on.
+        // From here on, other servers serve the same requests.
         c.engine.load_tables(&others).unwrap();
         core.change((*others).clone());
         for v6 in [false, true] {
@@ -396,7 +397,7 @@ fn rehandoff_request_is_held_unless_too_long_in_both() {
                 assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Rehandoff), "{len} bytes");
             }
         }
-        // Over IPv6 there is a place for connections that move.
+        // With IPv6, a slot for connections in handoff exists.
         for (v6, reason) in [(false, Reason::Rehandoff), (true, Reason::RehandoffBuffered)] {
             for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
                 let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
@@ -408,7 +409,7 @@ fn rehandoff_request_is_held_unless_too_long_in_both() {
     }
 }
 
-/// One world of routes, and what clients do there.
+/// Runs one set of routes with segments of clients.
 fn handed_off(
     c: &mut Kernel,
     known: &mut Arc<Tables>,
@@ -442,8 +443,8 @@ fn handed_off(
     Ok(reasons)
 }
 
-/// The counts of each VIP's guesses, and whether they used up tries; how many, the clock says, too,
-/// which for the core stands still.
+/// Returns the guess counters of each VIP, and whether guesses used up the budget. The amount is
+/// left out: the kernel's clock refills the budget, and the core's clock is fixed.
 fn guesses(memory: &Memory<'_>) -> Vec<(u64, u64, bool)> {
     let of = |vip: u16| {
         let used = memory.guesses.0[usize::from(vip) * VIP_WORDS].load(Relaxed) != 0;
@@ -467,8 +468,7 @@ fn connections_are_handed_off_alike() {
             let (c, known, coverage, held) = &mut *state;
             let began = c.engine.now();
             let result = handed_off(c, known, &wishes, (&told, guessed), &segments);
-            // The core's clock stands still. Where the kernel's went on for long, it may have been
-            // patient for long enough.
+            // The core's clock is fixed. A long real time in the kernel could end its waiting time.
             let elapsed = c.engine.now().wrapping_sub(began);
             let result = match elapsed < unmatched::PATIENCE_TICKS / 2 {
                 true => result,
@@ -477,7 +477,7 @@ fn connections_are_handed_off_alike() {
             let memory = c.engine.memory();
             memory.sessions.clear(c.engine.now());
             let Ok(reasons) = result else {
-                // The same story again, shorter, is to meet nothing that this one has left.
+                // The shrunk case must start without the state of this case.
                 (*c, *known, *held) = (Kernel::start(hook).unwrap(), Arc::new(world::tables()), 0);
                 return result.map(drop);
             };
@@ -486,13 +486,13 @@ fn connections_are_handed_off_alike() {
             for (reason, count) in reasons {
                 *coverage.0.entry(reason).or_default() += count;
             }
-            // Nobody takes what is held, and there is room for so much only.
+            // Nothing reads the held frames, and their buffer is limited.
             if *held > 250 {
                 (*c, *known, *held) = (Kernel::start(hook).unwrap(), Arc::new(world::tables()), 0);
             }
             Ok(())
         };
-        // A rare case may need more stories.
+        // Rare reasons may need more random cases.
         let missing = || -> Vec<_> {
             let coverage = &state.borrow().2;
             handoff::MET.iter().filter(|reason| !coverage.0.contains_key(reason)).collect()

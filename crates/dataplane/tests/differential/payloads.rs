@@ -1,4 +1,4 @@
-//! Clients' first bytes: heads of requests and hellos, whole and damaged.
+//! First bytes of clients: HTTP request heads and TLS ClientHellos, complete and damaged.
 
 use proptest::prelude::*;
 
@@ -80,7 +80,7 @@ fn head() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// With a length of two bytes before it.
+/// Prefixes the bytes with their length in two bytes.
 fn counted(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
@@ -89,7 +89,7 @@ fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &counted(body)].concat()
 }
 
-/// A whole ClientHello.
+/// Returns a complete ClientHello.
 pub fn hello_with(name: Option<&str>, others: usize, session_id: usize, suites: usize) -> Vec<u8> {
     let mut extensions: Vec<u8> =
         (0..others).flat_map(|n| extension(10 + n as u16, &vec![7; n % 5])).collect();
@@ -130,7 +130,7 @@ fn hello() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// The beginning of a request, or what looks like one, as later segments may have it.
+/// Returns the start of a request, or a look-alike, as in later segments.
 fn beginning() -> impl Strategy<Value = Vec<u8>> {
     let lines = prop_oneof![2 => Just(0usize), 2 => 1usize..5, 1 => 250usize..260];
     let methods = vec!["", "G", "GET", "POST", "VERSION-CONTROL", "ABCDEFGHIJKLMNOPQ", "get", "1A"];
@@ -162,7 +162,7 @@ enum Damage {
     Insert(usize, u8),
 }
 
-/// A client's first bytes.
+/// Returns the first bytes of a client.
 pub fn payload() -> impl Strategy<Value = Vec<u8>> {
     let at = any::<prop::sample::Index>;
     let byte = prop_oneof![
@@ -189,7 +189,7 @@ pub fn payload() -> impl Strategy<Value = Vec<u8>> {
             Damage::Cut(at) => bytes.truncate(1 + at % len),
             Damage::Insert(at, byte) => bytes.insert(at % len, byte),
         }
-        // A test run takes a page.
+        // A test run accepts at most one page.
         bytes.truncate(2_900);
         bytes
     })

@@ -1,4 +1,4 @@
-//! Packets of many sessions, while the table is resized under them.
+//! Packets of many sessions while the table is resized.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -17,11 +17,11 @@ use crate::world::{Builder, IDLE, OWN, RING_SEED, SEED, vip};
 
 const ACK: u8 = 0x10;
 const SERVICE: u8 = 1;
-/// Sessions of either IP version.
+/// Sessions per IP version.
 const SESSIONS: u32 = 65_536;
 const SESSIONS_MAX: usize = 400_000;
 
-/// A client's session: which server it has tells its number.
+/// Returns the key, last address byte and port of client session `number`.
 fn client(v6: bool, number: u32) -> (SessionKey, u8, u16) {
     let (last, port) = (1 + (number >> 15) as u8, 1_000 + (number & 0x7fff) as u16);
     let address = match v6 {
@@ -41,7 +41,7 @@ fn tables() -> Tables {
     builder.tables
 }
 
-/// The MAC to which a client's segment goes.
+/// Returns the destination MAC of a client's segment.
 fn server_of(engine: &XdpEngine, v6: bool, number: u32) -> Option<Vec<u8>> {
     let (_, last, port) = client(v6, number);
     let (verdict, frame) = engine.test_run(Hook::Xdp, &segment(v6, SERVICE, last, port, ACK)).unwrap();
@@ -70,7 +70,7 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
             State::Established,
             now.wrapping_add(State::Established.idle(&IDLE)),
         );
-        // The table that was just made is the smallest, and would put out some.
+        // A new table has the smallest size and would evict sessions.
         if number % 1_000 == 0 && engine.memory().sessions.buckets() < 60_000 {
             resize_at_once(&engine);
         }
@@ -89,14 +89,14 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
             let most = buckets_for(SESSIONS_MAX);
             for (turn, buckets) in [16_384, 32_768, most, 65_536, 32_768].into_iter().enumerate() {
                 sessions.begin_move([buckets; 2]);
-                // Only who has the engine can wait for its packets.
+                // Only the thread with the engine can wait for running packets.
                 let settled = wanted.fetch_add(1, Release) + 1;
                 while had.load(Acquire) < settled {
                     thread::yield_now();
                 }
                 let began = Instant::now();
                 let all = sessions.buckets();
-                // One mover dies on its way, and the next begins anew.
+                // One resize stops halfway, and the next one starts over.
                 if turn == 1 {
                     assert_eq!(sessions.move_some(0..all / 3, SEED, now), 0);
                 }
@@ -131,7 +131,7 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
     }
 }
 
-/// Nobody sends anything yet.
+/// Resizes at once: no packets are running yet.
 fn resize_at_once(engine: &XdpEngine) {
     let memory = engine.memory();
     memory.sessions.begin_move([65_536; 2]);

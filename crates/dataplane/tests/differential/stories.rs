@@ -1,11 +1,11 @@
-//! Made-up packets: how many, and from which seed.
+//! Number and seed of random cases.
 
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 
 /// Returns a runner of `count` cases, multiplied by the number in `EVENER_VOLUME`.
 ///
-/// The cases are the same in every run, unless `PROPTEST_RNG_SEED` names another seed. Rounds of
-/// one test have cases of their own.
+/// The cases are the same in every run, unless `PROPTEST_RNG_SEED` sets another seed. Each round of
+/// a test has different cases.
 pub fn runner(count: u32, round: u64) -> TestRunner {
     let volume = std::env::var("EVENER_VOLUME").map_or(1, |times| times.parse().expect("EVENER_VOLUME"));
     let default = Config::default();
@@ -18,8 +18,6 @@ pub fn runner(count: u32, round: u64) -> TestRunner {
         cases: count * volume,
         failure_persistence: None,
         rng_seed,
-        // proptest seeds a generator for each part of a case. With ChaCha, seeding takes longer
-        // than the case.
         rng_algorithm: RngAlgorithm::XorShift,
         ..default
     })

@@ -1,5 +1,4 @@
-//! Events of packets and connections: the C makes by itself those that are made here of the core's
-//! decision.
+//! Trace events: the C program's events must equal the events made here from the core's decision.
 
 use std::net::SocketAddr;
 
@@ -10,13 +9,13 @@ use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEven
 
 use crate::world::{OWN, client};
 
-/// Of most clients nothing is told: their packets go the shorter way.
+/// The filter matches few clients, so packets of the others take the path without a trace.
 pub fn watch() -> TraceFilter {
     let clients = [(false, 0), (false, 1), (true, 0), (true, 12)].map(|(v6, number)| client(v6, number));
     TraceFilter { connections: true, clients: clients.into() }
 }
 
-/// Without what no two clocks agree on.
+/// Removes the times, which differ between clocks.
 pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     match &mut event {
         TraceEvent::Connection(connection) => {
@@ -31,7 +30,7 @@ pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     event
 }
 
-/// The event of a frame that was decided so.
+/// Returns the expected events of a frame with this decision.
 pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEvent> {
     connection(frame, decision).into_iter().chain(packet(frame, decision, after)).collect()
 }

@@ -1,6 +1,6 @@
-//! The instructions that the kernel's verifier has to go through before a program is loaded. It
-//! gives up at a million instructions, other kernels count more than this one, and a daemon that
-//! starts waits for it: a host of the packet engine answers nobody meanwhile.
+//! Limits the instructions that the kernel's verifier processes per program. The verifier gives up
+//! at a million instructions, and other kernels count more. A starting daemon waits for the
+//! verifier, and a host with the packet engine forwards no packets meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use libbpf_rs::query::ProgInfoIter;
 use crate::server::Programs;
 use crate::{HOOKS, Kernel};
 
-/// Most of them for each program, in instructions: a little more than it takes.
+/// Limit of each program, slightly above its current number.
 const MOST: [(&str, u32); 6] = [
     ("director", 89_000),
     ("director_tc", 92_000),
@@ -19,7 +19,7 @@ const MOST: [(&str, u32); 6] = [
     ("outgoing", 8_000),
     ("accept", 12_000),
 ];
-/// Programs are loaded when they are first wanted: by any frame.
+/// Any frame loads a program: programs are loaded on first use.
 const FRAME: [u8; 60] = [0; 60];
 
 #[test]
@@ -30,7 +30,7 @@ fn the_verifier_is_far_from_giving_up() {
     for hook in [Hook::Native, Hook::Tc, Hook::Egress, Hook::Accept] {
         server.run(hook, &FRAME).unwrap();
     }
-    // Those of other tests that run beside this one are the same.
+    // Programs of tests that run at the same time are identical.
     let verified: BTreeMap<String, u32> = ProgInfoIter::default()
         .map(|program| (program.name.to_string_lossy().into_owned(), program.verified_insns))
         .collect();

@@ -1,9 +1,9 @@
-//! Walks a program as the kernel has translated it (what `bpftool prog dump xlated` shows) with a
-//! frame, and counts the instructions: processors whose counters can't be read are many, and these
-//! are the same everywhere. A helper's call is one.
+//! Interprets a program as the kernel translated it (`bpftool prog dump xlated`) with a frame, and
+//! counts the instructions. Hardware counters are often unavailable, and the instruction count is
+//! the same on all processors. A helper call counts as one instruction.
 //!
-//! Maps are read as they stand; what the program writes is seen by the walk alone. Where a map has
-//! something for each CPU, the thread must stay on one.
+//! The interpreter reads the real maps, but keeps the program's writes to itself. With per-CPU
+//! maps, the thread must stay on one CPU.
 
 use std::collections::HashMap;
 
@@ -12,26 +12,25 @@ use evener_dataplane::xdp::{Hook, XdpEngine};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-/// Where things are, for the program: in the upper bits of an address. Below stands a map's number,
-/// and then a place.
+/// Memory regions, in the upper bits of an address. Below them are the map's number and the offset.
 const CONTEXT: u64 = 1 << 48;
 const FRAME: u64 = 2 << 48;
 const STACK: u64 = 3 << 48;
 const MAP: u64 = 4 << 48;
 const VALUES: u64 = 5 << 48;
 const OF_CPU: u64 = 6 << 48;
-/// The object that the context names besides the frame, as its interface.
+/// An object that the context points to besides the frame, such as the interface.
 const OBJECT: u64 = 7 << 48;
 const REGION: u64 = 0xffff << 48;
-/// The interface that frames come in by.
+/// Ingress interface.
 const INTERFACE: u64 = 1;
 const HEADROOM: u64 = 256;
 const STACK_LEN: u64 = 512;
 pub const XDP_REDIRECT: u64 = 4;
-/// In the place of a verdict, where the walk has come to what fast paths have not.
+/// Pseudo-verdict for a program that leaves the fast path.
 pub const LONG_WAY: u64 = u64::MAX;
 const MOST_INTERFACES: u64 = 1 << 16;
-/// More than any way has: it goes in circles.
+/// Limit against endless loops, above the length of any path.
 const MOST: u32 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -49,20 +48,20 @@ struct Map {
     elements: HashMap<u32, Vec<u8>>,
 }
 
-/// A program, and what it has written.
+/// A program with the data that it wrote.
 pub struct Walk {
     program: Vec<Instruction>,
     maps: Vec<Map>,
     written: HashMap<u64, u8>,
     frame: Vec<u8>,
-    /// Where the frame begins and ends.
+    /// Addresses of the frame's start and end.
     data: [u64; 2],
     jiffies: u64,
     register: [u64; 11],
     counted: u32,
 }
 
-/// A program's verdict on a frame, and in how many instructions.
+/// Returns a program's verdict on a frame and the number of its instructions.
 pub fn walk(engine: &XdpEngine, frame: &[u8]) -> (u64, u32) {
     let id = engine.program_id(Hook::Xdp).unwrap();
     let options = ProgInfoQueryOptions::default().include_xlated_prog_insns(true);
@@ -122,12 +121,12 @@ impl Walk {
                 0x85 => return LONG_WAY,
                 0x06 => at = at.saturating_add_signed(one.immediate as isize),
                 0x05 => at = at.saturating_add_signed(one.offset.into()),
-                // A barrier against speculation is none of the program's.
+                // The kernel adds speculation barriers, so they do not count.
                 0xc2 => self.counted -= 1,
                 code => match code & 7 {
                     0 | 1 => self.load(one),
                     2 | 3 => self.store(one),
-                    // The order of bytes is turned in as many bits as it says.
+                    // Byte swap, of as many bits as the immediate value.
                     4 if code >> 4 != 0xd => {
                         self.register[one.dst] = u64::from(self.compute(one, 32) as u32);
                     }
@@ -139,7 +138,7 @@ impl Walk {
         }
     }
 
-    /// A constant of 64 bits, or a map's address.
+    /// Loads a 64-bit constant or the address of a map.
     fn wide(&mut self, one: Instruction, high: i32) -> u64 {
         let (low, high) = (one.immediate as u32, u64::from(high as u32));
         match one.src {
@@ -150,7 +149,7 @@ impl Walk {
         }
     }
 
-    /// A map's place in addresses, by its number in the kernel.
+    /// Returns a map's number within addresses, by its kernel id.
     fn map(&mut self, id: u32) -> u64 {
         let place = self.maps.iter().position(|map| map.id == id).unwrap_or_else(|| {
             let handle = MapHandle::from_map_id(id).unwrap();
@@ -160,8 +159,8 @@ impl Walk {
         place as u64
     }
 
-    /// The helpers on fast paths are that which makes room before a frame, and that which names the
-    /// interface to leave by. False for any other.
+    /// Runs a helper. False for helpers that fast paths do not call: known are the helper that
+    /// moves the start of the frame, and the redirect helper.
     fn help(&mut self) -> bool {
         self.register[0] = match self.register[1] {
             CONTEXT => {
@@ -180,7 +179,7 @@ impl Walk {
 
     fn compute(&self, one: Instruction, bits: u32) -> u64 {
         let (mut to, mut by) = (self.register[one.dst], self.operand(one));
-        // An array's elements stand somewhere behind the map itself.
+        // The elements of an array are behind the map's header.
         if to & REGION == MAP && one.code == 0x07 {
             return to - MAP + VALUES;
         }
@@ -208,7 +207,7 @@ impl Walk {
             0x8 => to.wrapping_neg(),
             0x9 => to.checked_rem(by).unwrap_or(to),
             0xa => to ^ by,
-            // Of a variable of each CPU too.
+            // Also the address of a per-CPU variable.
             0xb => by,
             0xc if bits == 32 => ((to as i32) >> shift) as u64,
             0xc => ((to as i64) >> shift) as u64,
@@ -219,7 +218,7 @@ impl Walk {
     fn holds(&self, one: Instruction) -> bool {
         let (mut a, mut b) = (self.register[one.dst], self.operand(one));
         if one.code & 7 == 6 {
-            // The sign stays where it is compared.
+            // 32-bit comparison: signed values keep their sign.
             (a, b) = (i64::from(a as i32) as u64, i64::from(b as i32) as u64);
             if !matches!(one.code >> 4, 0x6 | 0x7 | 0xc | 0xd) {
                 (a, b) = (u64::from(a as u32), u64::from(b as u32));
@@ -253,7 +252,7 @@ impl Walk {
                     std::array::from_fn(|byte| if byte < len { self.byte(at + byte as u64) } else { 0 });
                 u64::from_le_bytes(bytes)
             }
-            // The kernel's own memory: the clock is all that is read of it.
+            // Kernel memory: programs read only the clock from it.
             _ => self.jiffies,
         };
     }
@@ -267,7 +266,7 @@ impl Walk {
         }
     }
 
-    /// An element of each CPU, of which the map has a pointer.
+    /// Returns the address of the element that a per-CPU map's pointer refers to.
     fn of_cpu(&self, at: u64) -> u64 {
         let len = self.maps[(at >> 32) as usize & 0xffff].handle.value_size().next_multiple_of(8);
         OF_CPU | at & 0xffff << 32 | u64::from(at as u32 / 8 * len)
@@ -294,7 +293,7 @@ impl Walk {
     }
 }
 
-/// An element as it stands; of each CPU's, this one's.
+/// Reads an element. For a per-CPU map, reads this CPU's element.
 fn read(map: &MapHandle, index: u32) -> Vec<u8> {
     let key = index.to_ne_bytes();
     if map.map_type() != MapType::PercpuArray {
@@ -304,7 +303,7 @@ fn read(map: &MapHandle, index: u32) -> Vec<u8> {
     all.swap_remove(nix::sched::sched_getcpu().unwrap())
 }
 
-/// Bytes that are loaded or stored.
+/// Returns the number of bytes of a load or store.
 fn len_of(one: Instruction) -> usize {
     [4, 2, 1, 8][usize::from(one.code >> 3 & 3)]
 }

@@ -1,5 +1,5 @@
-//! A farm with servers of every kind, known to the core and to the C alike, and the network around
-//! them.
+//! A farm with all kinds of servers, in the tables of the core and of the C program, with the
+//! network around them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -36,16 +36,15 @@ use crate::{every_host, handoff};
 
 pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 pub const RING_SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-/// The key of marks.
 pub const MARKER: Marker = Marker { key: Seed(31, 0x2222), generation: 0x8000_0001 };
 pub const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER_SIDE: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// The way to clients.
+/// The interface to clients.
 const OUT: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 4]);
 pub const SESSIONS: usize = 512;
 pub const NOW: u32 = 5_000_000;
-/// Longer than a round: nobody goes for his age.
+/// Longer than a round, so that no session expires.
 pub const IDLE: IdleTicks = IdleTicks {
     syn: ticks(600_000),
     tcp: ticks(900_000),
@@ -55,8 +54,7 @@ pub const IDLE: IdleTicks = IdleTicks {
     udp_new: ticks(620_000),
 };
 
-/// Reasons that random packets needn't meet; the last seven take a cookie, or a segment that
-/// is empty.
+/// Reasons that random packets need not produce. The last seven need a cookie or an empty segment.
 pub const RARE: [Reason; 14] = [
     Reason::BadChecksum,
     Reason::TableFull,
@@ -74,7 +72,7 @@ pub const RARE: [Reason; 14] = [
     Reason::Reset,
 ];
 
-/// Services by the last byte of their address, in both IP versions.
+/// Last address bytes of the services, in both IP versions.
 pub const L2: [u8; 3] = [100, 101, 102];
 pub const EMPTY: u8 = 103;
 pub const NAT: u8 = 110;
@@ -85,9 +83,9 @@ pub fn vip(v6: bool, last: u8) -> IpAddr {
     if v6 { format!("2001:db8::{last}").parse().unwrap() } else { [192, 0, 2, last].into() }
 }
 
-/// Clients 0 to 9 are behind the router, 10 and 11 behind one whose MAC isn't known, 12 and 13
-/// behind a narrow link, and to the others there is no way. With IPv6, 14 has an address of its
-/// link alone.
+/// Clients 0 to 9 are behind the router, 10 and 11 behind a router with an unknown MAC, 12 and 13
+/// behind a link with a small MTU. No route leads to the others. With IPv6, 14 has a link-local
+/// address.
 pub fn client(v6: bool, number: u8) -> IpAddr {
     let net = match number {
         0..10 => 1,
@@ -104,7 +102,7 @@ pub fn client(v6: bool, number: u8) -> IpAddr {
     }
 }
 
-/// Makes the network namespace that the thread is in agree with [`TestRoutes`].
+/// Sets up this thread's network namespace so that it matches [`TestRoutes`].
 pub fn set_up() {
     for setting in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding", "ipv6/conf/default/forwarding"] {
         std::fs::write(format!("/proc/sys/net/{setting}"), "1").unwrap();
@@ -118,7 +116,7 @@ pub fn set_up() {
         "addr add 2001:db8:9::1/64 dev out0 nodad",
         &format!("neigh add 10.9.9.9 lladdr {ROUTER} dev out0"),
         &format!("neigh add 2001:db8:9::9 lladdr {ROUTER} dev out0"),
-        // Services are none of this host's own addresses.
+        // The services' addresses are not local addresses of this host.
         "route add 192.0.2.0/24 via 10.9.9.9",
         "route add 2001:db8::/64 via 2001:db8:9::9",
         "route add 203.0.111.0/24 via 10.9.9.9",
@@ -157,7 +155,7 @@ impl Routes for TestRoutes {
         }
     }
     fn mtu(&self, ifindex: u32) -> Option<u16> {
-        // the loopback interface
+        // The loopback interface.
         (ifindex == 1).then_some(u16::MAX)
     }
 }
@@ -174,7 +172,7 @@ impl Fragments for TestFragments {
     }
 }
 
-/// The parts of the farm, one thing after the other.
+/// Builds the farm part by part.
 pub struct Builder {
     pub tables: Tables,
     pub next_server: u16,
@@ -221,7 +219,7 @@ impl Builder {
             (0..slots).map(|slot| servers[(slot + ahead) % servers.len()]).collect()
         };
         let second = if pick == Pick::Two { table(1) } else { Arc::default() };
-        // Some slots of some services are another server's while there is no session.
+        // Without a session, some slots of some services belong to another server.
         let older = |(slot, server): (usize, &u16)| if slot % 3 == 0 { *server } else { NO_SERVER };
         let previous = match pick {
             Pick::Hash => table(2).iter().enumerate().map(older).collect(),
@@ -244,7 +242,7 @@ impl Builder {
                 self.server(Forwarding::Nat { to, own: address(1), source_nat, mtu }, ifindex)
             })
             .collect();
-        // The director itself is one of them, and needs no translation.
+        // The director itself is one of the servers and needs no NAT.
         let here = self.server(Forwarding::Link, 1);
         self.tables.servers.entry(here).and_modify(|server| server.local = true);
         servers.push(here);
@@ -275,8 +273,8 @@ impl Builder {
     }
 }
 
-/// Every method in both IP versions; among the servers on the LAN one here and one down. Rings take
-/// longer to fill than a story to play, so all stories share them.
+/// Returns tables with all forwarding methods in both IP versions. One LAN server is this host, and
+/// one is down. All random cases share the tables, because filling rings takes longer than a case.
 pub fn tables() -> Tables {
     static TABLES: LazyLock<Tables> = LazyLock::new(build);
     TABLES.clone()
@@ -306,7 +304,7 @@ fn build() -> Tables {
     builder.tables
 }
 
-/// Loads the tables without attaching: interface 77 doesn't exist.
+/// Loads the tables without attaching: interface 77 does not exist.
 pub fn load(engine: &mut XdpEngine) {
     let tables = Arc::new(tables());
     engine.load_tables(&tables).unwrap();
@@ -315,13 +313,13 @@ pub fn load(engine: &mut XdpEngine) {
     engine.memory().counts.score(&scores_at(NOW));
 }
 
-/// Limits of sessions, which some servers meet sooner than others; of 0 none does.
+/// Returns session limits, lower for some servers. With 0, no server has a limit.
 pub fn limits(least: u32) -> Vec<(u16, u32)> {
     (0..SERVER_SLOTS as u16).map(|slot| (slot, least * (1 + u32::from(slot % 2)))).collect()
 }
 
-/// Policies' scores of the servers' load at this time: equal for some, other than a moment ago for
-/// most.
+/// Returns the servers' load scores at a time: equal for some servers, and for most different from
+/// a moment ago.
 pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
     let score = |slot: u16| {
         let mixed = now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9);
@@ -330,7 +328,7 @@ pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
     (0..SERVER_SLOTS as u16).map(|slot| (slot, score(slot))).collect()
 }
 
-/// The core with memory of its own.
+/// The core with its own memory.
 pub struct Core {
     tables: Tables,
     four: Vec<Bucket4>,
@@ -350,7 +348,7 @@ pub struct Core {
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
-    /// The time.
+    /// Current time in ticks.
     pub now: u32,
 }
 
@@ -417,13 +415,13 @@ impl Core {
         }
     }
 
-    /// From now on these are the tables.
+    /// Replaces the tables.
     pub fn change(&mut self, tables: Tables) {
         self.tables = tables;
         self.memory().sessions.share(&self.tables);
     }
 
-    /// The decision on a frame, and the frame after it.
+    /// Returns the decision on a frame and the resulting frame.
     pub fn decide(&mut self, before: &[u8]) -> (Decision, Vec<u8>) {
         let mut buffer = vec![0; HEADROOM];
         buffer.extend_from_slice(before);
@@ -433,7 +431,7 @@ impl Core {
         for reason in decision.reasons() {
             *self.reasons.entry(reason).or_default() += 1;
         }
-        // A frame that is held goes to no server yet.
+        // A held frame does not count for its server yet.
         if decision.server() != NO_SERVER && decision.verdict != Verdict::Hold {
             let server = self.servers.entry(decision.server()).or_default();
             server.packets += 1;

@@ -1,4 +1,4 @@
-//! Whole TCP connections between the stacks of real hosts.
+//! Complete TCP connections between the stacks of real hosts.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use evener_dataplane::packet::PacketEngine;
 use crate::hosts::{CLIENT, Host, VIP, index_of, mac_of, run};
 use crate::{apply, count, options, server, session_file, skipped, tables};
 
-/// A client, a director and a server; what the server replies goes straight to the client.
+/// A client, a director and a server that replies directly to the client.
 struct Farm {
     client: Host,
     director: Host,
@@ -56,7 +56,7 @@ impl Farm {
         })
     }
 
-    /// Sends `data` to the service; returns what arrived at the listener on `host`.
+    /// Sends `data` to the service. Returns the bytes that arrived at the listener on `host`.
     fn upload(&self, host: &Host, data: &[u8]) -> Vec<u8> {
         let listener = host.enter(|| TcpListener::bind((VIP, 80)).unwrap());
         thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn decapsulated_packet_of_peer_goes_to_host_stack() {
         run(&format!("ip route add {CLIENT}/32 dev in0"));
         run(&format!("ip neigh add {CLIENT} lladdr {PASSED} dev in0"));
     });
-    // By its turn every connection would be the other host's.
+    // By round robin, every connection would go to the other host.
     let (host, other) = (Mac::default(), farm.server.enter(|| mac_of("request")));
     let engine = farm.director.enter(|| {
         let mut engine = PacketEngine::start(options(session_file())).unwrap();

@@ -1,4 +1,4 @@
-//! Fragments that come in another order than they were sent, through both engines.
+//! Fragments that arrive out of order, through both engines.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::hosts::{Host, NEVER, SOON, receive, segment};
 use crate::kernel::kernel_engine;
 use crate::{count, options, session_file, skipped};
 
-/// A packet to the service in two fragments.
+/// Returns a packet to the service as two fragments.
 fn fragments(bench: &Bench, port: u16, id: u8) -> [Vec<u8>; 2] {
     let whole = segment(bench.client_mac, bench.inside.1, port, TCP_SYN);
     let (headers, payload) = (&whole[..34], vec![0x55; 48]);
@@ -31,7 +31,7 @@ fn fragments(bench: &Bench, port: u16, id: u8) -> [Vec<u8>; 2] {
     [part(0, true, &transport[..40]), part(40, false, &transport[40..])]
 }
 
-/// Waits until so many wait, or did.
+/// Waits until `expected` fragments have been held in total.
 fn held(engine: &dyn Engine, expected: u64) {
     let end = Instant::now() + SOON;
     while count(engine, Reason::FragmentHeld) < expected && Instant::now() < end {
@@ -40,7 +40,7 @@ fn held(engine: &dyn Engine, expected: u64) {
     assert_eq!(count(engine, Reason::FragmentHeld), expected);
 }
 
-/// Waits until so many are given up.
+/// Waits until `expected` held fragments have been dropped.
 fn are_lost(engine: &dyn Engine, expected: u64) {
     let end = Instant::now() + SOON;
     while count(engine, Reason::FragmentLost) < expected && Instant::now() < end {
@@ -50,13 +50,13 @@ fn are_lost(engine: &dyn Engine, expected: u64) {
 }
 
 fn play(bench: &Bench, engine: &dyn Engine) {
-    // In order, then turned about.
+    // In order, then reversed.
     for (id, order) in [[0, 1], [1, 0]].into_iter().enumerate() {
         let sent = fragments(bench, 1000 + id as u16, id as u8 + 1);
         let mut servers = Vec::new();
         for (turn, number) in order.into_iter().enumerate() {
             bench.client.send(&sent[number]).unwrap();
-            // A later fragment that comes first waits.
+            // A later fragment that arrives first is held.
             if turn == 0 && number == 1 {
                 assert_eq!(receive(&bench.server, NEVER), None);
             }
@@ -73,13 +73,13 @@ fn play(bench: &Bench, engine: &dyn Engine) {
     let counters = engine.counters().unwrap();
     assert_eq!(counters.servers.values().map(|server| server.packets).sum::<u64>(), 4);
 
-    // One whose first never comes is given up.
+    // A fragment whose first fragment never arrives is dropped.
     let [_, lost] = fragments(bench, 1000, 9);
     bench.client.send(&lost).unwrap();
     assert_eq!(receive(&bench.server, Duration::from_millis(700)), None);
     are_lost(engine, 1);
 
-    // A flood of such costs what 256 frames do, and leaves no honest one out.
+    // A flood of such fragments holds at most 256 frames, and other packets still pass.
     for _ in 0..2 {
         for id in 100..250 {
             let [_, later] = fragments(bench, 1000, id);

@@ -1,4 +1,4 @@
-//! Frame in, frame out.
+//! Sends single frames and checks the resulting frames.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -19,7 +19,7 @@ pub const SERVER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const SERVER2: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const STRANGER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A director's two interfaces with a raw socket at the other end of each cable, all in one
+/// A director's two interfaces, each with a raw socket at the other end of its cable, all in one
 /// namespace.
 pub struct Bench {
     pub client: LinkSocket,
@@ -30,7 +30,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// In the namespace that the thread is in.
+    /// Creates the cables in the current namespace.
     pub fn set_up() -> Bench {
         run("ip link add in0 type veth peer name in1");
         run("ip link add out0 type veth peer name out1");
@@ -59,7 +59,7 @@ impl Bench {
         frame
     }
 
-    /// The server that a frame reaches, after checking that nothing but its MACs changed.
+    /// Returns the MAC of the server that a frame reaches. Checks that only the MACs changed.
     pub fn reaches(&self, port: u16, flags: u8) -> Mac {
         let sent = self.send(port, flags);
         let received = receive(&self.server, SOON).expect("the frame arrives");
@@ -114,7 +114,7 @@ fn non_service_packet_is_counted_and_passed_to_host() {
         let mut engine = PacketEngine::start(options(session_file())).unwrap();
         apply(&mut engine, two_servers(&bench));
         let good = segment(bench.client_mac, bench.inside.1, 1000, TCP_SYN);
-        // Two tags are looked behind, a third is another's business.
+        // A frame with two VLAN tags is inspected; a frame with three passes unchanged.
         let mut tagged = good.clone();
         tagged.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7]);
         bench.client.send(&tagged).unwrap();
@@ -204,7 +204,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         apply(&mut engine, both.clone());
         let first: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_SYN)).collect();
         assert!(matches!(start(), Err(EngineError::System { .. })), "two must not share a file");
-        // A kill takes nothing back; neither does dropping.
+        // Nothing is undone after a kill, and the same holds after a drop.
         drop(engine);
         make_older(&file);
 
@@ -212,7 +212,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         let running = engine.running().unwrap();
         assert_eq!((&running.servers, &running.vips), (&both.servers, &both.vips));
         assert_eq!(engine.memory().counts.active[1].load(std::sync::atomic::Ordering::Relaxed), 5);
-        // Without its sessions, each flow would now fall to the first server.
+        // Without sessions, each flow would now go to the first server.
         let mut drained = both.clone();
         drained.rings = tables(&[], &[both.servers[&1]], true).rings;
         apply(&mut engine, drained);
@@ -229,7 +229,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
     });
 }
 
-/// As a daemon leaves it whose session table was always in use as a whole.
+/// Rewrites the file as a daemon leaves it that always uses the whole session table.
 fn make_older(file: &std::path::Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
@@ -270,7 +270,7 @@ fn the_guard_keeps_the_host_from_answering() {
     }
     Host::new("director").enter(|| {
         let bench = Bench::set_up();
-        // An address of its own with nothing at the port: the stack would reset, and can.
+        // The VIP is local and nothing listens on the port, so the stack would send a reset.
         run(&format!("ip addr add {VIP}/32 dev lo"));
         run(&format!("ip route add {CLIENT}/32 dev in0"));
         run(&format!("ip neigh add {CLIENT} lladdr {} dev in0", bench.client_mac));
@@ -286,11 +286,11 @@ fn the_guard_keeps_the_host_from_answering() {
         apply(&mut engine, two_servers(&bench));
         bench.reaches(1000, TCP_SYN);
         assert_eq!(receive(&client, NEVER), None);
-        // A port that is no service's is the host's own.
+        // A port without a service belongs to the host itself.
         bench.client.send(&segment_to(81, bench.client_mac, bench.inside.1, 1000, TCP_SYN)).unwrap();
         assert!(receive(&client, SOON).is_some());
 
-        // Killed: the guard stays, and the next engine takes it over.
+        // After a kill, the guard stays, and the next engine adopts it.
         drop(engine);
         bench.send(1000, TCP_SYN);
         assert_eq!(receive(&client, NEVER), None);

@@ -1,4 +1,4 @@
-//! Handshakes that the director answers itself, with a client's real TCP.
+//! The director answers SYNs of a client's real TCP stack.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ fn handing_off() -> Tables {
     tables
 }
 
-/// Whether a client's TCP takes the answer to its SYN for good. Its segments have half a checksum,
-/// which the director's link must fill in, and then it looks at it.
+/// Checks that a client's TCP accepts the director's SYN-ACK. The client's SYN has a partial
+/// checksum, which the director's link must complete before the director checks it.
 fn connects(engine: &dyn Engine, client: &Host) {
     let keys = Keys { key: Seed(15, 16), epoch: 15 };
     engine.memory().cookies.set(&Schedule::fixed(&keys, engine.now()));
@@ -41,8 +41,8 @@ fn connects(engine: &dyn Engine, client: &Host) {
     });
 }
 
-/// Has every engine at work on a director in turn, with these tables, and a client on its link.
-/// Their segments leave as much of the checksum to the hardware as can be.
+/// Runs `work` with every engine on a director with these tables, and a client on its link. Hosts
+/// leave checksums to the hardware as far as possible.
 pub fn on_every_engine(tables: fn() -> Tables, work: impl Fn(&mut dyn Engine, &Host) + Sync) {
     let (director, client) = (Host::new("director"), Host::new("client"));
     director.cable("in0", &client, "in1");
@@ -59,8 +59,8 @@ pub fn on_every_engine(tables: fn() -> Tables, work: impl Fn(&mut dyn Engine, &H
     director.enter(|| {
         for mode in [Mode::Tc, Mode::Generic] {
             let mut engine = kernel_engine(Some(mode), None, tables());
-            // Generic mode isn't told of half a checksum; a sender that leaves nothing to the
-            // hardware has none.
+            // Generic XDP does not see that a checksum is partial, so there the sender computes
+            // full checksums.
             let half = if mode == Mode::Tc { "on" } else { "off" };
             client.enter(|| run(&format!("ethtool -K in1 tx {half}")));
             work(&mut engine, &client);

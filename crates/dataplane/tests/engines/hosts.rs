@@ -1,4 +1,4 @@
-//! Network namespaces for tests, and frames to send in them.
+//! Network namespaces for tests, and helpers for their frames.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 pub const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 
-/// A namespace of this test alone; it is removed with this value.
+/// A network namespace of one test. Dropping this value removes the namespace.
 pub struct Host {
     name: String,
 }
@@ -33,7 +33,7 @@ impl Host {
         host
     }
 
-    /// Does `work` in the namespace.
+    /// Runs `work` in the namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -48,7 +48,8 @@ impl Host {
         })
     }
 
-    /// Lays a cable from `here`, on this host, to `there` on another.
+    /// Connects interface `here` of this host to interface `there` of another host with a veth
+    /// pair.
     pub fn cable(&self, here: &str, other: &Host, there: &str) {
         let (ours, theirs) = (&self.name, &other.name);
         run(&format!("ip link add {here} netns {ours} type veth peer name {there} netns {theirs}"));
@@ -63,7 +64,7 @@ impl Drop for Host {
     }
 }
 
-/// Settings that new namespaces may inherit otherwise.
+/// Sets sysctls that a new namespace may otherwise inherit.
 pub fn settle() {
     for (setting, value) in [
         ("ipv4/conf/all/rp_filter", "0"),
@@ -72,7 +73,7 @@ pub fn settle() {
         ("ipv6/conf/all/disable_ipv6", "1"),
         ("ipv6/conf/default/disable_ipv6", "1"),
     ] {
-        // IPv6 may be missing altogether.
+        // The kernel may have no IPv6.
         let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
     }
 }
@@ -81,7 +82,7 @@ pub fn up(interface: &str) {
     run(&format!("ip link set {interface} up"));
 }
 
-/// Runs a command, words split at blanks.
+/// Runs a command, whose words are separated by spaces.
 pub fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
@@ -98,12 +99,12 @@ pub fn mac_of(interface: &str) -> Mac {
     text.split_whitespace().nth(2).unwrap().parse().unwrap()
 }
 
-/// A TCP segment from [`CLIENT`] to [`VIP`], both checksums right.
+/// Returns a TCP segment from [`CLIENT`] to [`VIP`] with correct checksums.
 pub fn segment(from: Mac, to: Mac, port: u16, flags: u8) -> Vec<u8> {
     segment_to(80, from, to, port, flags)
 }
 
-/// The same to another port.
+/// Returns a TCP segment from [`CLIENT`] to port `service` of [`VIP`].
 pub fn segment_to(service: u16, from: Mac, to: Mac, port: u16, flags: u8) -> Vec<u8> {
     let ethernet = Ethernet { dst: to, src: from, ethertype: ETHERTYPE_IPV4.into() };
     let mut ip = Ipv4 {
@@ -136,13 +137,13 @@ pub fn segment_to(service: u16, from: Mac, to: Mac, port: u16, flags: u8) -> Vec
     [ethernet.as_bytes(), ip.as_bytes(), tcp.as_bytes()].concat()
 }
 
-/// The one's complement sum of 16-bit words (RFC 1071).
+/// Returns the one's complement sum of 16-bit words (RFC 1071).
 fn sum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|b| u32::from(b[0]) << 8 | u32::from(b[1])).sum();
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The next frame, if one comes in time.
+/// Returns the next frame, or `None` after `wait`.
 pub fn receive(socket: &LinkSocket, wait: Duration) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 65_600];
     let end = Instant::now() + wait;
@@ -159,7 +160,7 @@ pub fn receive(socket: &LinkSocket, wait: Duration) -> Option<Vec<u8>> {
     }
 }
 
-/// Frames that ought to come are waited for this long.
+/// Timeout for frames that must arrive.
 pub const SOON: Duration = Duration::from_secs(5);
-/// Frames that must not come are waited for this long.
+/// Waiting time for frames that must not arrive.
 pub const NEVER: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! The kernel engine where it is attached.
+//! The kernel engine on real interfaces.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +30,7 @@ pub fn kernel_engine(mode: Option<Mode>, pins: Option<PathBuf>, tables: Tables) 
     engine
 }
 
-/// One that goes on from what is pinned, and has changed nothing yet.
+/// Starts an engine from the pinned maps and programs, without any change to them.
 pub fn restart(pins: &Path) -> XdpEngine {
     start(None, Some(pins.to_owned()))
 }
@@ -80,7 +80,7 @@ fn older_attachment_is_replaced_and_sessions_stay() {
             let flags = if first.is_none() { TCP_SYN } else { TCP_ACK };
             let servers: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, flags)).collect();
             assert_eq!(first.get_or_insert_with(|| servers.clone()), &servers);
-            // Dropped as by a kill: what is pinned stays at work.
+            // A drop is like a kill: pinned programs keep running.
             drop(engine);
             assert_eq!(first, Some((0..10).map(|port| bench.reaches(1000 + port, TCP_ACK)).collect()));
         }
@@ -89,11 +89,12 @@ fn older_attachment_is_replaced_and_sessions_stay() {
     });
 }
 
-/// Where new sessions go, and where those of which nothing is known get their second chance.
+/// Peers: new sessions go to the first. Packets without a session get their second chance at the
+/// other.
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const PEER_BEFORE: Mac = Mac([2, 0, 0, 0, 0, 4]);
 
-/// Of three hosts this one, in slot 1; the others are beyond `out0`.
+/// Tables with three hosts. Slot 1 is this host, and the others are behind `out0`.
 fn every_host(bench: &Bench) -> Tables {
     let (encapsulation, mark) = (Encapsulation::Gue, Some(ForwardCount::Twice));
     let way = Forwarding::Tunnel { encapsulation, from: OWN, to: FROM, mtu: 1500, mark };
@@ -110,15 +111,15 @@ fn every_host(bench: &Bench) -> Tables {
     tables
 }
 
-/// This host's address that tunnels end at, and another host's.
+/// Tunnel endpoint addresses of this host and of another host.
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1));
 const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
 
-/// The key of the other host's marks, and of this one's.
+/// Marker of both hosts.
 const MARKER: Marker = Marker { key: Seed(41, 42), generation: 7 };
 
-/// A client's segment as another host passes it on through a tunnel, or, without a mark, as a
-/// director sends it.
+/// Returns a client's segment as another host forwards it through a tunnel. Without a mark, the
+/// segment looks like a director's.
 fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(ForwardCount, Marker)>) -> Vec<u8> {
     let mut buffer = vec![0; HEADROOM];
     buffer.extend(segment(bench.client_mac, bench.inside.1, port, flags));
@@ -130,7 +131,7 @@ fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(ForwardCount, Ma
     packet.frame().to_vec()
 }
 
-/// The programs that open tunnels, on `in0`.
+/// Starts decapsulation on `in0`.
 fn opener(bench: &Bench, marks: bool) -> ServerPrograms {
     let tables = evener_dataplane::server::Tables {
         addresses: [OWN].into(),
@@ -175,24 +176,26 @@ fn decapsulated_packet_counts_as_forwarded() {
             send(1002, TCP_ACK, ForwardCount::Once);
             let frame = receive(&bench.server, SOON).expect("a second chance");
             assert_eq!(frame[..6], PEER_BEFORE.0);
-            // Behind Ethernet, IPv4 and UDP the header of GUE: flags are its last two bytes.
+            // The last two bytes of the GUE header hold the flags. The header follows Ethernet,
+            // IPv4 and UDP.
             assert_eq!(frame[42..46], [3, 4, 0, 3], "who gets it keeps it, and can believe that");
             assert_eq!(count(&engine, Reason::SecondChance), 1);
 
-            // Nobody has passed these on; each would be served here.
+            // No peer forwarded these packets, so this host serves them.
             let forger = Marker { key: Seed(41, 43), ..MARKER };
             send_marked(1004, TCP_SYN, None);
             send_marked(1004, TCP_SYN, Some((ForwardCount::Once, forger)));
             for mark in [PASSED, PASSED_TWICE] {
                 bench.client.send(&segment(mark, bench.inside.1, 1004, TCP_SYN)).unwrap();
             }
-            // Of another generation, and behind the others: so they have been met.
+            // A mark of another generation. The segment arrives last, so the others have been
+            // counted.
             send_marked(1005, TCP_ACK, Some((ForwardCount::Twice, Marker { generation: 8, ..MARKER })));
             assert_eq!(receive(&bench.server, NEVER), None);
             assert_eq!(server.counters().unwrap()[&ServerReason::ForgedMark], 4);
             assert_eq!(count(&engine, Reason::Local), 4);
 
-            // Without marks nobody can tell it from a client's.
+            // Without marks, a forwarded packet cannot be told from a client's packet.
             drop(server);
             let server = opener(&bench, false);
             send_marked(1003, TCP_SYN, None);
@@ -212,7 +215,7 @@ fn peers_and_the_lease_outlive_the_daemon() {
         let bench = Bench::set_up();
         let dir = pins::directory().unwrap();
         let mut tables = every_host(&bench);
-        // As many as there may be.
+        // The largest number of peers.
         tables.peers.extend((2..PEERS_MAX as u64).map(|n| {
             let [.., high, low] = n.to_be_bytes();
             Mac([2, 0, 0, 1, high, low])
@@ -242,7 +245,7 @@ fn peers_and_the_lease_outlive_the_daemon() {
     });
 }
 
-/// As a daemon leaves it whose session table was always in use as a whole.
+/// Rewrites the pins as a daemon leaves them that always uses the whole session table.
 fn make_older(pins: &Path) {
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
     std::fs::remove_file(pins.join("extents")).unwrap();
@@ -271,7 +274,7 @@ fn sessions_of_the_version_before_are_carried_over() {
         let again: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_ACK)).collect();
         assert_eq!(servers, again);
         assert_eq!(engine.memory().sessions.list(engine.now()).count(), 10);
-        // A daemon of the older version would take this for another one's.
+        // A daemon of the older version would treat these pins as another daemon's.
         Box::new(engine).leave(true).unwrap();
         let engine = restart(&dir);
         assert!(engine.running().is_some());

@@ -1,5 +1,5 @@
-//! The engines on real links between network namespaces: the application-space engine, and what
-//! test runs can't show of the kernel's.
+//! The engines on real links between network namespaces: the user-space engine, and properties of
+//! the kernel engine that test runs cannot show.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod connections;
@@ -32,7 +32,7 @@ use evener_core::path::tables::{
 use evener_dataplane::Engine;
 use evener_dataplane::packet::{Options, PacketEngine};
 
-/// Says why a test does not run here, if it doesn't.
+/// True if the host cannot run these tests. Prints the reason.
 fn skipped() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -41,7 +41,7 @@ fn skipped() -> bool {
     !root
 }
 
-/// A session file of this test alone.
+/// Returns the path of a new session file.
 fn session_file() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -68,7 +68,7 @@ fn server(mac: Mac, ifindex: u32) -> ServerEntry {
     ServerEntry { identity, mac, ifindex, weight: 1, up: true, local: false, forwarding: Forwarding::Link }
 }
 
-/// One service in front of `servers`, in slots from 1 on, chosen in turn.
+/// Returns tables with one service. Its `servers` are in slots from 1 on, selected by round robin.
 fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) -> Tables {
     let idle = IdleTicks {
         syn: ticks(30_000),

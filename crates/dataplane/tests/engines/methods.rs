@@ -1,4 +1,4 @@
-//! Whole TCP connections by NAT and through tunnels, between the stacks of real hosts.
+//! Complete TCP connections by NAT and through tunnels, between the stacks of real hosts.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use crate::hosts::{Host, SOON, index_of, mac_of, run};
 use crate::kernel::kernel_engine;
 use crate::{apply, count, options, session_file, skipped};
 
-/// Client, director and server in a row; the last two on a LAN of their own.
+/// Client, director and server in a row. Director and server share a LAN.
 struct Row {
     v6: bool,
     client: Host,
@@ -41,7 +41,7 @@ impl Row {
     fn set_up(v6: bool) -> Row {
         let (client, director, server) = (Host::new("client"), Host::new("director"), Host::new("server"));
         for host in [&client, &director, &server] {
-            // New interfaces are with IPv6, and have their addresses at once.
+            // New interfaces have IPv6 enabled and can use their addresses at once.
             host.enter(|| {
                 for setting in
                     ["all/disable_ipv6", "default/disable_ipv6", "all/accept_dad", "default/accept_dad"]
@@ -105,7 +105,7 @@ impl Row {
             tables.servers.insert(1, server);
         });
         let key = VipKey { address: self.vip(), port: 80, protocol: Protocol::Tcp };
-        // The client finds the director by a route to its own address.
+        // The client reaches the VIP by a route via the director's own address.
         tables.vips.insert(
             key,
             Vip {
@@ -148,13 +148,13 @@ impl Row {
         })
     }
 
-    /// The server's own socket. One for each address: a program that another test is just beginning
-    /// holds a copy of what is closed here until it runs.
+    /// Listens on the server. Each address is used once: a child process of another test can hold a
+    /// copy of a closed listener until it calls exec.
     fn listen(&self, address: SocketAddr) -> TcpListener {
         self.server.enter(|| TcpListener::bind(address).unwrap())
     }
 
-    /// Sends data to the service and has it sent back, so that both ways see large frames.
+    /// Sends data to the service and has it echoed, so that both directions carry large frames.
     fn exchange(&self, listener: &TcpListener, data: &[u8]) {
         let wait = Duration::from_secs(20);
         thread::scope(|scope| {
@@ -185,14 +185,13 @@ impl Row {
     }
 }
 
-/// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Packet,
     Kernel(Mode),
 }
 
-/// The host forwards: what the kernel engine wants for NAT.
+/// Enables forwarding, which the kernel engine needs for NAT.
 fn forward() {
     for version in ["ipv4", "ipv6"] {
         std::fs::write(format!("/proc/sys/net/{version}/conf/all/forwarding"), "1").unwrap();
@@ -219,8 +218,8 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     row.exchange(&listener, b"and once more");
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
-    // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host
-    // asks first.
+    // This engine does not trust a neighbour entry that the host did not confirm, as with IPv4
+    // here. The host's stack resolves the neighbour first.
     assert!(v6 || guarded == (count(&*engine, Reason::HostStack) > 0));
     assert_eq!(count(&*engine, Reason::TooBig), 0);
     let memory = engine.memory();
@@ -229,11 +228,11 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     row.director.enter(|| engine.leave(false)).unwrap();
 }
 
-/// The client's side of the way may be any host.
+/// Checks that packets of both directions are traced.
 fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
     let (mut there, mut back) = (0, 0);
     let end = Instant::now() + SOON;
-    // A connection is opened, and closed by both.
+    // The client opens the connection, and both ends close it.
     while (there < 4 || back < 3) && Instant::now() < end {
         for event in events.read(Duration::from_millis(20)).unwrap() {
             let TraceEvent::Packet(packet) = event else { panic!("{event:?}") };
@@ -246,7 +245,7 @@ fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
                     assert_eq!((packet.dst.ip(), packet.src.port()), (client, 8080));
                     back += 1;
                 }
-                // Messages between neighbours.
+                // Messages of neighbour discovery.
                 _ => assert_ne!(packet.protocol, Protocol::Tcp.number(), "{packet:?}"),
             }
         }
@@ -286,8 +285,8 @@ fn nat_in_the_kernel_by_tc() {
     }
 }
 
-/// Takes packets out of their tunnels on the server, and hands them to its own stack, which checks
-/// their sums.
+/// Decapsulates packets on the server and passes them to the server's stack, which verifies the
+/// checksums.
 struct Decapsulator {
     stop: Arc<AtomicBool>,
     packets: Arc<AtomicU64>,
@@ -346,8 +345,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<ForwardCount>) {
     row.server.enter(|| {
         let bits = if v6 { 128 } else { 32 };
         run(&format!("ip addr add {vip}/{bits} dev lo"));
-        // Answers go straight to the client; here that is by the director's own stack, which
-        // forwards them.
+        // Replies go directly to the client. In this network, the director's stack forwards them.
         run(&format!("ip route add {} via {}", row.client_address(), row.own()));
     });
     row.director.enter(forward);
@@ -358,7 +356,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<ForwardCount>) {
     let engine = row.start(Kind::Packet, Forwarding::Tunnel { encapsulation, from, to, mtu: 1500, mark });
     row.exchange(&row.listen(SocketAddr::new(vip, 80)), &data());
     assert!(decapsulator.packets.load(Relaxed) > 2800, "the upload came in segments of the link's length");
-    // The client was told how long packets may be.
+    // The client received a "packet too big" message.
     assert!(count(&*engine, Reason::TooBig) > 0);
     row.director.enter(|| engine.leave(false)).unwrap();
 }

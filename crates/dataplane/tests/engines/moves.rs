@@ -1,5 +1,5 @@
-//! Later requests that other servers are for: who moves connections is given them whole, by every
-//! engine.
+//! Later requests for another server: every engine passes the complete request to the rehandoff
+//! task.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ use crate::{count, key, server, skipped, tables};
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// Requests under /img are for the second server, and the rest for the first.
+/// Returns tables that route requests under /img to the second server and others to the first.
 fn moving() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
@@ -50,10 +50,10 @@ fn request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: x.y\r\n\r\n")
 }
 
-/// The interface, the server, and the frame.
+/// Interface, server and frame.
 type Given = (u32, u16, Vec<u8>);
 
-/// The input of a mover, and the mover.
+/// Returns a rehandoff sink and the receiver of its segments.
 fn mover() -> (RehandoffSink, Receiver<Given>) {
     let (sender, given) = channel();
     let mover = move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
@@ -64,9 +64,9 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
     (Arc::new(mover), given)
 }
 
-/// A client's open connection with the first server. Its next segment is no first one: the cookie
-/// is forgotten. No two connections have one key: what the client's stack still repeats of an
-/// earlier one is nobody's first segment either.
+/// Opens a client's connection with the first server. A new cookie key makes its next segment a
+/// later one. Each connection has a new key, so retransmissions of an earlier connection are not
+/// first segments either.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let memory = engine.memory();
@@ -83,7 +83,7 @@ fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     stream
 }
 
-/// The next one that asks for this.
+/// Returns the next segment with a request for `path`.
 fn next(given: &Receiver<Given>, path: &str) -> Given {
     let requests = |(_, _, frame): &Given| frame.ends_with(request(path).as_bytes());
     let end = Instant::now() + SOON;
@@ -96,7 +96,7 @@ fn next(given: &Receiver<Given>, path: &str) -> Given {
     }
 }
 
-/// The frame of a request as it stands on the wire, all of it right.
+/// Checks that the frame is exactly the client's request, with correct checksums.
 fn check(given: &Given, client_mac: Mac, path: &str) {
     let (ifindex, server, frame) = given;
     assert_eq!((*ifindex, *server), (index_of("in0"), 1));
@@ -111,7 +111,7 @@ fn check(given: &Given, client_mac: Mac, path: &str) {
 fn play(engine: &mut dyn Engine, client: &Host) {
     let client_mac = client.enter(|| mac_of("in1"));
     let mut stream = connection(client, engine);
-    // While nobody moves connections, it is lost, and comes again.
+    // Without a rehandoff task, the request is dropped, and the client retransmits it.
     stream.write_all(request("/img/1").as_bytes()).unwrap();
     let end = Instant::now() + SOON;
     while count(engine, Reason::Rehandoff) == 0 {
@@ -122,7 +122,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
     engine.moves(first);
     check(&next(&given, "/img/1"), client_mac, "/img/1");
 
-    // Another one later, who stays when the tables change.
+    // A second sink replaces the first and stays when the tables change.
     let (second, given_later) = mover();
     engine.moves(second);
     let tables = moving();

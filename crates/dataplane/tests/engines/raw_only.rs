@@ -1,4 +1,4 @@
-//! With CAP_NET_RAW and nothing else, in a user namespace.
+//! The packet engine with CAP_NET_RAW as its only capability, in a user namespace.
 
 use std::env;
 use std::process::Command;
@@ -13,8 +13,7 @@ use crate::{options, server, session_file, tables};
 
 const INSIDE: &str = "EVENER_TEST_RAW_ONLY";
 
-/// Runs the test of this name again in a user namespace of its own: after `setup`, with CAP_NET_RAW
-/// only.
+/// Runs the test of this name again in a new user namespace: after `setup`, with CAP_NET_RAW only.
 fn again(test: &str, setup: &str) {
     let cables = "ip link set lo up; ip link add in0 type veth peer name in1; \
                   ip link add out0 type veth peer name out1; \

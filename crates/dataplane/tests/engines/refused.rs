@@ -1,6 +1,5 @@
-//! When the system refuses any part of a change, and wherever a daemon is killed in the middle of
-//! one, the tables in force are either the old or the new ones, and the reported tables are those
-//! in force.
+//! If the kernel refuses a step of a change, or the daemon is killed at any step, the active tables
+//! are either the old or the new ones. The reported tables are the active ones.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
@@ -21,12 +20,11 @@ use crate::hosts::{Host, index_of, mac_of, run, up};
 use crate::kernel::{kernel_engine, restart};
 use crate::{key, options, server, session_file, skipped};
 
-/// More than any change takes: a test that gets there would go on for ever.
+/// Limit against endless loops, above the number of calls of any change.
 const CALLS_MAX: u64 = 500;
 
-/// A file that differs in everything: the first server takes nothing and is gone, another one has
-/// come, there is a service more, with servers that answer through the director, a peer more, and
-/// an interface more.
+/// Returns tables that differ in all parts. The first server gets no sessions, the second is gone,
+/// and a third is new. One service with NAT servers, one peer and one interface are added.
 fn changed(bench: &Bench) -> Tables {
     let mut tables = two_servers(bench);
     tables.servers.remove(&2);
@@ -56,22 +54,22 @@ fn changed(bench: &Bench) -> Tables {
     tables
 }
 
-/// A farm, and one interface more.
+/// Creates the bench with one more interface.
 fn farm() -> Bench {
     run("ip link add more0 type veth peer name more1");
     ["more0", "more1"].into_iter().for_each(up);
     Bench::set_up()
 }
 
-/// Clients of both servers, of which the file to be refused lacks one.
+/// Client ports with sessions on both servers. The refused tables lack one of the servers.
 const PORTS: std::ops::Range<u16> = 1000..1004;
 
 fn servers(bench: &Bench, flags: u8) -> Vec<Mac> {
     PORTS.map(|port| bench.reaches(port, flags)).collect()
 }
 
-/// Refuses the first call of a change, then the second, and so on until there are no more. `look`
-/// sees what the engine has after each.
+/// Refuses the first call of a change, then the second, and so on through all calls. `look` checks
+/// the engine after each change.
 fn refuse_each<E: Engine>(
     bench: &Bench,
     engine: &mut E,
@@ -92,12 +90,12 @@ fn refuse_each<E: Engine>(
         look(engine, in_force, number);
         if applied.is_err() {
             assert_eq!(engine.describe(), description, "{number}");
-            // Sessions stay where they were, and new ones go by the tables in force.
+            // Sessions keep their servers, and new sessions follow the active tables.
             assert_eq!(servers(bench, TCP_ACK), theirs, "{number}: {applied:?}");
             let new = 2000 + 2 * number as u16;
             assert_ne!(bench.reaches(new, TCP_SYN), bench.reaches(new + 1, TCP_SYN), "{number}: in turn");
         }
-        // The refused change heals, once nothing is refused; and so does a change back.
+        // The change succeeds when the calls are no longer refused, and so does a change back.
         engine.apply(&after).unwrap();
         assert_eq!(engine.tables(), &after);
         look(engine, &after, number);
@@ -122,7 +120,7 @@ fn kernel_engine_reports_every_refused_call() {
         let dir = pins::directory().unwrap();
         let mut engine = kernel_engine(None, Some(dir.clone()), two_servers(&bench));
         let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
-        // As a daemon would that starts now.
+        // Reads the maps like a daemon that starts now.
         refuse_each(&bench, &mut engine, &refusals, |engine, in_force, number| {
             assert_eq!(&engine.read_back(), in_force, "{number}");
             let pinned = std::fs::read_dir(&dir).unwrap().flatten();
@@ -162,8 +160,8 @@ fn packet_engine_reports_every_refused_call() {
     });
 }
 
-/// Whether what is in force, as clients find it, is the file after the change: then all new ones go
-/// to one server.
+/// True if the changed tables are active: then all new sessions go to one server. Checks that the
+/// active tables are not a mixture.
 fn is_changed(bench: &Bench, new: u16) -> bool {
     let servers = [new, new + 1].map(|port| bench.reaches(port, TCP_SYN));
     assert_eq!(
@@ -174,8 +172,8 @@ fn is_changed(bench: &Bench, new: u16) -> bool {
     servers[0] == servers[1]
 }
 
-/// In the test's own process, begun once more for this: a daemon that goes on from what another one
-/// left, and dies by the `number`th call of a change.
+/// Runs in a child process: adopts the data plane of a previous daemon and dies at call `number` of
+/// a change.
 fn die_at(number: u64) {
     let bench = Bench::over_cables();
     let dir = pins::directory().unwrap();
@@ -183,7 +181,7 @@ fn die_at(number: u64) {
     let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
     refusals.kill_at(number);
     engine.apply(&Arc::new(changed(&bench))).unwrap();
-    // It was the change's last.
+    // The change needed fewer calls.
     std::process::exit(0);
 }
 
@@ -213,14 +211,14 @@ fn daemon_killed_during_change_leaves_consistent_tables() {
                 .unwrap();
             let killed = daemon.status.signal() == Some(libc::SIGKILL);
             assert!(killed || daemon.status.success(), "{number}: {daemon:?}");
-            // While nobody is there, all is as before the change, or as after it.
+            // Without a daemon, the tables are those before or after the change.
             let is_after = is_changed(&bench, 2000 + 4 * number as u16);
             seen[usize::from(is_after)] += 1;
             let in_force = if is_after { &after } else { &before };
             let mine: Vec<Mac> = servers(&bench, TCP_ACK);
             let alive = |mac: &Mac| !is_after || *mac == SERVER;
             assert!(theirs.iter().zip(&mine).all(|(was, is)| was == is || !alive(was)), "{number}: {mine:?}");
-            // The next daemon says so, and puts right what is neither.
+            // The next daemon reports these tables and repairs the rest.
             engine = restart(&dir);
             let running = engine.running().unwrap();
             assert_eq!((&running.vips, &running.rings), (&in_force.vips, &in_force.rings), "{number}");

@@ -1,5 +1,5 @@
-//! A director over a real engine that is refused one system call of a reload after the other: what
-//! it shows is what is in force.
+//! A director with a real engine: each system call of a reload is refused in turn, and the reported
+//! tables must be the active ones.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,10 +21,10 @@ use crate::hosts::{Host, VIP};
 use crate::kernel::kernel_engine;
 use crate::skipped;
 
-/// More than any reload takes: a test that gets there would go on for ever.
+/// Limit against endless loops, above the number of calls of any reload.
 const CALLS_MAX: u64 = 500;
 
-/// Servers whose MACs are known and who are not probed.
+/// Returns a farm of servers with known MACs and without probes.
 fn farm(servers: &[u8], ports: &[u16]) -> Farm {
     let server = |number: &u8| Server {
         mac: Some(Mac([2, 0, 0, 0, 0, *number])),
@@ -72,7 +72,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// As the product does: orders in turn, and the engine's answer to each that is for it.
+    /// Executes the director's orders in sequence, as the program does, and returns the engine's
+    /// results.
     fn learn(&mut self, input: Input) -> Result<(), String> {
         self.now_ms += 1;
         let now = Moment { ms: self.now_ms, lease_holds: true, ..Moment::default() };
@@ -90,7 +91,7 @@ impl Daemon {
                 }
                 Output::Forget { retired, .. } => {
                     for slot in retired {
-                        // A number whose counts can't be cleared stays taken.
+                        // A slot stays allocated if its counters cannot be reset.
                         if self.engine.reset_server(slot).is_ok() {
                             self.director.handle(now, Input::Released { slot });
                         }
@@ -107,7 +108,7 @@ impl Daemon {
         self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links, groups: BTreeMap::new() })
     }
 
-    /// Whether what is shown is this farm, and what the kernel has.
+    /// Checks that the reported tables match this farm and the kernel's maps.
     fn shows(&self, farm: &Farm, number: u64) {
         let shown = self.director.snapshot();
         assert_eq!(*shown.farm, *farm, "{number}");

@@ -1,5 +1,4 @@
-//! A kernel engine that is started by a thread with many signals to take, as a profiler's timer
-//! sends them.
+//! Starts a kernel engine on a thread that receives many signals, as from a profiler's timer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -15,7 +14,7 @@ use crate::hosts::Host;
 use crate::kernel::kernel_engine;
 use crate::skipped;
 
-/// A minute of them, should nothing be loaded.
+/// About a minute of signals, if loading hangs.
 const SIGNALS_MAX: usize = 60_000;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -30,7 +29,7 @@ fn programs_load_despite_signals() {
         return;
     }
     let action = SigAction::new(SigHandler::Handler(take), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does nothing but to add to an atomic number.
+    // SAFETY: the handler only adds to an atomic number.
     unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
     Host::new("director").enter(|| {
         let bench = Bench::set_up();

@@ -1,4 +1,4 @@
-//! Engines' events of their decisions.
+//! The engines' trace events.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::hosts::{CLIENT, Host, NEVER, SOON, VIP, segment, segment_to};
 use crate::kernel::kernel_engine;
 use crate::{apply, count, options, server, session_file, skipped, tables};
 
-/// Everything that there is to be told of the client.
+/// Returns a filter that matches all events of the client.
 fn all() -> TraceFilter {
     TraceFilter { connections: true, clients: [CLIENT.into()].into() }
 }
@@ -30,7 +30,7 @@ fn keys() -> Keys {
     Keys { key: Seed(15, 16), epoch: 15 }
 }
 
-/// Two routes, and nobody to ask.
+/// Returns tables with two routes and no punt server.
 fn handing_off(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
@@ -47,7 +47,7 @@ fn handing_off(bench: &Bench) -> Tables {
     tables
 }
 
-/// The segment with which a client whose handshake is complete asks for something.
+/// Returns the first data segment of a client whose handshake is complete.
 fn request(bench: &Bench, port: u16, request: &str) -> Vec<u8> {
     let mut frame = segment(bench.client_mac, bench.inside.1, port, TCP_ACK);
     let ends = FourTuple { client: client(port), service: service(80) };
@@ -77,7 +77,7 @@ fn service(port: u16) -> SocketAddr {
     SocketAddr::new(VIP.into(), port)
 }
 
-/// So many events, the clocks taken out.
+/// Returns `many` events with their times set to zero.
 fn read(events: &mut dyn EventSource, many: usize) -> Vec<TraceEvent> {
     let (mut traced, end) = (Vec::new(), Instant::now() + SOON);
     while traced.len() < many && Instant::now() < end {
@@ -91,7 +91,7 @@ fn read(events: &mut dyn EventSource, many: usize) -> Vec<TraceEvent> {
     traced
 }
 
-/// A story with all that can happen to a connection, and what is told of it.
+/// Plays all events of a connection and returns the trace events.
 fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<TraceEvent> {
     engine.memory().cookies.set(&Schedule::fixed(&keys(), engine.now()));
     engine.watch(&all()).unwrap();
@@ -227,7 +227,7 @@ fn removed_watch_sends_no_events_and_others_were_never_traced() {
     });
 }
 
-/// An engine on no interface, for test runs.
+/// Returns an engine without interfaces, for test runs.
 fn idle_kernel(bench: &Bench) -> XdpEngine {
     let options = Options {
         sessions_max: 4096,
@@ -239,7 +239,7 @@ fn idle_kernel(bench: &Bench) -> XdpEngine {
     };
     let mut engine = XdpEngine::start(options).unwrap();
     let mut tables = two_servers(bench);
-    // Test runs come in by the loopback interface.
+    // Test runs use the loopback interface.
     tables.interfaces = [(1, bench.inside.1)].into();
     let tables = Arc::new(tables);
     engine.load_tables(&tables).unwrap();
@@ -273,7 +273,7 @@ fn unread_events_are_dropped_and_counted() {
             engine.test_run(Hook::Xdp, &frame).unwrap();
         }
         all_are_told_or_lost(&mut *events, MANY);
-        // There is room again.
+        // The buffer has room again.
         engine.test_run(Hook::Tc, &frame).unwrap();
         read(&mut *events, 1);
 
@@ -283,7 +283,7 @@ fn unread_events_are_dropped_and_counted() {
         let mut events = engine.events().unwrap();
         for sent in 1..=MANY {
             bench.client.send(&frame).unwrap();
-            // Not more at once than the ring of frames holds.
+            // No more frames at once than the packet ring holds.
             let end = Instant::now() + SOON;
             while sent % 500 == 0 && count(&engine, Reason::Forwarded) < sent && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
@@ -308,7 +308,7 @@ fn an_adopted_data_plane_goes_on_telling() {
         let mut events = engine.events().unwrap();
         bench.reaches(1000, TCP_SYN);
         read(&mut *events, 1);
-        // Dropped as by a kill: what is pinned stays at work.
+        // A drop is like a kill: pinned programs keep running.
         drop((engine, events));
         let server = bench.reaches(1000, TCP_ACK);
 

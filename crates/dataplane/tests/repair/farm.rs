@@ -1,5 +1,5 @@
-//! A client, and two servers that have one service's address; what the client sends goes to one of
-//! them or to nobody.
+//! A client and two servers with the same service address. The client's packets go to one server or
+//! to an unused MAC address.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use crate::hosts::{Host, mac_of, run, up};
 
 const CLIENT: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 const SERVICE: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
-/// No station has it, so frames for it are lost.
+/// No host has this MAC, so frames to it are lost.
 const UNUSED: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Farm {
     pub client: Host,
     servers: [Host; 2],
-    /// On the first server.
+    /// Listener on the first server.
     pub listener: TcpListener,
     macs: [Mac; 2],
     service: SocketAddr,
@@ -49,7 +49,7 @@ impl Farm {
                 mac_of("eth0")
             })
         });
-        // A bridge takes its address from its ports.
+        // A bridge otherwise takes its MAC from its ports.
         client.enter(|| run(&format!("ip link set br0 address {client_mac}")));
         let at =
             |addresses: [&str; 2], port| SocketAddr::new(addresses[usize::from(v6)].parse().unwrap(), port);
@@ -64,24 +64,24 @@ impl Farm {
         &self.servers[number]
     }
 
-    /// Where the client's packets go from here on.
+    /// Sends the client's packets to this server from now on.
     pub fn lead_to(&self, server: usize) {
         self.client.enter(|| neighbours("br0", SERVICE, self.macs[server]));
     }
 
-    /// From here on the client's packets go nowhere.
+    /// Sends the client's packets to an unused MAC from now on.
     pub fn hold(&self) {
         self.client.enter(|| neighbours("br0", SERVICE, UNUSED));
     }
 
-    /// On every host.
+    /// Writes an IPv4 sysctl on every host.
     pub fn set(&self, setting: &str, value: &str) {
         for host in [&self.client, &self.servers[0], &self.servers[1]] {
             host.enter(|| std::fs::write(format!("/proc/sys/net/ipv4/{setting}"), value).unwrap());
         }
     }
 
-    /// One that the kernel chooses for no connection.
+    /// Returns a client address with a port that the kernel does not choose by itself.
     pub fn client_address(&self) -> SocketAddr {
         self.client_address
     }
@@ -90,12 +90,12 @@ impl Farm {
         self.service
     }
 
-    /// An open connection to the first server: the client's socket and the server's.
+    /// Opens a connection to the first server. Returns the client's socket and the server's.
     pub fn connection(&self) -> (TcpStream, TcpStream) {
         self.connection_to(self.service, &self.listener)
     }
 
-    /// The same to another address, at which a listener is.
+    /// Opens a connection to another address, on which `listener` listens.
     pub fn connection_to(&self, service: SocketAddr, listener: &TcpListener) -> (TcpStream, TcpStream) {
         let client = self.client.enter(|| TcpStream::connect_timeout(&service, PATIENCE).unwrap());
         let (server, _) = listener.accept().unwrap();
@@ -105,7 +105,7 @@ impl Farm {
         (client, server)
     }
 
-    /// Restores a connection on a server, which then gets the client's packets.
+    /// Restores a connection on a server and sends the client's packets there.
     pub fn restore(&self, saved: &Saved, server: usize) -> TcpStream {
         let socket = self.server(server).enter(|| repair::restore(saved).unwrap());
         self.lead_to(server);
@@ -121,12 +121,13 @@ impl Farm {
     }
 }
 
-/// Lets nobody end a client's connection whose segments come to a host that has no socket for them
-/// any more.
+/// Makes the client's socket ignore resets, for example from a host that no longer has the
+/// connection.
 pub fn drop_resets(client: &TcpStream) {
     let instruction = |code: u32, jt, jf, k| SockFilter::new(code as u16, jt, jf, k);
     let filter = [
-        // The byte of the flags (RFC 9293, section 3.1): a socket's filter sees the segment alone.
+        // The offset of the flags byte (RFC 9293, section 3.1). A socket filter sees the TCP
+        // segment only.
         instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 13),
         instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, TCP_RST.into()),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
@@ -135,13 +136,13 @@ pub fn drop_resets(client: &TcpStream) {
     SockRef::from(client).attach_filter(&filter).unwrap();
 }
 
-/// A test that waits in vain is to fail, not to hang.
+/// Sets timeouts, so that a stuck test fails instead of hanging.
 pub fn patient(socket: &TcpStream) {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();
 }
 
-/// One end writes, the other one reads the same.
+/// Writes on one socket and reads the same bytes from the other.
 pub fn pass(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     from.write_all(bytes).unwrap();
     let mut read = vec![0; bytes.len()];
@@ -149,7 +150,7 @@ pub fn pass(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     assert!(read == bytes, "what arrives is what was sent");
 }
 
-/// That both directions still work, and both ends can end it.
+/// Checks that both directions still work and that both ends can close the connection.
 pub fn finish(client: TcpStream, server: TcpStream) {
     pass(&client, &server, b"one more question");
     pass(&server, &client, b"one more answer");
@@ -159,7 +160,7 @@ pub fn finish(client: TcpStream, server: TcpStream) {
     assert_eq!(rest, [], "nothing came twice");
 }
 
-/// Bytes of which no part is like another.
+/// Returns bytes without repeated patterns.
 pub fn data(len: usize, seed: u32) -> Vec<u8> {
     let words = (0..len as u32 / 4 + 1).flat_map(|n| (n ^ seed).wrapping_mul(2_654_435_761).to_le_bytes());
     words.take(len).collect()

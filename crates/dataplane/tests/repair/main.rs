@@ -1,9 +1,8 @@
-//! Open connections that are moved between the sockets of real hosts, while their client knows of
-//! nothing.
+//! Established connections move between the sockets of real hosts, unnoticed by the client.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod farm;
-// Namespaces as the engines' tests have them; their frames are not needed here.
+// Shared with the engines' tests, whose frame helpers are unused here.
 #[path = "../engines/hosts.rs"]
 #[allow(dead_code)]
 mod hosts;
@@ -12,7 +11,7 @@ mod queues;
 mod refusals;
 mod terms;
 
-/// Says why a test does not run here, if it doesn't.
+/// True if the host cannot run these tests. Prints the reason.
 fn skipped() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -1,4 +1,4 @@
-//! Whole connections, moved between hosts while both directions flow.
+//! Connections that move between hosts while both directions carry data.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,9 +13,9 @@ use crate::skipped;
 const LEN: usize = 1 << 20;
 const ROUNDS: usize = 100;
 
-/// A megabyte each way in a hundred pieces, and between any two of them a move: with nothing under
-/// way, with a question that nobody has read, or (since that waits for the kernel to send again,
-/// now and then) with an answer that nobody has acknowledged.
+/// Sends a megabyte each way in a hundred pieces, with a move between two pieces: with nothing in
+/// flight, with an unread request, or, more rarely, with an unacknowledged response. The last case
+/// waits for the kernel's retransmission.
 fn a_hundred_moves(v6: bool) {
     if skipped() {
         return;
@@ -60,7 +60,7 @@ fn a_connection_is_moved_a_hundred_times_over_ipv6() {
     a_hundred_moves(true);
 }
 
-/// Takes what has come and sends what goes, without waiting long for either.
+/// Receives and sends whatever is possible without a long wait. Returns the number of bytes sent.
 fn serve(mut server: &TcpStream, received: &mut Vec<u8>, mut to_send: &[u8]) -> usize {
     let mut buffer = [0; 1 << 14];
     server.set_nonblocking(true).unwrap();
@@ -83,7 +83,7 @@ fn serve(mut server: &TcpStream, received: &mut Vec<u8>, mut to_send: &[u8]) -> 
     sent
 }
 
-/// The client sends and receives as fast as it can, the server is moved in the midst of it.
+/// The client sends and receives at full speed while the server's end moves.
 fn moves_in_full_flow(farm: &Farm, give: impl Fn(TcpStream, usize) -> TcpStream) {
     let (client, server) = farm.connection();
     drop_resets(&client);

@@ -1,4 +1,4 @@
-//! The parts of a connection's queues that are saved, and come back.
+//! The saved and restored parts of a connection's queues.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use socket2::SockRef;
 use crate::farm::{Farm, data, drop_resets, finish, pass};
 use crate::skipped;
 
-/// Waits for the kernel to have brought something to pass; a test that waits in vain fails.
+/// Waits until `done` returns true. Fails after some time.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..10_000 {
         if done() {
@@ -25,8 +25,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("in vain: {what}");
 }
 
-/// Bytes that can be read at once, in a buffer of this length. With a time-out, the kernel doesn't
-/// go on by itself with a call that was interrupted (signal(7)).
+/// Returns the number of readable bytes, up to `most`. A socket with a timeout does not restart
+/// interrupted calls (signal(7)).
 fn arrived(socket: &TcpStream, most: usize) -> usize {
     match socket.peek(&mut vec![0; most]) {
         Err(error) if error.kind() == ErrorKind::Interrupted => 0,
@@ -68,7 +68,7 @@ fn long_queues_are_moved_whole() {
     }
     const LEN: usize = 3 << 20;
     let farm = Farm::set_up(false);
-    // The size to which a socket may grow by itself.
+    // Limit of automatic buffer growth.
     farm.set("tcp_rmem", "4096 65536 262144");
     setsockopt(&farm.listener, RcvBufForce, &(4 * LEN)).unwrap();
     setsockopt(&farm.listener, SndBufForce, &(2 * LEN)).unwrap();
@@ -76,7 +76,7 @@ fn long_queues_are_moved_whole() {
     let [question, answer] = [5, 6].map(|seed| data(LEN, seed));
     (&client).write_all(&question).unwrap();
     until("the question", || arrived(&server, LEN) == LEN);
-    // Most of it finds no room at the client, who reads nothing yet.
+    // The client reads nothing yet, so most of the response finds no room there.
     (&server).write_all(&answer).unwrap();
     farm.hold();
     let saved = save(server, &[]).unwrap();
@@ -92,8 +92,8 @@ fn long_queues_are_moved_whole() {
     finish(client, server);
 }
 
-/// Reading a long queue takes so long that nothing would be the same afterwards, if the client were
-/// not held meanwhile.
+/// Reading a long queue takes long. The client must be held meanwhile, because further segments
+/// would change the connection's state.
 #[test]
 fn a_client_that_goes_on_sending_is_held_while_its_connection_is_read() {
     if skipped() {
@@ -132,7 +132,7 @@ fn an_answer_that_was_lost_is_sent_again_by_the_other_host() {
     }
     let farm = Farm::set_up(true);
     let (client, server) = farm.connection();
-    // The client's acknowledgment is lost, so that to the server the answer was.
+    // The acknowledgment is lost, so the server still considers the response unacknowledged.
     farm.hold();
     let answer = data(5000, 7);
     (&server).write_all(&answer).unwrap();
@@ -152,7 +152,7 @@ fn sequence_numbers_that_begin_anew_within_a_queue_are_kept() {
     }
     let farm = Farm::set_up(false);
     let (client_next, server_next) = (u32::MAX - 10, u32::MAX - 20);
-    // Both ends of a connection that never was opened: a number that a handshake chooses is chance.
+    // Creates both ends by restoring them: a handshake would choose random sequence numbers.
     let half = |client, service, receive_next: u32, send_next| Saved {
         client,
         service,

@@ -1,4 +1,4 @@
-//! Connections that can't be moved, and go on as they were.
+//! Connections that cannot be moved and that keep working unchanged.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,12 +11,12 @@ use socket2::SockRef;
 use crate::farm::{Farm, finish, pass};
 use crate::skipped;
 
-/// Does `work` on a thread without root's capabilities.
+/// Runs `work` on a thread without root's capabilities.
 fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let without = scope.spawn(|| {
-            // SAFETY: the system call takes three numbers. By itself, without the C library around
-            // it, it changes this thread alone, which ends here.
+            // SAFETY: the call takes three numbers. Without the C library, it changes this thread
+            // only, and the thread ends here.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_534, -1) };
             assert_eq!(done, 0);
             work()
@@ -50,7 +50,7 @@ fn a_half_closed_connection_stays() {
     let (client, server) = farm.connection();
     pass(&client, &server, b"the last words");
     client.shutdown(Shutdown::Write).unwrap();
-    // The end of the stream: it has come.
+    // The end of the stream has arrived.
     assert_eq!(server.peek(&mut [0]).unwrap(), 0);
     let NotSaved { socket, error } = save(server, &[]).unwrap_err();
     assert!(matches!(error, RepairError::HalfClosed), "{error}");
@@ -72,7 +72,7 @@ fn a_connection_with_urgent_data_stays() {
     let (client, server) = farm.connection();
     SockRef::from(&client).send_out_of_band(b"before!").unwrap();
     (&client).write_all(b"behind").unwrap();
-    // The bytes before the urgent one, which are read apart from those behind it.
+    // Only the bytes before the urgent byte are read here.
     let mut received = [0; 6];
     server.peek(&mut received).unwrap();
     let NotSaved { socket, error } = save(server, &[]).unwrap_err();
@@ -84,7 +84,7 @@ fn a_connection_with_urgent_data_stays() {
         assert_eq!(&received, expected);
     }
     pass(&client, &socket, b"is heard");
-    // Behind it there is nothing left that would keep it from being moved.
+    // After the urgent byte is read, the connection can be moved.
     finish(client, farm.give(socket, &[], 1));
 }
 
@@ -99,7 +99,7 @@ fn socket_that_is_not_established_is_refused() {
     assert!(matches!(refused.error, RepairError::Listening), "{refused}");
 
     let (client, server) = farm.connection();
-    // With nothing to wait for, closing is a reset.
+    // With a linger time of zero, closing sends a reset.
     SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(client);
     assert!(server.peek(&mut [0]).is_err());
@@ -117,11 +117,11 @@ fn a_connection_that_could_not_be_restored_can_be_elsewhere() {
     (&client).write_all(b"a question").unwrap();
     farm.hold();
     let saved = save(server, &[]).unwrap();
-    // This host has no such address, and the client is on it.
+    // The client's host does not have the service's address.
     let error = farm.client.enter(|| restore(&saved)).unwrap_err();
     assert!(matches!(error, RepairError::System { .. }), "{error}");
     let server = farm.restore(&saved, 1);
-    // Once is enough.
+    // A second restore fails.
     let error = farm.server(1).enter(|| restore(&saved)).unwrap_err();
     assert!(matches!(error, RepairError::System { .. }), "{error}");
     let mut received = [0; 10];

@@ -1,4 +1,4 @@
-//! The agreed options of the handshake, which the kernel can't agree on again.
+//! Options agreed in the handshake, which a restored socket must keep.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use socket2::SockRef;
 use crate::farm::{Farm, finish, pass};
 use crate::skipped;
 
-/// Saves and restores a connection of hosts with such settings, and again; the terms both times.
+/// Saves and restores a connection twice, with these sysctls. Returns the agreed options of both
+/// saves.
 fn terms(v6: bool, settings: &[(&str, &str)]) -> [AgreedOptions; 2] {
     let farm = Farm::set_up(v6);
     for (setting, value) in settings {
@@ -46,7 +47,7 @@ fn the_terms_are_those_of_the_handshake() {
     }
 }
 
-/// The kernel has a second meaning for the lowest bit of the clock (Linux 6.7, TCP_TIMESTAMP).
+/// Since Linux 6.7, the lowest bit of TCP_TIMESTAMP has a second meaning.
 #[test]
 fn restored_timestamp_clock_runs_by_milliseconds() {
     if skipped() {
@@ -61,7 +62,7 @@ fn restored_timestamp_clock_runs_by_milliseconds() {
     saved.terms.timestamp = Some(odd);
     let started = Instant::now();
     let server = farm.restore(&saved, 1);
-    // So much by milliseconds, and a thousand times that by microseconds.
+    // 20 ticks with a clock in milliseconds, but 20,000 with a clock in microseconds.
     thread::sleep(Duration::from_millis(20));
     farm.hold();
     let again = save(server, &[]).unwrap();
@@ -78,7 +79,7 @@ fn options_not_negotiated_are_not_used() {
     let off = [("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")];
     let [first, second] = terms(false, &off);
     assert_eq!((first.timestamp, first.sack, first.window_scales), (None, false, None));
-    // Our announced window is not scaled either, whatever this host would have chosen.
+    // The announced window is not scaled either, whatever scale this host would have chosen.
     assert_eq!(second.window_scales.unwrap_or_default(), (0, 0));
     assert_eq!((second.timestamp, second.sack), (None, false));
 }

@@ -1,5 +1,5 @@
-//! The book and README: pages are listed, links lead somewhere, commands are the program's, and
-//! lines have a width.
+//! Checks of the book and README: all pages are listed, links have targets, commands parse, and
+//! lines are not too long.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use evener::cli::Cli;
 
 use super::tree::{files, root};
 
-/// The longest line of prose.
+/// Limit of columns in prose.
 const LINE: usize = 100;
 
-/// Pages beside the book.
+/// Pages outside the book.
 const ROOT_PAGES: [&str; 6] =
     ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md"];
 
-/// The pages of the book, in all its folders.
+/// Returns all pages of the book.
 pub fn pages() -> Vec<PathBuf> {
     files(&root().join("docs"), &["md"])
 }
@@ -27,7 +27,7 @@ fn pages_and_readme() -> impl Iterator<Item = (String, String)> {
     pages_and(&["README.md"])
 }
 
-/// The pages of the book, and some files beside it, with their names.
+/// Returns the pages of the book and some other files, with their names.
 fn pages_and(files: &[&str]) -> impl Iterator<Item = (String, String)> {
     let files: Vec<PathBuf> = files.iter().map(|file| root().join(file)).collect();
     pages().into_iter().chain(files).map(|path| {
@@ -36,7 +36,7 @@ fn pages_and(files: &[&str]) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// The lines of a page with their numbers, and the language of the block of code that they are in.
+/// Returns a page's lines with line number and the language of the surrounding code block.
 fn lines(page: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     let mut block = None;
     page.lines().enumerate().filter_map(move |(number, line)| {
@@ -54,7 +54,7 @@ fn lines(page: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     })
 }
 
-/// Targets of links in prose.
+/// Returns the link targets in prose, with line numbers.
 fn links(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, block) in lines(page) {
@@ -62,7 +62,7 @@ fn links(page: &str) -> Vec<(usize, String)> {
             continue;
         }
         for (at, _) in line.match_indices("](") {
-            // In a span of code there is none.
+            // Skips code spans.
             if line[..at].matches('`').count() % 2 == 0 {
                 found.push((number, line[at + 2..].split(')').next().unwrap().to_owned()));
             }
@@ -71,7 +71,7 @@ fn links(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A heading as mdBook and GitHub call it in links.
+/// Returns the link anchors of all headings, as mdBook and GitHub form them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for (_, line, block) in lines(page) {
@@ -97,7 +97,7 @@ fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
             }
             count += 1;
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            // A file outside isn't compiled into the book.
+            // Links to files outside the book do not work in the compiled book.
             let is_outside = name.starts_with("docs/") && file.starts_with("../../");
             let target = match file {
                 "" => root().join(&name),
@@ -147,7 +147,7 @@ fn lines_of_prose_have_at_most_100_columns() {
     assert!(long.is_empty(), "{long:#?}");
 }
 
-/// Paths in the map of the code, from the root or from a folder of sources.
+/// Checks paths in the overview of the code, relative to the root or to a source folder.
 #[test]
 fn every_path_of_the_architecture_is_there() {
     let mut places = vec![root(), root().join("crates"), root().join("crates/core/src")];
@@ -184,7 +184,7 @@ fn every_path_of_the_architecture_is_there() {
     assert!(count >= 30, "{count} paths");
 }
 
-/// The figures of the README that can be counted.
+/// Checks numbers in the README that can be counted.
 #[test]
 fn numbers_of_tests_in_the_readme_hold() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
@@ -195,7 +195,7 @@ fn numbers_of_tests_in_the_readme_hold() {
     assert!(tests > 1_500, "{tests} test functions");
 }
 
-/// The words of a command up to what the shell does with it.
+/// Splits a command into words, up to the first shell operator.
 fn words(command: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -213,7 +213,8 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// Commands of the program in blocks of shell: with a prompt where the block shows answers too.
+/// Returns the commands of this program in shell blocks. In `console` blocks, commands follow a
+/// prompt.
 fn commands(page: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     for (number, line, block) in lines(page) {
@@ -247,13 +248,13 @@ fn every_command_is_one_that_the_program_takes() {
     assert!(count >= 20, "{count} commands: have blocks another mark?");
 }
 
-/// Globs of packages name one folder each.
+/// A glob in the package metadata covers only one folder.
 #[test]
 fn packages_take_every_folder_of_the_book() {
     let manifest = fs::read_to_string(root().join("crates/evener/Cargo.toml")).unwrap();
     let folders: BTreeSet<PathBuf> = pages().iter().map(|page| page.parent().unwrap().to_owned()).collect();
     assert!(folders.len() > 5, "{folders:?}");
-    // Pictures have folders of their own.
+    // Pictures are in separate folders.
     let below = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let below: BTreeSet<PathBuf> =
         below.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! `evener check`: what it says of each file under `check/`, word for word.
+//! `evener check`: the exact output for each file under `check/`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use evener_core::pool::HealthKind;
 
 use super::tree::root;
 
-/// A good file that an `[agent]` can follow.
+/// A valid file that an `[agent]` table can follow.
 const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";
 
 #[test]
@@ -34,7 +34,8 @@ fn every_file_has_an_expectation() {
 #[test]
 fn the_example_shows_the_defaults() {
     let example = config::load(&root().join("evener.example.toml"));
-    // keys without a default, and those that the example shows instead of leaving them out
+    // Sets keys without a default, and keys for which the example shows a value other than the
+    // default.
     let same = config::parse(
         r#"
         engine.threads = 2
@@ -270,7 +271,7 @@ fn routes_keep_their_order() {
     assert_eq!(routes, expected);
 }
 
-/// Whether a second route is said never to win behind a first one.
+/// True if the check reports that the second route never wins after the first.
 fn never_wins(first: &str, second: &str) -> bool {
     let route = |keys: &str| format!("[[service.route]]\nservers = 'a'\n{keys}\n");
     let text = format!(
@@ -311,7 +312,7 @@ fn route_behind_a_covering_route_is_a_problem() {
         ("host = '*.a.example'", "host = 'a.example'"),
         ("host = '*.a.example'", "host = '*.example'"),
         ("host = 'a.example'", ""),
-        // it takes hellos too, which have no path
+        // The first route does not match ClientHellos, which have no path.
         ("path = '/*'", "host = 'a.example'"),
         ("methods = 'GET'", ""),
         ("methods = 'GET'", "methods = ['GET', 'HEAD']"),
@@ -369,7 +370,7 @@ fn there_is_a_limit_to_servers() {
     assert!(farm(257).unwrap_err().to_string().contains("lists 257 servers"));
 }
 
-/// Services with so many servers, and routes for one of them each, or for two.
+/// Returns services with `servers` servers each and the given routes.
 fn routed(services: usize, servers: usize, routes: impl Fn(usize) -> String) -> Result<Config, Problems> {
     let listed: String =
         (0..servers).map(|i| format!("{{ name = 's{i}', address = '10.0.0.{}' }},", i + 1)).collect();
@@ -404,7 +405,7 @@ fn there_is_a_limit_to_routes() {
 fn there_is_a_limit_to_sets_of_servers() {
     let routes = |count: usize| {
         let route = |i| {
-            // the same set twice
+            // Each set of servers appears twice.
             let servers = if i % 2 == 0 {
                 format!("['s{i}', 's{}']", i + 1)
             } else {
@@ -430,7 +431,7 @@ fn included_services_stand_behind_those_of_the_file() {
         )
     };
     let main = folder.join("evener.toml");
-    // Names need an address to be answered at.
+    // Names need an address on which the daemon answers queries.
     let own = format!("{}[dns]\nlisten = '192.0.2.53:53'\n", service("main", 100, "192.0.2.11"));
     fs::write(&main, format!("include = 'conf.d/*.toml'\n{own}")).unwrap();
     fs::write(folder.join("conf.d/b.toml"), service("b", 102, "192.0.2.12")).unwrap();

@@ -1,4 +1,4 @@
-//! The command line: its help, its exit statuses, and what is made from its definition.
+//! The command line: help, exit statuses, and files made from its definition.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -73,7 +73,7 @@ fn the_manual_has_every_key_every_reason_and_every_variable() {
     }
 }
 
-/// The error of a command on a standard error that the journal reads, or another one.
+/// Returns the error of a command. `journal` makes JOURNAL_STREAM for its standard error.
 fn output_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let file = fs::File::create(&path).unwrap();

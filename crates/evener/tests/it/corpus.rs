@@ -1,4 +1,4 @@
-//! Texts that were of interest to the fuzzer, replayed; and texts like them.
+//! Replays the fuzzing corpus, and random texts like it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::tree::root;
 
-/// Reads and, if it is wrong, shows it in every way.
+/// Parses a text and checks all reports of its errors.
 fn parse(text: &str) -> Result<Config, Problems> {
     let result = config::parse(text, "corpus.toml");
     if let Err(problems) = &result {
@@ -27,7 +27,7 @@ fn corpus() -> Vec<PathBuf> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// The corpus as text; a file that is not UTF-8 is replayed through `load` alone.
+/// Returns the corpus as texts. Files that are not UTF-8 are replayed by `load` only.
 fn texts() -> Vec<String> {
     corpus().iter().filter_map(|path| fs::read_to_string(path).ok()).collect()
 }
@@ -51,7 +51,7 @@ fn a_file_that_cannot_be_read_is_one_clear_problem() {
     assert!(endless.to_string().contains("larger than"), "{endless}");
 }
 
-/// A line that looks like configuration.
+/// Returns a line that resembles configuration.
 fn line() -> impl Strategy<Value = String> {
     let key = prop::sample::select(vec![
         "[engine]",

@@ -1,4 +1,4 @@
-//! `make install`: what lies where, and that units run the program where it is.
+//! `make install`: installed files, and units that run the installed program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Its message when it installs nothing.
+/// Returns the error output of a failed installation.
 fn refusal(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
@@ -78,7 +78,7 @@ fn install_reports_missing_program() {
     };
     let output = refusal(&mut install(Path::new("target/none/evener")));
     assert!(output.contains("run `make build` first"), "{output}");
-    // A program whose loader isn't there: the shell calls that "not found".
+    // With a missing loader, the shell reports "not found".
     let strange = std::env::temp_dir().join(format!("evener-strange-{}", std::process::id()));
     fs::write(&strange, "#!/lib/no-such-loader\n").unwrap();
     fs::set_permissions(&strange, fs::Permissions::from_mode(0o755)).unwrap();
@@ -99,12 +99,12 @@ fn install_names_directory_without_permission() {
         eprintln!("skipped: only root can be somebody else");
         return;
     }
-    // This user may read neither the sources nor the program.
+    // This user can read neither the sources nor the program.
     let folder = std::env::temp_dir().join(format!("evener-install-nobody-{}", std::process::id()));
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");
-    // By another process: a program that starts elsewhere in this one meanwhile could hold the file
-    // open for writing, and then it can't be run.
+    // A separate process writes the script: a child process that this process starts at the same
+    // time could hold the file open for writing, and the script could not run.
     let copied = Command::new("cp").arg(tree::root().join("scripts/install")).arg(&script).status();
     assert!(copied.unwrap().success());
     let output = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));

@@ -1,5 +1,5 @@
-//! The product from outside: its commands, files, admin socket and probes. One program, since each
-//! links all of the product.
+//! The program from outside: commands, files, admin socket and probes. All tests are one binary,
+//! because each binary links the whole program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(unreachable_pub)]

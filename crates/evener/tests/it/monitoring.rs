@@ -1,5 +1,5 @@
-//! Rules for Prometheus and a board for Grafana, as packaged: made from the table of alerts, and
-//! held to the metrics that there are.
+//! The packaged Prometheus rules and Grafana dashboard: made from the table of alerts and compared
+//! with the existing metrics.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const RULES: &str = "packaging/prometheus/alerts.yml";
 const TESTS: &str = "packaging/prometheus/alerts.test.yml";
 const PAGE: &str = "docs/operating/alerts.md";
 
-/// A string in YAML: JSON's is one.
+/// Returns a YAML string. JSON strings are valid YAML.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -38,7 +38,7 @@ fn rules() -> String {
     text
 }
 
-/// Each alert fires by its own series and no other one does, and none fires where all is well.
+/// Each alert fires on its own series and on no other, and no alert fires for a healthy farm.
 fn tests() -> String {
     let mut text =
         "# Made from the table of alerts: `promtool test rules alerts.test.yml`.\nrule_files: [alerts.yml]\ntests:\n"
@@ -94,7 +94,7 @@ fn packaged_alerts_and_their_page_are_those_of_the_table() {
     }
 }
 
-/// The program, which `make setup-tests` fetches.
+/// Returns the path of promtool, which `make setup-tests` installs.
 fn promtool() -> PathBuf {
     let path = root().join("target/tools/promtool");
     assert!(path.exists(), "There is no {}: run `make setup-tests`", path.display());
@@ -109,7 +109,7 @@ fn each_alert_fires_by_its_own_series_alone() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
-/// All texts of these keys in a JSON document.
+/// Collects all texts with this key in a JSON document.
 fn texts<'v>(value: &'v Value, key: &str, found: &mut Vec<&'v str>) {
     match value {
         Value::Object(object) => {
@@ -138,7 +138,7 @@ fn board_asks_for_metrics_that_there_are() {
         let family = name.trim_end_matches("_bucket");
         assert!(metrics.contains(family), "{name} is no metric");
     }
-    // Panels have numbers and places of their own.
+    // Panels have unique ids and positions.
     let panels = board["panels"].as_array().unwrap();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());

@@ -1,4 +1,4 @@
-//! Configurations that README and the book show: `evener check` finds nothing wrong with any.
+//! Configurations in the README and the book: `evener check` finds no error.
 
 use std::fs;
 
@@ -9,10 +9,10 @@ use evener_core::pool::policy::{Consumer, names_for_packets};
 use super::book;
 use super::tree::root;
 
-/// The service that makes a whole file of a few keys.
+/// A service that completes a file of only a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
 
-/// The blocks of TOML in a page, with the lines that they begin at.
+/// Returns the TOML blocks of a page with their first lines.
 fn blocks(page: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().enumerate();
@@ -55,20 +55,20 @@ fn readme_lists_the_methods_that_there_are_and_names() {
     assert!(first.eq(methods), "README's table of methods has other rows, or an empty line within");
 }
 
-/// The rows of the table whose head begins so.
+/// Returns the rows of the table whose header starts with `head`.
 fn rows<'a>(page: &'a str, head: &str) -> Vec<&'a str> {
     let table = page.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     table.take_while(|line| line.starts_with('|')).collect()
 }
 
-/// The words of a column, counted from 1.
+/// Returns the words of a column. Columns count from 1.
 fn words(row: &str, column: usize) -> Vec<&str> {
     let text = row.split('|').nth(column).unwrap_or_default();
     text.split(['`', ',', ' ']).filter(|word| !word.is_empty()).collect()
 }
 
-/// One table has a row for each policy of packets; the other a row for each consumer, with all that
-/// it takes.
+/// One table has a row for each packet policy. The other table has a row for each consumer with all
+/// its policies.
 #[test]
 fn policy_tables_in_docs_match_consumers() {
     let text = page("docs/guide/policies.md");

@@ -1,5 +1,5 @@
-//! The reference of the manual: pages made of the tables that the program itself uses.
-//! `EVENER_BLESS=1 cargo test -p evener --test it reference` writes them anew.
+//! The reference manual: pages generated from the program's tables.
+//! `EVENER_BLESS=1 cargo test -p evener --test it reference` rewrites the pages.
 
 pub mod alerts;
 
@@ -23,7 +23,7 @@ use alerts::ALERTS;
 
 const LINE: usize = 100;
 
-/// Each page by its file, as the tables have it.
+/// Returns the generated pages by file name.
 fn pages() -> [(&'static str, String); 6] {
     [
         ("keys.md", keys()),
@@ -53,7 +53,7 @@ fn reference_pages_are_those_of_the_code() {
     );
 }
 
-/// Compares a file with the text that it should have; with EVENER_BLESS it writes the file.
+/// Compares a file with its expected text. With EVENER_BLESS, writes the file first.
 pub fn bless(path: &Path, text: &str) {
     if std::env::var_os("EVENER_BLESS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -68,12 +68,11 @@ pub fn bless(path: &Path, text: &str) {
     );
 }
 
-/// The names of all metrics.
 pub fn metric_names() -> BTreeSet<String> {
     families().into_keys().collect()
 }
 
-/// A paragraph in lines of at most 100 columns; a span of code stays in one.
+/// Appends a paragraph in lines of at most 100 columns. Code spans are not broken.
 pub fn paragraph(page: &mut String, text: &str) {
     let mut words: Vec<String> = Vec::new();
     let mut is_code = false;
@@ -106,18 +105,18 @@ fn begin(title: &str, about: &str) -> String {
     page
 }
 
-/// A page that ends with one line break.
+/// Returns the page with exactly one line break at the end.
 fn finish(mut page: String) -> String {
     page.truncate(page.trim_end().len());
     page + "\n"
 }
 
-/// A cell of a table.
+/// Returns a text as a table cell.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// A line in which pages of the book are links.
+/// Returns a line whose references to pages of the book are links.
 fn linked(line: &str) -> String {
     let link = |word: &str| {
         let bare = word.trim_end_matches(['.', ',']);
@@ -211,7 +210,7 @@ fn commands() -> String {
     finish(page)
 }
 
-/// A family of metrics: type, meaning, and labels.
+/// Returns the type, description and labels of each metric family.
 fn families() -> BTreeMap<String, (String, String, BTreeSet<String>)> {
     let text = metrics::text(scraped(), Format::Text);
     let mut families: BTreeMap<String, (String, String, BTreeSet<String>)> = BTreeMap::new();
@@ -298,7 +297,8 @@ fn events() -> String {
     finish(page)
 }
 
-/// Names are written in the arms that choose one; each is in its table, and the table has no other.
+/// Event names are written in match arms. Each is in the table of its file, and the table has no
+/// others.
 #[test]
 fn every_event_is_in_the_table_of_its_names() {
     let sources = [
@@ -346,7 +346,7 @@ fn api() -> String {
     page
 }
 
-/// By method.
+/// Treatment of segments without a session, by method.
 const SEGMENTS_WITHOUT_SESSION: &str = "\
 | method | such a segment |
 |---|---|

@@ -1,15 +1,15 @@
-//! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has
-//! them.
+//! Layers of the core and of the program: each layer uses only layers above it, as in
+//! `ARCHITECTURE.md`.
 
 mod circles;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A room, and whom it may use.
+/// A layer, and the layers that it may use.
 type Room = (&'static str, &'static [&'static str]);
 
-/// From the top.
+/// From top to bottom.
 const CORE: [Room; 8] = [
     ("net", &[]),
     ("path", &["net"]),
@@ -54,7 +54,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// Tests may look further, and so may links in comments.
+/// Returns the code of a file without comments and tests, which may use any layer.
 fn code(file: &Path) -> String {
     let is_test =
         file.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
@@ -63,7 +63,7 @@ fn code(file: &Path) -> String {
     let (mut code, mut lines) = (String::new(), text.lines());
     while let Some(line) = lines.next() {
         if line.contains("#[cfg(test)]") || line.contains("#[cfg(all(test") {
-            // An item for tests alone ends at the indentation where it began.
+            // A test-only item ends at the indentation of its attribute.
             lines.find(|next| indent(next) == indent(line) && next.ends_with([';', ',', '}']));
         } else if !line.trim_start().starts_with("//") {
             code = code + line + "\n";
@@ -72,7 +72,7 @@ fn code(file: &Path) -> String {
     code
 }
 
-/// Each folder of a crate is a room, and a list has them all.
+/// Checks each layer of a crate. Each folder must be a layer of the list.
 fn know_only_those_above(source: &Path, rooms: &[Room]) {
     let mut seen = 0;
     for (room, above) in rooms {

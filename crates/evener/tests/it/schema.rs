@@ -1,5 +1,5 @@
-//! `evener check --schema`: the schema knows the keys that the example shows, and refuses no
-//! configuration of the book.
+//! `evener check --schema`: the schema contains the example's keys and accepts all configurations
+//! of the book.
 
 use std::fs;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn refusal(text: &str) -> Option<String> {
     schemas.validate(&value, index).err().map(|error| format!("{error:#}"))
 }
 
-/// The blocks of TOML in the book and the README that configure Evener, with their files.
+/// Returns the Evener configurations in the book and the README, with their files.
 fn book() -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     for path in pages().into_iter().chain([root().join("README.md")]) {
@@ -81,8 +81,7 @@ fn schema_refuses_unknown_keys_wrong_types_and_values_out_of_range() {
     assert_eq!(refusal("[[service]]\nmethod = '${METHOD}'\nslow_start = '${SLOW:-5s}'"), None);
 }
 
-/// Every key of the example, and no other, has a place in the table of keys; and each of its keys
-/// is explained.
+/// The example's keys are exactly the keys of the reference, and each of them has a description.
 #[test]
 fn each_key_of_the_schema_is_explained_in_the_example() {
     fn unexplained(path: &str, schema: &Value, found: &mut Vec<String>) {

@@ -1,14 +1,14 @@
-//! The project's tree, of which some tests read the files.
+//! The project's source tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder that has all others.
+/// Returns the repository's root folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The files below a folder whose names end in one of these extensions, sorted.
+/// Returns the files below a folder with one of these extensions, sorted.
 pub fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];

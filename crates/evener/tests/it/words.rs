@@ -1,5 +1,4 @@
-//! Words and widths of the sources, as `STYLE.md` has them: plain files are read, nothing is
-//! compiled.
+//! Rules of `STYLE.md` for words and line widths. The tests read the source files as text.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,37 +6,37 @@ use std::path::{Path, PathBuf};
 
 use super::tree::{files, root};
 
-/// Private words, which identifiers do without. `scripts/names` counts by the same list.
+/// Private words that identifiers must not contain. `scripts/names` counts words of the same list.
 const PRIVATE: &str = include_str!("private-words.txt");
 
-/// Identifiers that have one all the same, and the reason.
+/// Exceptions, with the reason.
 const ALLOWED: [(&str, &str); 2] = [
     ("AdjustRoomFailed", "the kernel's bpf_skb_adjust_room failed"),
     ("ADJUST_ROOM_FAILED", "the same in the C"),
 ];
 
-/// The widest comment, in columns; a tab has up to eight.
+/// Limit of columns in comments. A tab counts up to the next multiple of eight.
 const WIDEST: usize = 100;
 
-/// A line of a source: its code without strings, and its comment with the marker.
+/// A source line, split into code without strings, and comment with its marker.
 #[derive(Default)]
 struct SourceLine {
     code: String,
     comment: String,
 }
 
-/// A token that is more than a character.
+/// A token that can span several characters.
 #[derive(Clone, Copy, PartialEq)]
 enum Token {
     Code,
     LineComment,
     BlockComment,
     Text,
-    /// A raw string, and the number of its hashes.
+    /// A raw string with its number of hashes.
     RawText(usize),
 }
 
-/// The lines of a source in Rust or C.
+/// Splits a Rust or C source into lines.
 fn lines(source: &str) -> Vec<SourceLine> {
     let mut token = Token::Code;
     let mut lines = Vec::new();
@@ -89,7 +88,7 @@ fn lines(source: &str) -> Vec<SourceLine> {
     lines
 }
 
-/// The words of an identifier, in lower case: by underscores, digits and humps.
+/// Splits an identifier at underscores, digits and capitals. Words are in lower case.
 fn words(identifier: &str) -> Vec<String> {
     let letters: Vec<char> = identifier.chars().collect();
     let mut words = vec![String::new()];
@@ -106,7 +105,7 @@ fn words(identifier: &str) -> Vec<String> {
     words
 }
 
-/// The modules of a file that are for tests alone, declared at its end.
+/// Returns the files of test-only modules that a file declares.
 fn test_modules(file: &Path, source: &str) -> Vec<PathBuf> {
     let folder = match file.file_name().and_then(|name| name.to_str()) {
         Some("mod.rs" | "lib.rs" | "main.rs") => file.parent().unwrap().to_owned(),
@@ -119,7 +118,7 @@ fn test_modules(file: &Path, source: &str) -> Vec<PathBuf> {
     declared.flat_map(|name| [folder.join(name), folder.join(name).with_extension("rs")]).collect()
 }
 
-/// The product's code, without its tests.
+/// Returns the program's sources without tests.
 fn product() -> Vec<(PathBuf, String)> {
     let crates = ["core", "dataplane", "evener"].map(|name| root().join("crates").join(name).join("src"));
     let all: Vec<_> = crates.iter().flat_map(|source| files(source, &["rs"])).collect();
@@ -160,7 +159,7 @@ fn private_words_stay_out_of_identifiers() {
     assert_eq!(allowed.len(), ALLOWED.len(), "exceptions that are not needed");
 }
 
-/// The sources with comments of the project's own.
+/// Returns the sources whose comments are checked.
 fn commented() -> Vec<PathBuf> {
     ["crates", "bpf"].iter().flat_map(|folder| files(&root().join(folder), &["rs", "c", "h"])).collect()
 }
@@ -169,7 +168,7 @@ fn columns(line: &str) -> usize {
     line.chars().fold(0, |column, letter| if letter == '\t' { column / 8 * 8 + 8 } else { column + 1 })
 }
 
-/// A comment's text, without its marker.
+/// Returns a comment's text without its marker.
 fn comment_text(comment: &str) -> &str {
     comment.trim().trim_start_matches(['/', '*', '!']).trim_end_matches(['*', '/']).trim()
 }
@@ -180,7 +179,7 @@ fn comments_are_at_most_100_columns_wide() {
     for file in commented() {
         let source = fs::read_to_string(&file).unwrap();
         for (number, (line, text)) in lines(&source).iter().zip(source.lines()).enumerate() {
-            // A word alone, such as an address, can't be broken.
+            // A single long word, such as a URL, cannot be broken.
             if columns(text) > WIDEST && comment_text(&line.comment).contains(' ') {
                 wide.push(format!("{}:{}: {}", file.display(), number + 1, columns(text)));
             }
@@ -189,7 +188,7 @@ fn comments_are_at_most_100_columns_wide() {
     assert!(wide.is_empty(), "comments of more than {WIDEST} columns:\n{}", wide.join("\n"));
 }
 
-/// A C file names its counterpart in Rust as `core/src/path/lease.rs` or, with a type, as
+/// A C file refers to its Rust counterpart as `core/src/path/lease.rs` or, with a type, as
 /// `core/src/path/tables.rs, Forwarding`.
 #[test]
 fn comments_of_bpf_name_files_and_types_that_exist() {
@@ -218,7 +217,7 @@ fn comments_of_bpf_name_files_and_types_that_exist() {
     assert!(count >= 40, "{count} names");
 }
 
-/// The word at the beginning of a text, with these other characters, and the rest.
+/// Splits a text after its first word, which may contain characters of `others`.
 fn split_name<'a>(text: &'a str, others: &str) -> (&'a str, &'a str) {
     let end = text.find(|letter: char| !letter.is_ascii_alphanumeric() && !others.contains(letter));
     text.split_at(end.unwrap_or(text.len()))

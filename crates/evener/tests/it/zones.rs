@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Output of the check of a zone with these lines behind its beginning; empty where all is well.
+/// Returns the check's output for a zone with these additional lines. Empty if there is no finding.
 fn said(name: &str, lines: &[u8]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (zone, file) = (folder.join(format!("{name}.zone")), folder.join(format!("{name}.toml")));
@@ -80,7 +80,7 @@ fn first_zone_record_without_an_owner_is_told() {
     assert!(said.contains(":2: the first record has no owner"), "{said}");
 }
 
-/// Answers of more than 64 KB can't be had by TCP either.
+/// A response of more than 64 KB is impossible even over TCP.
 #[test]
 fn records_that_no_answer_can_hold_fail_the_check() {
     let records = |count: usize| {

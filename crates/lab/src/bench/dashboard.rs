@@ -1,7 +1,7 @@
-//! The cost of watching a large farm: of open dashboards to the daemon, and of `evener top` to
+//! Measures the cost of watching a large farm: open dashboards for the daemon, and `evener top`
 //! itself.
 //!
-//! Each member is probed every minute, so that some of every frame differs from the one before.
+//! Each member is probed every minute, so every frame differs from the previous one.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,34 +18,34 @@ use crate::farm::Farm;
 use crate::host::Host;
 use crate::table::median;
 
-/// Groups, and members of each.
+/// Number of groups, and of members per group.
 const GROUPS: usize = 16;
 const MEMBERS: usize = 256;
-/// Dashboards that read, and such that don't.
+/// Number of dashboards that read, and of dashboards that don't.
 const READING: [usize; 2] = [1, 100];
 const IDLE: usize = 1_000;
-/// Rounds, in each of which all ways to watch have their turn, and nobody watches once.
+/// Number of rounds. A round measures each kind of viewer once, and once no viewer.
 const ROUNDS: usize = 5;
-/// How long each is watched, once it has settled.
+/// Time to settle before each measurement, and its duration.
 const SETTLES: Duration = Duration::from_secs(3);
 const WATCHED: Duration = Duration::from_secs(8);
 
-/// The measurements, in percent of one processor: medians of rounds.
+/// Results in percent of one processor: medians of rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
-    /// The daemon while nobody watches.
+    /// The daemon without viewers.
     alone: f64,
-    /// How much more it takes with so many dashboards that read.
+    /// Increase with this number of reading dashboards.
     reading: Vec<(usize, f64)>,
-    /// With dashboards that don't.
+    /// Increase with dashboards that don't read.
     idle: f64,
-    /// Bytes that the daemon takes more for those.
+    /// Increase of the daemon's memory with these, in bytes.
     idle_bytes: u64,
-    /// `evener top`, and how much more the daemon takes meanwhile.
+    /// Load of `evener top`, and increase of the daemon's load meanwhile.
     top: [f64; 2],
 }
 
-/// Measures on groups of members that answer.
+/// Measures with groups whose members answer.
 pub(super) fn run() -> Result<Outcome> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
     let director = farm.director();
@@ -79,7 +79,7 @@ pub(super) fn run() -> Result<Outcome> {
     Ok(Outcome { alone: median(alone), reading, idle: median(idle), idle_bytes, top: tops.map(median) })
 }
 
-/// Asks for all frames.
+/// Opens the stream of live frames.
 fn listen(host: &Host) -> Result<TcpStream> {
     let admin = SocketAddr::from(([127, 0, 0, 1], 9180));
     let mut stream = host.enter(|| TcpStream::connect(admin))??;
@@ -87,7 +87,7 @@ fn listen(host: &Host) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The percentage of a processor that a process takes.
+/// Percentage of a processor that a process uses.
 fn share(pid: u32) -> Result<f64> {
     thread::sleep(SETTLES);
     let before = process_time(pid)?;
@@ -95,7 +95,7 @@ fn share(pid: u32) -> Result<f64> {
     Ok(100.0 * process_time(pid)?.saturating_sub(before).as_secs_f64() / WATCHED.as_secs_f64())
 }
 
-/// `evener top` in a terminal of 80 columns, and the daemon meanwhile.
+/// Returns the load of `evener top` in a terminal of 80 columns, and of the daemon meanwhile.
 fn top(host: &Host, daemon: u32) -> Result<[f64; 2]> {
     let command = format!("stty cols 80 rows 24; exec {} top", evener::program()?.display());
     let terminal = host.spawn("top", &["script", "-qfc", &command, "/dev/null"])?;
@@ -110,7 +110,6 @@ fn top(host: &Host, daemon: u32) -> Result<[f64; 2]> {
 }
 
 impl Outcome {
-    /// The tables.
     pub(super) fn print(&self) {
         println!("Watching {} members, in percent of one processor:", GROUPS * MEMBERS);
         println!("  the daemon while nobody does, probing each every minute: {:.2}", self.alone);

@@ -1,11 +1,10 @@
-//! How long the control plane takes: from a fact to the kernel engine having it, and for one turn
-//! of the daemon's loop.
+//! Measures the control plane: the time from an input until the XDP engine has applied it, and the
+//! time of one iteration of the daemon's loop.
 //!
-//! The director and the engine are those of the product, and what is between them is what the
-//! daemon's loop does: a fact goes in, orders are carried out, what changed is published. Time is
-//! told and not waited for, probes are answered at once, and what goes to other hosts goes nowhere.
-//! Plans are made and put in force on another thread, as the daemon has it; a turn is what the loop
-//! has to do with that.
+//! Director and engine are Evener's. The code in between acts like the daemon's loop: it gives an
+//! input, carries out outputs and publishes changes. The clock is simulated, probes are answered at
+//! once, and messages to other hosts are dropped. As in the daemon, another thread plans and
+//! applies changes. An iteration includes only the loop's own work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -36,37 +35,36 @@ use serde::Serialize;
 use super::packets::Surroundings;
 use crate::table::Table;
 
-/// The interface that packets are taken from.
+/// Interface that receives packets.
 const LINK: u32 = 2;
 const LINK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// Failures of a server, and reloads, that are measured.
+/// Number of measured server failures and reloads.
 const FAILURES: usize = 200;
 const RELOADS: usize = 40;
-/// Farms: services, and servers of each; nearly as many as there are numbers for.
+/// Farms: number of services, and of servers per service; near the maximum of slots.
 const SIZES: [(usize, usize); 2] = [(64, 63), (16, 255)];
-/// The farm whose loop is watched: services, servers of each, routes of the first, and sets of
-/// servers that they name.
+/// Farm whose loop is measured: services and servers per service. [`ROUTES`] and [`SETS`] are the
+/// routes of the first service and the server sets of the routes.
 const BUSY: (usize, usize) = (32, 120);
 const ROUTES: usize = 10_000;
 const SETS: usize = 30;
-/// How long it is watched, in milliseconds of its own time.
+/// Duration of the measurement in simulated milliseconds.
 const WATCHED_MS: u64 = 60_000;
-/// A server fails, or works again, so often, in milliseconds.
+/// Interval between changes of servers in milliseconds.
 const CHANGE_MS: u64 = 500;
 const INTERVAL_MS: u64 = 5_000;
-/// Between two measurements: longer than any farm gathers what happens.
+/// Pause between two measurements in milliseconds: longer than a farm batches changes.
 const REST_MS: u64 = 250;
-/// The goal for a turn's processor time, in microseconds.
+/// Target for an iteration's processor time, in microseconds.
 const TURN_GOAL_US: f64 = 5_000.0;
 
-/// The measurements.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     farms: Vec<Row>,
     turns: Turns,
 }
 
-/// Milliseconds from a fact to the engine having it.
+/// Time in milliseconds from an input until the engine has applied it.
 #[derive(Debug, Serialize)]
 struct Row {
     services: usize,
@@ -75,29 +73,29 @@ struct Row {
     reload: Percentiles,
 }
 
-/// Milliseconds.
+/// Percentiles in milliseconds.
 #[derive(Debug, Serialize)]
 struct Percentiles {
     p50: f64,
     p99: f64,
 }
 
-/// Turns of the loop while requests are matched, and somebody scrapes.
+/// Iterations of the loop while requests are matched and metrics are scraped.
 #[derive(Debug, Serialize)]
 struct Turns {
     count: usize,
     matched: usize,
     scrapes: u64,
-    /// The greatest processor time of one, in milliseconds, and what it was about.
+    /// Largest processor time of an iteration in milliseconds, and the kind of its input.
     cpu_max: f64,
     cpu_max_of: &'static str,
-    /// The same without those in which tables were made.
+    /// The largest processor time without iterations that planned tables.
     quiet_cpu_max: f64,
     over_goal: usize,
     wall_p999: f64,
 }
 
-/// Measures in a network of its own, with the kernel engine on one interface.
+/// Measures in a separate network namespace, with the XDP engine on one interface.
 pub(super) fn run() -> Result<Outcome> {
     let surroundings = Surroundings::new()?;
     surroundings.netns.enter(|| {
@@ -145,7 +143,7 @@ fn percentiles(mut elapsed: Vec<Duration>) -> Percentiles {
     Percentiles { p50: at(0.5), p99: at(0.99) }
 }
 
-/// A busy farm's loop, turn by turn.
+/// Measures the loop of a busy farm.
 fn turns() -> Result<Turns> {
     let (services, servers) = BUSY;
     let mut busy = farm(services, servers, 1);
@@ -171,8 +169,8 @@ fn turns() -> Result<Turns> {
     Ok(summary(&daemon.turns, scrapes.into_inner()))
 }
 
-/// Has a minute go by in which servers fail and return, all are probed, and every route is asked
-/// for.
+/// Simulates a minute in which servers fail and recover, all servers are probed, and every route is
+/// matched.
 fn watch(daemon: &mut Daemon) -> Result<()> {
     let (services, servers) = BUSY;
     let until_ms = daemon.now_ms + WATCHED_MS;
@@ -221,13 +219,13 @@ fn summary(turns: &[Turn], scrapes: u64) -> Turns {
     }
 }
 
-/// The most processor time of a turn, in microseconds, and what it was about.
+/// Returns the largest processor time of an iteration in microseconds, and the kind of its input.
 fn greatest<'a>(turns: impl Iterator<Item = &'a Turn>) -> (f64, &'static str) {
     turns
         .fold((0.0, "nothing"), |most, turn| if turn.cpu_us > most.0 { (turn.cpu_us, turn.of) } else { most })
 }
 
-/// One turn of the loop.
+/// One iteration of the loop.
 struct Turn {
     of: &'static str,
     planned: bool,
@@ -235,17 +233,17 @@ struct Turn {
     wall_us: f64,
 }
 
-/// The engine, and hash tables that were made lately.
+/// Engine, and cache of hash tables.
 struct Workshop {
     engine: XdpEngine,
     fills: Fills,
 }
 
-/// The answer of the thread that makes changes.
+/// Result of the thread that applies changes.
 struct Back {
     workshop: Workshop,
     answer: Applied,
-    /// When the engine had what was new.
+    /// Time when the engine had applied the change.
     had_at: Option<Instant>,
 }
 
@@ -262,23 +260,23 @@ impl Workshop {
     }
 }
 
-/// The state of the daemon's loop.
+/// State of the daemon's loop.
 struct Daemon {
     director: Director,
     plane: Arc<dyn DataPlane>,
-    /// Away while a change is under way.
+    /// `None` while a change is in progress.
     workshop: Option<Workshop>,
     under_way: Option<JoinHandle<Result<Back>>>,
     now_ms: u64,
     board: Arc<Mutex<Arc<Snapshot>>>,
     probed: VecDeque<ServerName>,
     turns: Vec<Turn>,
-    /// How long after the last fact the engine had what follows.
+    /// Time from the last input until the engine had applied its change.
     applied_after: Option<Duration>,
 }
 
 impl Daemon {
-    /// A daemon whose servers have all been found and work.
+    /// Starts a daemon whose servers all have been resolved and are up.
     fn serving(farm: Farm) -> Result<Daemon> {
         let engine = XdpEngine::start(Options {
             sessions_max: 1 << 16,
@@ -314,7 +312,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Lets time pass until what was told is in force, with all servers at work.
+    /// Lets time pass until all inputs are in force and all servers are up.
     fn rest(&mut self) -> Result<()> {
         let until_ms = self.now_ms + REST_MS;
         while self.now_ms < until_ms {
@@ -324,14 +322,14 @@ impl Daemon {
                 self.tell(Input::Probed { server, result: Ok(1_000) })?;
             }
         }
-        // The kernel has as much time to be through with what was in force before.
+        // Gives the kernel time to end its grace period.
         thread::sleep(Duration::from_millis(REST_MS / 10));
         self.applied_after = None;
         Ok(())
     }
 
-    /// Tells a fact, and what becomes of the changes that follow. The loop would go on meanwhile;
-    /// here nothing else happens.
+    /// Gives an input, and the answers of the changes that follow. The real loop would continue
+    /// meanwhile; here nothing else happens.
     fn tell(&mut self, input: Input) -> Result<()> {
         let of = match input {
             Input::Time { .. } => "time",
@@ -354,7 +352,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// One turn: a fact, the orders that follow, and what is published of that.
+    /// Runs one iteration: an input, the outputs that follow, and publication.
     fn turn(&mut self, of: &'static str, input: Input) -> Result<()> {
         let (began, cpu_began, mut planned) = (Instant::now(), cpu()?, of == "an answer");
         self.director.handle(self.moment(), input);
@@ -382,7 +380,7 @@ impl Daemon {
         if !Arc::ptr_eq(shown, &latest(&self.board)) {
             *self.board.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(shown);
         }
-        // When it is to go on.
+        // The daemon's loop reads the time of its next wakeup.
         black_box(self.director.next_at());
         let (wall_us, cpu_us) =
             (began.elapsed().as_secs_f64() * 1e6, (cpu()? - cpu_began).as_secs_f64() * 1e6);
@@ -390,7 +388,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Another turn: somebody asks which server a request is for.
+    /// Runs an iteration that selects the server of a request.
     fn choose(&mut self, number: usize) {
         let (began, cpu_began) = (Instant::now(), cpu().unwrap_or_default());
         let path = format!("/part{number}/page");
@@ -404,7 +402,7 @@ impl Daemon {
         if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
             let request = ConnectionRequest { client, content: RequestContent::Key(requested), named: None };
-            // Any of them: how long that takes is what counts.
+            // The result is irrelevant; only the time counts.
             let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }
         let cpu_us = (cpu().unwrap_or_default().saturating_sub(cpu_began)).as_secs_f64() * 1e6;
@@ -421,7 +419,7 @@ impl Daemon {
     }
 }
 
-/// The processor time of this thread.
+/// Processor time of this thread.
 fn cpu() -> Result<Duration> {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
     Ok(Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32))
@@ -431,7 +429,7 @@ fn latest(board: &Mutex<Arc<Snapshot>>) -> Arc<Snapshot> {
     Arc::clone(&board.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The text of a scrape, as far as it is of servers.
+/// Returns the part of a scrape about servers.
 fn scrape(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for server in snapshot.servers() {
@@ -451,7 +449,7 @@ fn name(service: usize, server: usize) -> ServerName {
     ServerName { service: format!("service{service}"), server: format!("web{server}") }
 }
 
-/// Where a server is: every service is on all hosts.
+/// Returns the address of a server. Every service runs on all hosts.
 fn host(number: usize) -> IpAddr {
     IpAddr::from([10, 9, (number / 250) as u8, (number % 250) as u8 + 1])
 }
@@ -465,7 +463,7 @@ fn farm(services: usize, servers: usize, weight: u16) -> Farm {
             SocketAddr::from(([10, 8, 0, number as u8 + 1], 80)),
             (0..servers)
                 .map(|server| Server {
-                    // A reload is of something: one server of each service counts for more, or not.
+                    // Makes each reload a change: one server of each service changes its weight.
                     weight: if server == 0 { weight } else { 1 },
                     ..example::server(&format!("web{server}"), host(server))
                 })
@@ -495,7 +493,7 @@ fn reload(farm: Farm) -> Input {
     }
 }
 
-/// The kernel's network: one link, with all servers on it.
+/// Returns the network: one link with all servers.
 fn network(servers: usize) -> Network {
     let link = Interface {
         name: "out".to_owned(),
@@ -524,7 +522,6 @@ fn network(servers: usize) -> Network {
 }
 
 impl Outcome {
-    /// The tables.
     pub(super) fn print(&self) {
         println!("From a fact to the kernel engine having it, in milliseconds:");
         let mut table =

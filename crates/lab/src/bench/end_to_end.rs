@@ -1,5 +1,6 @@
-//! Clients and servers, and what stands between them: real nginx servers, a closed-loop client, and
-//! every way in turn within each round, so that what else the machine does falls on all alike.
+//! Measures clients and servers end to end: real nginx servers, a closed-loop client, and variants
+//! between them. Each round measures all variants in turn, so other load on the machine affects all
+//! alike.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,11 +17,11 @@ use crate::load::Load;
 use crate::proxies::{HaProxy, NginxProxy};
 use crate::table::{Table, median, thousands};
 
-/// As many as in the measurements that the targets come from.
+/// Number of connections, as in the measurements behind the targets.
 const CONNECTIONS: usize = 42;
 pub(super) const SERVERS: u8 = 3;
 
-/// The page that is asked for.
+/// Requested page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) name: &'static str,
@@ -28,72 +29,70 @@ pub(super) struct Page {
     pub(super) connections: usize,
 }
 
-/// The lengths of the papers.
+/// Reply lengths of the papers.
 pub(super) const PAGES: [Page; 3] = [
     Page { name: "0 KB", path: "/0k", connections: CONNECTIONS },
     Page { name: "2 KB", path: "/2k", connections: CONNECTIONS },
     Page { name: "108 KB", path: "/108k", connections: CONNECTIONS },
 ];
-/// The baseline, where servers reply directly.
+/// Baseline without a balancer.
 pub(super) const STRAIGHT: &str = "straight";
-/// A program that does the least in a director's place.
+/// Minimal program in the director's position.
 pub(super) const HOP: &str = "a bare hop";
 
-/// A way from clients to servers.
+/// Path from clients to servers.
 pub(super) struct Way<'a> {
     pub(super) name: &'static str,
     pub(super) targets: Vec<SocketAddr>,
-    /// The client.
     pub(super) client: &'a Host,
-    /// The host whose processor time is counted, where it is.
+    /// Host whose processor time is measured.
     pub(super) director: Option<&'a Host>,
 }
 
-/// All figures, and what could not be measured.
+/// All results, and variants that could not be measured.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// How servers are reached.
+    /// Method that reaches the servers.
     pub method: &'static str,
-    /// The way that all others are compared with.
+    /// Variant that all others are compared with.
     pub base: &'static str,
-    /// Another way that all are compared with, if there is one.
+    /// Second variant for comparison.
     pub second: Option<&'static str>,
-    /// Connections at a time.
+    /// Number of concurrent connections.
     pub connections: usize,
-    /// Rounds of which the median counts.
+    /// Number of rounds; results are medians.
     pub rounds: usize,
-    /// Way by way, for each kind of request.
+    /// Results of each variant, for each kind of request.
     pub figures: Vec<Figure>,
-    /// Ways that did not start, and why.
+    /// Variants that failed to start, with the cause.
     pub missing: Vec<String>,
-    /// The engines.
+    /// Descriptions of the engines.
     pub engines: Vec<String>,
 }
 
-/// One way, for one kind of request.
+/// Result of one variant, for one kind of request.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// The way between clients and servers.
+    /// Variant between clients and servers.
     pub way: &'static str,
-    /// Whether connections are used again.
+    /// True if connections are reused.
     pub keep_alive: bool,
     /// Length of the replies.
     pub reply: &'static str,
-    /// Median over the rounds.
+    /// Median of the rounds.
     pub requests_per_second: f64,
-    /// Requests per second by those of [`Outcome::base`], in the same round; median over the
-    /// rounds.
+    /// Requests per second relative to [`Outcome::base`] in the same round; median of the rounds.
     pub ratio: f64,
-    /// The same by those of [`Outcome::second`].
+    /// The same ratio relative to [`Outcome::second`].
     pub to_second: Option<f64>,
-    /// Half of the requests were answered sooner; median over the rounds, in microseconds.
+    /// Median latency in microseconds; median of the rounds.
     pub p50_us: f64,
-    /// 99 of 100 were; median over the rounds, in microseconds.
+    /// 99th percentile of the latency in microseconds; median of the rounds.
     pub p99_us: f64,
-    /// Processor time of the director for a thousand requests, in seconds, where it was counted;
-    /// all rounds together.
+    /// Processor time of the director per thousand requests, in seconds, over all rounds; `None` if
+    /// not measured.
     pub director_s: Option<f64>,
-    /// Requests that failed, in all rounds.
+    /// Failed requests of all rounds.
     pub errors: u64,
     #[serde(skip)]
     rounds: Vec<Round>,
@@ -108,10 +107,10 @@ struct Round {
     director: Option<Duration>,
 }
 
-/// Builds the farm with all that is compared in it, and measures.
+/// Builds a farm with all variants and measures them.
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
-    // proxies have a director of their own, where no program of ours sees their packets; so has
-    // each engine
+    // The proxies and each engine have separate directors, so that no program of ours sees the
+    // proxies' packets.
     let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).silent().offload_replies().build()?;
     let mut outcome = Outcome::new("l2", STRAIGHT, Some(HOP), effort);
     let client = farm.client(0);
@@ -138,13 +137,13 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The daemon with one of its engines on one of the directors, and what it says of itself.
+/// Starts the daemon with one of its engines on a director. Returns its description of the engine.
 fn start_evener(farm: &Farm, number: u8, engine: &str) -> Result<(Evener, String)> {
     let host = &farm.directors()[usize::from(number)];
     start(farm, host, &evener::web_service(farm, number, engine), engine)
 }
 
-/// The daemon with a configuration, and what it says of itself.
+/// Starts the daemon with a configuration. Returns its description of the engine.
 pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Result<(Evener, String)> {
     let evener = Evener::start(host, file)?;
     evener.wait_for_servers(farm.servers().len(), Duration::from_secs(10))?;
@@ -152,14 +151,14 @@ pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Resul
     Ok((evener, says))
 }
 
-/// Checks that a daemon's engine is this one.
+/// Returns the daemon's description of its engine.
 pub(super) fn engine_of(evener: &Evener, engine: &str) -> Result<String> {
     let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
     let says = status.get("engine_detail");
     Ok(says.map_or_else(|| engine.to_owned(), |says| says.to_string().replace('"', "")))
 }
 
-/// Measures every way in turn; `keep_alive` says for which kinds of connections.
+/// Measures all variants in turn, for the kinds of connections in `keep_alive`.
 pub(super) fn measure(
     ways: &[Way<'_>],
     pages: &[Page],
@@ -173,7 +172,7 @@ pub(super) fn measure(
             keep_alive.iter().flat_map(|keep_alive| pages.iter().map(move |page| (*keep_alive, page)));
         for (keep_alive, page) in kinds {
             for turn in 0..ways.len() {
-                // each round begins with another
+                // each round starts with another variant
                 let Some(way) = ways.get((turn + round) % ways.len()) else { continue };
                 let load = Load {
                     targets: way.targets.clone(),
@@ -247,7 +246,7 @@ impl Outcome {
         &mut self.figures[index]
     }
 
-    /// Makes medians of the rounds.
+    /// Computes the medians of the rounds.
     fn settle(&mut self) {
         let of = |way, figure: &Figure| {
             let same =
@@ -328,7 +327,8 @@ impl Outcome {
         self.table_of(keep_alive, |it| it.director_s.map(cell).into_iter().collect())
     }
 
-    /// A row for each way; `cells` are those of one figure, alike many for all that have any.
+    /// Returns a table with a row for each variant. `cells` returns the cells of a figure: none, or
+    /// the same number for all figures.
     fn table_of(&self, keep_alive: bool, cells: impl Fn(&Figure) -> Vec<String>) -> Table {
         let own = |figure: &&Figure| figure.keep_alive == keep_alive && !cells(figure).is_empty();
         let (mut ways, mut heading): (Vec<&str>, Vec<&str>) = (Vec::new(), vec![""]);
@@ -342,7 +342,7 @@ impl Outcome {
             }
         }
         let mut table = Table::new(&heading);
-        // rounds begin with different ways, yet the first began with the order that is meant
+        // rounds start with different variants, but the first round has the intended order
         for way in ways {
             let figures = self.figures.iter().filter(own).filter(|it| it.way == way);
             table.row([way.to_owned()].into_iter().chain(figures.flat_map(&cells)));
@@ -351,7 +351,7 @@ impl Outcome {
     }
 }
 
-/// Seconds for a thousand requests.
+/// Seconds per thousand requests.
 fn per_thousand(time: Option<Duration>, requests: u64) -> Option<f64> {
     let time = time.filter(|_| requests > 0)?;
     Some(time.as_secs_f64() * 1e3 / requests as f64)

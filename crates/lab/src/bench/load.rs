@@ -1,5 +1,5 @@
-//! Load: how long a group's director takes to send clients on (figure 8 of CMU-CS-95-114), and how
-//! long clients wait where servers differ, by the policy that shares their requests.
+//! Measures load: the time that a group's director takes to redirect clients (figure 8 of
+//! CMU-CS-95-114), and the waiting time of clients with unequal servers, by policy.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::load::{Load, Report};
 use crate::table::{Table, median, thousands};
 use crate::wait::LONG;
 
-/// As many as in the paper.
+/// Maximum number of clients, as in the paper.
 const CLIENTS_MAX: usize = 10;
-/// How many requests the servers can answer in a second.
+/// Farms, with requests per second that each server can answer.
 const FARMS: [(&str, [f64; 3]); 2] =
     [("equal, 40/s each", [40.0, 40.0, 40.0]), ("one at a tenth: 60, 60, 6/s", [60.0, 60.0, 6.0])];
 const PER_SECOND: f64 = 80.0;
@@ -30,20 +30,18 @@ const SHARINGS: [(&str, Sharing); 4] = [
     ("nat, power-of-two", Sharing::Nat("power-of-two")),
     ("group, least-load", Sharing::Group),
 ];
-/// A group has learned by then who is slow, and the slow one has answered whoever was sent there
-/// before.
+/// Time until the group knows the slow server, and the slow server has answered its early clients.
 const WARMUP: Duration = Duration::from_secs(45);
-/// An answer that takes longer is none.
+/// Timeout of a reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dispatches: Vec<Dispatch>,
     waits: Vec<Wait>,
 }
 
-/// The director's answers to so many clients that ask one after the other, each: medians of rounds.
+/// Director's replies to clients that each send one request after another: medians of rounds.
 #[derive(Debug, Serialize)]
 struct Dispatch {
     clients: usize,
@@ -53,22 +51,21 @@ struct Dispatch {
     errors: u64,
 }
 
-/// How long clients wait for what servers answer.
+/// Waiting times of clients for servers' replies.
 #[derive(Debug, Serialize)]
 struct Wait {
     servers: &'static str,
     sharing: &'static str,
     requests: u64,
-    /// Those that failed, nearly all because an answer took too long.
+    /// Failed requests, nearly all of them timeouts.
     failed: u64,
     p50_us: u64,
-    /// Nothing, where more than one in a hundred failed.
+    /// `None` if more than one in a hundred failed.
     p99_us: Option<u64>,
-    /// The last server's part of what was answered.
+    /// Percentage of requests that the last server answered.
     last_percent: f64,
 }
 
-/// Measures both.
 pub(super) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
     let outcome = Outcome { dispatches: dispatches(effort)?, waits: waits(effort)? };
     if let Some(folder) = plots {
@@ -101,7 +98,7 @@ fn dispatches(effort: Effort) -> Result<Vec<Dispatch>> {
 }
 
 fn dispatch(client: &Host, address: SocketAddr, connections: usize, each: Duration) -> Result<Report> {
-    // a connection for each request, as HTTP/1.0 had it
+    // one connection per request, as in HTTP/1.0
     let path = "/a/page?of=some&length".to_owned();
     let load = Load { path, connections, duration: Some(each), status: 302, ..Load::to(address) };
     let report = load.run_on(client)?;
@@ -143,8 +140,7 @@ fn wait(servers: &'static str, sharing: &'static str, report: &Report) -> Wait {
 }
 
 impl Outcome {
-    /// Whether every request was answered, but for those to servers that are asked for more than
-    /// they can.
+    /// True if every request was answered, except requests to overloaded servers.
     pub(super) fn is_whole(&self) -> bool {
         let group = self.waits.iter().filter(|wait| wait.sharing.starts_with("group"));
         self.dispatches.iter().all(|dispatch| dispatch.errors == 0)

@@ -1,4 +1,4 @@
-//! How fast it is. Everything is a ratio within one run on one machine: absolute figures on shared
+//! Benchmarks. All results are ratios within one run on one machine: absolute figures on shared
 //! machines mean little.
 
 mod dashboard;
@@ -24,46 +24,44 @@ use serde::Serialize;
 
 pub use end_to_end::{Figure, Outcome};
 
-/// How much to measure.
+/// Extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rounds of which the median counts.
+    /// Number of rounds; results are medians.
     pub rounds: usize,
-    /// How long each figure of a round is measured.
+    /// Duration of each result of a round.
     pub each: Duration,
-    /// How long each point of the papers' figures is measured.
+    /// Duration of each point of the papers' figures.
     pub each_point: Duration,
-    /// Leave out most of these points.
+    /// True to skip most of these points.
     pub few_points: bool,
-    /// The benchmark to run.
     pub what: What,
 }
 
-/// The benchmark to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// All there is.
+    /// All benchmarks.
     All,
-    /// Only what needs no farm.
+    /// Only the cost of packets, without a farm.
     Packets,
-    /// Only requests from clients to servers, method by method.
+    /// Only requests from clients to servers, by method.
     EndToEnd,
-    /// Only farms whose every host is a director.
+    /// Only every-host farms.
     EveryHost,
-    /// Only farms where connections are handed over.
+    /// Only handoff farms.
     Handoff,
     /// Only the control plane of a large farm.
     Director,
-    /// Only answers that send clients on.
+    /// Only redirects.
     Redirect,
-    /// Only how long clients wait, by the policy.
+    /// Only waiting times of clients, by policy.
     Load,
-    /// Agents' reports, beside the truth.
+    /// Only agents' reports, compared with the true load.
     Reports,
 }
 
 impl Effort {
-    /// For a first look.
+    /// Short measurement for a first look.
     pub const QUICK: Effort = Effort {
         rounds: 5,
         each: Duration::from_millis(400),
@@ -71,7 +69,7 @@ impl Effort {
         few_points: true,
         what: What::All,
     };
-    /// For figures to quote.
+    /// Full measurement for figures to publish.
     pub const FULL: Effort = Effort {
         rounds: 7,
         each: Duration::from_millis(1500),
@@ -81,17 +79,16 @@ impl Effort {
     };
 }
 
-/// The measurements, and their machine.
+/// Results of all benchmarks, and their environment.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The machine, the programs and the day.
     pub environment: Environment,
     packet_cost: Option<packets::Outcome>,
     session_table: Option<session_table::Outcome>,
     director: Option<director::Outcome>,
     run_time: Option<run_time::Outcome>,
     dashboard: Option<dashboard::Outcome>,
-    /// Requests from clients to servers, method by method.
+    /// Requests from clients to servers, by method.
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
     handoff_scaling: Option<handoff::Scaling>,
@@ -100,21 +97,20 @@ pub struct Report {
     reports: Option<reports::Outcome>,
 }
 
-/// The machine, the programs and the day.
+/// Machine, programs and date of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Environment {
-    /// When it was begun, in UTC: `2026-01-31 12:00`.
+    /// Start time in UTC: `2026-01-31 12:00`.
     pub started: String,
-    /// The kernel's release.
     pub kernel: String,
-    /// Processors that this program may use.
+    /// Number of processors that this program may use.
     pub cores: usize,
-    /// Versions of the programs that were compared.
+    /// Versions of the compared programs.
     pub programs: Vec<String>,
 }
 
-/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is
-/// named; if one has Katran's source, packets are measured beside it, and nothing else is.
+/// Runs the benchmarks, with progress on standard error. Plots are written to a folder if one is
+/// given. With a folder of Katran's source, only packets are measured, and compared with Katran.
 pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Result<Report> {
     let environment = Environment::find()?;
     let packets = matches!(effort.what, What::All | What::Packets);
@@ -171,7 +167,7 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
 }
 
 impl Report {
-    /// Whether the product answered every request.
+    /// True if Evener answered every request.
     pub fn is_whole(&self) -> bool {
         self.end_to_end.iter().all(Outcome::is_whole)
             && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
@@ -180,7 +176,7 @@ impl Report {
             && self.load.as_ref().is_none_or(load::Outcome::is_whole)
     }
 
-    /// The tables.
+    /// Prints the tables.
     pub fn print(&self) {
         let Environment { started, kernel, cores, programs } = &self.environment;
         println!("Measured on {started} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
@@ -232,17 +228,17 @@ impl Environment {
     }
 }
 
-/// The time of day in UTC, as date(1) says it.
+/// Current time in UTC, as date(1) prints it.
 fn now() -> Result<String> {
     let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The first line that a program says of its version, wherever it says it.
+/// Returns the first line of a program's version, from either output.
 fn version(program: &str, option: &str) -> Option<String> {
     let output = Command::new(program).arg(option).output().ok()?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let line = text.lines().next()?.trim_start_matches("nginx version: ");
-    // HAProxy goes on with date and address
+    // HAProxy appends date and address
     Some(line.split_once(" 20").map_or(line, |(version, _)| version).to_owned())
 }

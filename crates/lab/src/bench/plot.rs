@@ -8,14 +8,13 @@ use serde::Serialize;
 
 const SIZE: (u32, u32) = (720, 480);
 
-/// A line of a figure: what is measured of a system, point by point.
+/// Line of a figure: results of one system, point by point.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A figure.
 #[derive(Debug)]
 pub(super) struct Figure<'a> {
     pub(super) file: &'static str,
@@ -25,11 +24,11 @@ pub(super) struct Figure<'a> {
     pub(super) lines: &'a [Line],
 }
 
-/// Writes a figure to a folder, which is made if it isn't there.
+/// Writes a figure to a folder, which is created if necessary.
 pub(super) fn write(folder: &Path, figure: &Figure<'_>) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("Making {} failed", folder.display()))?;
     let path = folder.join(figure.file);
-    // the library's errors borrow what they are about
+    // the library's errors borrow their context
     draw(&path, figure).map_err(|why| anyhow!("Plotting {} failed: {why}", path.display()))
 }
 

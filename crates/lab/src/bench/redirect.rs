@@ -1,4 +1,4 @@
-//! Answers that send a client on, beside nginx's `return 302` on the same processors.
+//! Compares redirects with nginx's `return 302` on the same processors.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,23 +16,22 @@ use crate::table::{Table, thousands};
 
 const PORT: u16 = 8000;
 const NGINX_PORT: u16 = 8001;
-/// Connections at a time.
+/// Numbers of concurrent connections.
 const CONNECTIONS: [usize; 3] = [1, 10, 100];
 
-/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     rows: Vec<Row>,
 }
 
-/// One comparison: medians of rounds, each of which has both.
+/// One comparison: medians of rounds, each with both programs.
 #[derive(Debug, Serialize)]
 struct Row {
     connections: usize,
     kept: bool,
     evener: Figure,
     nginx: Figure,
-    /// The median of the rounds' quotients of answers by second.
+    /// Median of the rounds' ratios of replies per second.
     ratio: f64,
     errors: u64,
 }
@@ -42,13 +41,13 @@ struct Figure {
     per_second: f64,
     p50_us: u64,
     p99_us: u64,
-    /// Of the director's processors, by answer.
+    /// Processor time of the director per reply, in microseconds.
     cpu_us: f64,
 }
 
-/// Measures both in turn, round by round.
+/// Measures both programs in turn, round by round.
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
-    // Each has a host of its own, so that its processor time is its own.
+    // Each program has its own host, to separate the processor times.
     let farm = Farm::builder().bare().servers(1).directors(2).build()?;
     let [ours, theirs] = [0, 1].map(|number| &farm.directors()[number]);
     let evener = Evener::start(ours, &file(&farm, ours, "round-robin"))?;
@@ -74,7 +73,7 @@ pub(super) fn address(host: &Host) -> SocketAddr {
     at(host, PORT)
 }
 
-/// A group of one server.
+/// Returns a file with a group of one server.
 pub(super) fn file(farm: &Farm, host: &Host, policy: &str) -> String {
     format!(
         "[[service]]\nname = \"shop\"\naddress = \"{}\"\nmethod = \"redirect\"\npolicy = \"{policy}\"\n\
@@ -84,7 +83,7 @@ pub(super) fn file(farm: &Farm, host: &Host, policy: &str) -> String {
     )
 }
 
-/// As its manual has it, with a worker for each processor and no log.
+/// Starts nginx as its manual recommends, with a worker for each processor and no log.
 fn nginx(farm: &Farm, host: &Host) -> Result<Proc> {
     let (own, to) = (host.file("redirect"), farm.server(0).address());
     let own = own.display();
@@ -112,7 +111,7 @@ fn row(
     let mut errors = 0;
     for round in 0..effort.rounds {
         let mut both = [None; 2];
-        // The first side of a round is the second of the next.
+        // The order alternates between rounds.
         for side in [round % 2, 1 - round % 2] {
             let (host, address) = sides[side];
             let load = Load {
@@ -165,7 +164,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Outcome {
-    /// Whether every request was answered.
+    /// True if every request was answered.
     pub(super) fn is_whole(&self) -> bool {
         self.rows.iter().all(|row| row.errors == 0)
     }

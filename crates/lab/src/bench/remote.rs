@@ -1,5 +1,5 @@
-//! Servers on other networks than the director: nat and tunnels, beside what the kernel does by
-//! itself. Each way has a farm of its own, so that no program of another's sees its packets.
+//! Servers on other networks than the director: nat and tunnels, compared with the kernel's own
+//! functions. Each variant has a separate farm, so that no other program sees its packets.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use crate::farm::{Builder, Farm};
 use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NftDnat};
 
-/// The baseline of nat: the same client and servers, and the director only their router.
+/// Baseline of nat: the same client and servers, and the director as a plain router.
 const ROUTED: &str = "the director's kernel, routing";
-/// And the kernel's own nat.
+/// The kernel's own nat.
 const DNAT: &str = "nftables DNAT";
 
-/// A way from clients to servers. The hosts between them end before their farm does.
+/// Path from clients to servers. The programs in between end before their farm.
 struct Lane {
     name: &'static str,
     targets: Vec<SocketAddr>,
@@ -26,7 +26,7 @@ struct Lane {
     farm: Farm,
 }
 
-/// nat beside routing, the kernel's own nat, and a proxy.
+/// Compares nat with routing, with the kernel's own nat, and with a proxy.
 pub(super) fn nat(effort: Effort) -> Result<Outcome> {
     let builder = Farm::builder().servers(SERVERS).routed().offload_replies();
     let mut outcome = Outcome::new("nat", ROUTED, Some(DNAT), effort);
@@ -47,13 +47,13 @@ pub(super) fn nat(effort: Effort) -> Result<Outcome> {
     compare(&lanes, effort, outcome)
 }
 
-/// Tunnels beside going straight to the servers, and a proxy.
+/// Compares tunnels with direct connections and with a proxy.
 pub(super) fn tunnel(effort: Effort) -> Result<Outcome> {
     let builder = Farm::builder().servers(SERVERS).remote().bare().offload_replies();
     let mut outcome = Outcome::new("tunnel", STRAIGHT, Some(HOP), effort);
     let mut lanes = vec![lane(STRAIGHT, &builder, |farm| Ok((farm.straight(), Vec::new())))?];
     lanes.push(lane(HOP, &builder, |farm| {
-        // servers take packets out of tunnels as they do for the director
+        // servers decapsulate packets as they do for the director
         let file = evener::web_service_by(farm, 0, "xdp", "method = \"tunnel\"\n");
         let agents = Agent::start_all(farm.servers(), &file)?;
         let hop = Hop::start(farm.director(), farm, 0, Method::Tunnel)?;
@@ -126,7 +126,7 @@ fn add_evener(
 
 fn haproxy(builder: &Builder) -> Result<Lane> {
     lane("HAProxy tcp", builder, |farm| {
-        // its own connections to servers are the director's, whose answers need no routing
+        // HAProxy's connections to servers start at the director, so replies need no routing
         let haproxy = HaProxy::start(farm.director(), farm.servers())?;
         Ok((vec![haproxy.tcp], vec![Box::new(haproxy)]))
     })

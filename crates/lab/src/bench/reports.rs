@@ -1,5 +1,5 @@
-//! An agent's reports: bytes that it says are still to be sent, beside what clients lack; and the
-//! processor time that this takes.
+//! Measures an agent's reports: reported pending bytes compared with the bytes that clients still
+//! lack, and the agent's processor time.
 
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
@@ -23,48 +23,48 @@ use crate::table::{Table, thousands};
 use crate::wait::LONG;
 use crate::web::write_by_length;
 
-/// The downloads, how often at a time, over the link's bandwidth.
+/// Numbers of concurrent downloads and their lengths, over a link with limited bandwidth.
 const DOWNLOADS: [(usize, usize); 5] = [(1, LARGE), (4, LARGE), (8, LARGE), (200, LARGE), (200, SMALL)];
 const LARGE: usize = 5 << 20;
 const SMALL: usize = 50 << 10;
 const LINK_MBIT: u32 = 4;
-/// When is looked, in seconds after the start.
+/// Times of measurements, in seconds after the start.
 const LOOKS: std::ops::RangeInclusive<u64> = 2..=20;
-/// A difference up to this is none, in bytes.
+/// Differences up to this number of bytes count as none.
 const NEAR: u64 = 64 * 1024;
-/// A page, in bytes, and how many connections ask for it with which rest in between.
+/// Length of a page in bytes, and numbers of connections with the pause between their requests in
+/// microseconds.
 const PAGE: usize = 20_000;
 const PACES: [(usize, u64); 3] = [(0, 0), (20, 9_500), (170, 9_000)];
 
-/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     bytes: Vec<Bytes>,
     costs: Vec<Cost>,
 }
 
-/// The report beside the bytes that clients lacked.
+/// Reported bytes compared with the bytes that clients lacked.
 #[derive(Debug, Serialize)]
 struct Bytes {
     downloads: usize,
     length: usize,
     looks: usize,
-    /// The greatest difference of the sums, in bytes, and in percent of what was lacked; the same
-    /// of single requests. Nothing up to 64 KB is none.
+    /// Largest difference of the sums, in bytes and in percent of the bytes lacked, and the same
+    /// for single requests. Differences up to 64 KB have no percentage.
     sum: Difference,
     single: Difference,
-    /// The part of it that the kernel's queues held, by the median look, in percent.
+    /// Percentage of the pending bytes in the kernel's queues; median of the measurements.
     queued_percent: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Difference {
     bytes: u64,
-    /// Of those above 64 KB.
+    /// Percentage, only of differences above 64 KB.
     percent: f64,
 }
 
-/// The agent's part of a processor, in percent.
+/// Load of the agent, in percent of a processor.
 #[derive(Debug, Serialize)]
 struct Cost {
     requests_per_second: f64,
@@ -73,8 +73,8 @@ struct Cost {
 }
 
 impl Difference {
-    /// Takes in a report; what clients lacked shortly before and shortly after bounds what they
-    /// lacked then.
+    /// Adds a reported value. The bytes that clients lacked shortly before and shortly after are
+    /// the bounds of the true value.
     fn look(&mut self, reported: u64, lacked: [u64; 2]) {
         let [before, after] = lacked;
         let bytes = reported.saturating_sub(before).max(after.saturating_sub(reported));
@@ -85,7 +85,6 @@ impl Difference {
     }
 }
 
-/// Measures both.
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
     let few = if effort.few_points { 2 } else { DOWNLOADS.len() };
     let bytes = DOWNLOADS.iter().rev().take(few).rev().map(|(downloads, length)| bytes(*downloads, *length));
@@ -105,7 +104,7 @@ fn agent(farm: &Farm) -> Result<Proc> {
     Ok(agent)
 }
 
-/// A download at work.
+/// Download in progress.
 struct Download {
     client: String,
     lacks: AtomicU64,
@@ -124,7 +123,7 @@ fn bytes(downloads: usize, length: usize) -> Result<Bytes> {
         .iter()
         .map(|reader| {
             let client = reader.address()?.to_string();
-            // Until its head is there: what nginx's is about as long as.
+            // Estimate until the response's head has arrived: nginx's heads have about this length.
             Ok(Download { client, lacks: AtomicU64::new(length as u64 + 250) })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -144,7 +143,7 @@ fn bytes(downloads: usize, length: usize) -> Result<Bytes> {
             });
         }
         let looked = looks(server, &works, began);
-        // Those that wait for more are ended by their connections' end.
+        // Shutting down the connections ends readers that wait for more.
         ends.iter().try_for_each(|end| end.shutdown(Shutdown::Both)).or_else(|error| match error.kind() {
             ErrorKind::NotConnected => Ok(()),
             _ => Err(error),

@@ -1,5 +1,5 @@
-//! How long changes at run time take, by a daemon as its users run it: answered when they are on
-//! disk and in the kernel engine.
+//! Measures changes at run time with a real daemon. A change is answered when it is on disk and in
+//! the XDP engine.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,27 +15,27 @@ use crate::evener::{AdminSocket, Evener};
 use crate::farm::Farm;
 use crate::host::Host;
 
-/// Servers of the farm that is changed, and of the one that is scraped; in services of this many.
+/// Number of servers of the changed farm and of the scraped farm, and servers per service.
 const SERVERS: usize = 1_000;
 const SCRAPED: usize = 4_096;
 const OF_A_SERVICE: usize = 250;
-/// Changes, one after the other, and scrapes.
+/// Number of consecutive changes, and of scrapes.
 const CHANGES: usize = 300;
 const SCRAPES: usize = 50;
-/// Writers at once, the pause after which each writes again, and for how long.
+/// Number of concurrent writers, interval of each writer's changes, and duration.
 const WRITERS: usize = 4;
 const PACE: Duration = Duration::from_millis(40);
 const WRITING: Duration = Duration::from_secs(60);
 
-/// The measurements, in milliseconds.
+/// Results in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     change: Percentiles,
-    /// Only writing as many bytes as the daemon does, and having the disk keep them.
+    /// Baseline: writing the same number of bytes and syncing them to disk.
     fsync: Percentiles,
     wanted: usize,
     answered: usize,
-    /// Changes that were answered and aren't there after the daemon was killed.
+    /// Answered changes that are missing after the daemon was killed.
     lost: usize,
     together: Percentiles,
     scrape: Percentiles,
@@ -59,7 +59,7 @@ impl Percentiles {
     }
 }
 
-/// Measures on a farm with the kernel engine.
+/// Measures a farm with the XDP engine.
 pub(super) fn run() -> Result<Outcome> {
     let farm = Farm::builder().bare().servers(1).build()?;
     let director = farm.director();
@@ -88,7 +88,7 @@ pub(super) fn run() -> Result<Outcome> {
     Ok(Outcome { change, fsync, wanted, answered, lost, together: Percentiles::of(times), scrape })
 }
 
-/// A farm of servers that aren't there, and are in the tables all the same: their MACs are fixed.
+/// Returns a file whose servers don't exist but are in the tables, because their MACs are fixed.
 fn file(farm: &Farm, servers: usize) -> String {
     let mut text = "[engine]\nkind = \"xdp\"\n".to_owned();
     for first in (0..servers).step_by(OF_A_SERVICE) {
@@ -115,7 +115,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(Duration, T)> {
     Ok((begin.elapsed(), done))
 }
 
-/// Changes a server's weight, to one that it hasn't.
+/// Changes a server's weight to a new value. Returns the duration.
 fn patch(socket: &AdminSocket, server: usize, round: usize) -> Result<Duration> {
     let server = server % SERVERS;
     let path = format!("/v1/services/s{}/servers/web{server}", server / OF_A_SERVICE);
@@ -123,7 +123,7 @@ fn patch(socket: &AdminSocket, server: usize, round: usize) -> Result<Duration> 
     Ok(timed(|| socket.request("PATCH", &path, &json!({"weight": weight}).to_string()))?.0)
 }
 
-/// The time that the disk takes for as many bytes as the record of the changes so far has.
+/// Measures the disk time of as many bytes as the record of the changes so far has.
 fn fsync(host: &Host) -> Result<Percentiles> {
     let folder = fs::read_dir(host.file("state"))?.flatten().next().context("There is no record")?.path();
     let bytes = fs::read(folder.join("changes.json"))?;
@@ -141,10 +141,10 @@ fn fsync(host: &Host) -> Result<Percentiles> {
     Ok(Percentiles::of((0..100).map(write).collect::<Result<_>>()?))
 }
 
-/// The last weight of each server that a writer has changed.
+/// Last weight of each server that a writer has changed.
 type LastWeights = Vec<(usize, usize)>;
 
-/// Writers that each change servers of their own; how long each change took.
+/// Runs writers that change separate servers. Returns the durations and the last weights.
 fn write_together(socket: &AdminSocket) -> Result<(Vec<Duration>, LastWeights)> {
     let writer = |writer: usize| {
         let (begin, mut times, mut last) = (Instant::now(), Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ fn write_together(socket: &AdminSocket) -> Result<(Vec<Duration>, LastWeights)> 
     })
 }
 
-/// How many servers haven't the weight that was answered last.
+/// Number of servers without the last answered weight.
 fn lost(evener: &Evener, last: &[(usize, usize)]) -> Result<usize> {
     let servers: Vec<Value> = evener.json(&["servers"])?;
     let weight = |server: usize| {
@@ -183,7 +183,6 @@ fn lost(evener: &Evener, last: &[(usize, usize)]) -> Result<usize> {
 }
 
 impl Outcome {
-    /// The tables.
     pub(super) fn print(&self) {
         let shown =
             |of: &Percentiles| format!("p50 {:.1}, p99 {:.1}, greatest {:.1} ms", of.p50, of.p99, of.max);

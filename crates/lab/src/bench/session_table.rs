@@ -1,4 +1,4 @@
-//! The cost of sessions in memory, and how full the table can get.
+//! Measures the memory of sessions, and the maximum fill of the table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU64;
@@ -13,17 +13,16 @@ use crate::family::Family;
 use crate::table::{Table, thousands};
 
 const SESSIONS_MAX: usize = 4_000_000;
-/// Fills at which the share of refused inserts is told, in percent of all slots.
+/// Fills at which the share of refused inserts is reported, in percent of all slots.
 const FILLS: [usize; 9] = [25, 50, 60, 70, 75, 80, 85, 90, 95];
 
-/// The tables of both families.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     sessions_max: usize,
     tables: Vec<Filled>,
 }
 
-/// A table at each fill.
+/// Results of a table at each fill.
 #[derive(Debug, Serialize)]
 struct Filled {
     family: String,
@@ -41,8 +40,8 @@ struct Row {
     refused: f64,
 }
 
-/// Fills tables for four million sessions, slot by slot, with clients as they come: many hosts,
-/// ports in sequence.
+/// Fills tables for four million sessions, slot by slot, with realistic clients: many hosts with
+/// consecutive ports.
 pub(super) fn run() -> Outcome {
     let buckets = buckets_for(SESSIONS_MAX);
     let (few4, few6) = ([Bucket4::default()], [Bucket6::default()]);
@@ -56,7 +55,7 @@ pub(super) fn run() -> Outcome {
 
 fn fill(family: Family, (four, six): (&[Bucket4], &[Bucket6]), bucket_bytes: usize) -> Filled {
     let active: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
-    // None has a share, and all are assured: none takes another's place.
+    // No VIP has a share, and all sessions are assured, so no session is evicted.
     let sessions = Sessions::new(four, six, Counted { active: &active, shares: Shares(&[]) });
     let buckets = four.len().max(six.len());
     let slots = buckets * BUCKET_SESSIONS;
@@ -95,7 +94,6 @@ fn client(family: Family, number: u32) -> IpAddr {
 }
 
 impl Outcome {
-    /// The tables.
     pub(super) fn print(&self) {
         for Filled { family, slots, session_bytes, rows } in &self.tables {
             println!(

@@ -1,4 +1,4 @@
-//! ARP from words.
+//! Encodes ARP from the words of a case file.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,8 @@ use zerocopy::IntoBytes;
 use super::words::{Fields, Words, Wrong};
 use super::world::World;
 
-/// Either question or answer; a sender is by default who sends the frame, and a target who gets it.
+/// Encodes a request or a reply. The default sender is the frame's source, the default target its
+/// destination.
 pub(super) fn arp(words: &mut Words<'_>, world: &World, src: Mac, dst: Mac) -> Result<Vec<u8>, Wrong> {
     words.expect("arp")?;
     let address = "an IPv4 address";

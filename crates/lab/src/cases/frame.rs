@@ -1,4 +1,4 @@
-//! Frames from words, right in every field that a line doesn't say otherwise about.
+//! Encodes frames from words. Fields without words get correct values.
 
 use evener_core::net::wire::{
     ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, protocol,
@@ -11,10 +11,10 @@ use super::ip;
 use super::words::{Fields, Words, Wrong};
 use super::world::World;
 
-/// The scene that the words of a frame may refer to.
+/// Context of the words of a frame.
 pub(super) struct Scene<'a> {
     pub(super) world: &'a World,
-    /// The frame that came in, of which `...` takes what is meant at its place.
+    /// Incoming frame, which `...` refers to.
     before: Option<&'a [u8]>,
 }
 
@@ -23,7 +23,7 @@ impl Scene<'_> {
         Ok(self.before.ok_or("`...` is the rest of the frame that came in; here none did")?)
     }
 
-    /// `...` inside a packet: the packet that came in, and its protocol number.
+    /// Reads `...` inside a packet: the incoming packet, with its protocol number.
     pub(super) fn packet(&self, words: &mut Words<'_>) -> Result<(u8, Vec<u8>), Wrong> {
         words.expect("...")?;
         let mut packet = self.before()?.get(12..).unwrap_or_default();
@@ -38,7 +38,8 @@ impl Scene<'_> {
     }
 }
 
-/// A packet without the padding behind it; its length, without `more` bytes of it, stands at `at`.
+/// Removes padding behind a packet. The packet's length field is at offset `at` and excludes `more`
+/// bytes.
 fn cut(packet: &[u8], at: usize, more: usize) -> Vec<u8> {
     let len = match packet.get(at..at + 2) {
         Some(&[high, low]) => usize::from(u16::from_be_bytes([high, low])) + more,
@@ -47,8 +48,8 @@ fn cut(packet: &[u8], at: usize, more: usize) -> Vec<u8> {
     packet.get(..len).unwrap_or(packet).to_vec()
 }
 
-/// Reads a whole frame up to the line's end. `before` is what came in, of which `...` takes the
-/// rest.
+/// Reads a whole frame up to the end of the line. `before` is the incoming frame, which `...`
+/// refers to.
 pub(super) fn frame(words: &mut Words<'_>, world: &World, before: Option<&[u8]>) -> Result<Vec<u8>, Wrong> {
     let mut frame = if words.peek() == Some("hex") {
         payload(words)?
@@ -94,8 +95,8 @@ fn ethernet(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> 
     Ok(frame)
 }
 
-/// `payload N` is N bytes of no meaning, `hex 00 11` these ones, `text "..."` those of a text,
-/// `hello [NAME]` a TLS ClientHello.
+/// Reads a payload: `payload N` is N arbitrary bytes, `hex 00 11` literal bytes, `text "..."` the
+/// bytes of a text, `hello [NAME]` a TLS ClientHello.
 pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     if words.take("payload") {
@@ -117,8 +118,8 @@ pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     Ok(bytes)
 }
 
-/// A text in quotes; its words have one space between them. `\r`, `\n`, `\t` and `\xNN` stand for
-/// their bytes.
+/// Reads a text in quotes, with single spaces between words. `\r`, `\n`, `\t` and `\xNN` are
+/// escapes.
 fn text(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     let first = words.next("a text in quotes")?;
     let mut text = first.strip_prefix('"').ok_or("a text stands in quotes")?.to_owned();
@@ -145,7 +146,7 @@ fn text(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     Ok(bytes)
 }
 
-/// `SRC > DST`
+/// Reads `SRC > DST`.
 pub(super) fn ends<T: std::str::FromStr<Err: std::fmt::Display>>(
     words: &mut Words<'_>,
     what: &str,

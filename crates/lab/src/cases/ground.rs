@@ -1,4 +1,4 @@
-//! A network namespace that looks like a director's host as a file of cases describes it.
+//! Network namespace that represents the director's host of a case file.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -12,12 +12,12 @@ use crate::netns::{Netns, ip_batch};
 use crate::owner;
 use crate::wait;
 
-/// Where the interfaces' numbers begin: the loopback interface has number 1 already.
+/// First interface index; the loopback interface already has index 1.
 pub(super) const FIRST: u32 = 100;
-/// The interfaces' MTU, in bytes.
+/// MTU of the interfaces, in bytes.
 pub(super) const MTU: usize = 3_000;
 
-/// A namespace in which every interface of a file is one end of a cable.
+/// Namespace in which each interface of a case file is one end of a veth pair.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) prefix: String,
@@ -25,10 +25,10 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Makes it; with `forwarding` the host is a router.
+    /// Creates the namespace. With `forwarding` the host is a router.
     ///
     /// # Errors
-    /// Without root.
+    /// Fails without root.
     pub(super) fn lay(file: &CaseFile, forwarding: bool) -> Result<Ground> {
         let prefix = owner::next_prefix()?;
         let ground = Ground { netns: Netns::new(format!("{prefix}cases")), prefix };
@@ -38,7 +38,7 @@ impl Ground {
             let index = FIRST + number;
             lines.extend([
                 format!("link add in{number} mtu {MTU} address {mac} index {index} type veth peer name out{number}"),
-                // it has nothing to say of its own then
+                // without link-local addresses the interfaces send nothing themselves
                 format!("link set in{number} addrgenmode none"),
                 format!("link set out{number} addrgenmode none"),
                 format!("link set out{number} mtu {MTU} up"),
@@ -55,7 +55,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// A frame that is sent before the kernel has noticed that both ends of a cable are up is lost.
+    /// Waits until both ends of all veth pairs are up: frames sent earlier are lost.
     fn wait_until_up(&self) -> Result<()> {
         let name = self.netns.name();
         wait::until("all cables are up", || {
@@ -73,23 +73,23 @@ impl Drop for Ground {
     }
 }
 
-/// Commands that make a route, and the neighbour that it leads to.
+/// Returns the commands that create a route and its neighbour.
 fn route_lines(route: &Route) -> Vec<String> {
     let Route { network, bits, next } = route;
     let Some(Next { interface, mac, mtu }) = next else {
-        // the neighbour is yet to be found
+        // the neighbour is unresolved
         let gateway = gateway(*network, Mac([0, 0, 0, 0, 0xff, 0xfe]));
         return vec![format!("route add {network}/{bits} via {gateway} dev in1 onlink")];
     };
     let gateway = gateway(*network, *mac);
-    // a program's look-up minds the MTU of a route only where it is locked
+    // a lookup from a BPF program honours the MTU of a route only if it is locked
     vec![
         format!("neigh replace {gateway} lladdr {mac} dev in{interface} nud permanent"),
         format!("route add {network}/{bits} via {gateway} dev in{interface} mtu lock {mtu} onlink"),
     ]
 }
 
-/// A link-local address that tells the MAC.
+/// Returns a link-local address that encodes the MAC.
 fn gateway(network: IpAddr, mac: Mac) -> String {
     let Mac([.., c, d, e, f]) = mac;
     match network {

@@ -1,15 +1,15 @@
 //! A TLS ClientHello (RFC 8446, section 4.1.2).
 
-/// With a length of two bytes before it.
+/// Returns bytes behind a length of two bytes.
 fn counted(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
 
-/// One that asks for a server by this name, or for none.
+/// Returns a ClientHello with this server name, or without one.
 pub(super) fn hello(name: Option<&[u8]>) -> Vec<u8> {
     let mut extensions = Vec::new();
     if let Some(name) = name {
-        // a list of one entry of the kind host_name (RFC 6066, section 3)
+        // a list of one entry of type host_name (RFC 6066, section 3)
         let entry = [&[0][..], &counted(name)].concat();
         extensions.extend([&[0, 0][..], &counted(&counted(&entry))].concat());
     }

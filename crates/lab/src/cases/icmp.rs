@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 messages from words; errors quote a packet.
+//! Encodes ICMP and ICMPv6 messages from words. Errors quote a packet.
 
 use std::net::Ipv6Addr;
 
@@ -10,11 +10,11 @@ use super::frame::Scene;
 use super::ip::{self, Ends, fill_sum};
 use super::words::{Fields, Words, Wrong};
 
-/// Where the checksum stands, in bytes.
+/// Offset of the checksum in bytes.
 const SUM: usize = 2;
-/// Fields of every message; `cut` shortens what it quotes.
+/// Fields of every message; `cut` shortens the quoted packet.
 const KNOWN: [&str; 9] = ["type", "code", "sum", "id", "seq", "mtu", "rest", "cut", "flags"];
-/// ICMPv6's own numbers where ICMP has others (RFC 4443, section 3.3).
+/// ICMPv6 type that differs from ICMP's (RFC 4443, section 3.3).
 const TIME_EXCEEDED6: u8 = 3;
 
 pub(super) fn v4(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
@@ -91,7 +91,7 @@ fn head(fields: &Fields<'_>, kind: u8, code: u8) -> Result<Vec<u8>, Wrong> {
     Ok(header.as_bytes().to_vec())
 }
 
-/// The flags of an advertisement: from a router, solicited, to override (RFC 4861, section 4.4).
+/// Reads the flags of an advertisement: router, solicited, override (RFC 4861, section 4.4).
 fn advertised(word: &str) -> Result<u32, Wrong> {
     word.chars().try_fold(0, |flags, letter| match "RSO".find(letter) {
         Some(bit) => Ok(flags | 1 << (31 - bit)),
@@ -99,7 +99,7 @@ fn advertised(word: &str) -> Result<u32, Wrong> {
     })
 }
 
-/// The packet that an error is about, or what else a message carries.
+/// Reads the packet that an error quotes, or another payload.
 fn quote(words: &mut Words<'_>, scene: &Scene<'_>, fields: &Fields<'_>) -> Result<Vec<u8>, Wrong> {
     let (_, mut bytes) = ip::inside(words, scene)?;
     bytes.truncate(fields.number("cut", bytes.len() as u32)? as usize);

@@ -1,5 +1,4 @@
-//! IP packets of both versions from words, and what may stand between an IPv6 header and its
-//! transport.
+//! Encodes IP packets of both versions from words, with IPv6 extension headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,17 +10,16 @@ use super::frame::{Scene, ends, payload};
 use super::words::{Fields, Words, Wrong};
 use super::{icmp, transport};
 
-/// Where the checksum stands in an IPv4 header, in bytes.
+/// Offset of the checksum in an IPv4 header, in bytes.
 const IPV4_SUM: usize = 10;
-/// "No operation" (RFC 791, section 3.1).
+/// No-operation option (RFC 791, section 3.1).
 const NOP: u8 = 1;
-/// No header follows (RFC 8200, section 4.7).
+/// Next header value for no next header (RFC 8200, section 4.7).
 const NO_NEXT: u8 = 59;
-/// The option that is only padding, and the longest way to fill eight bytes with it (RFC 8200,
-/// section 4.2).
+/// Padding option of eight bytes (RFC 8200, section 4.2).
 const PADDING: [u8; 8] = [1, 6, 0, 0, 0, 0, 0, 0];
 
-/// The source and destination of a packet, which transports' checksums cover.
+/// Source and destination of a packet, which transport checksums cover.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) src: IpAddr,
@@ -29,7 +27,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// The sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+    /// Returns the sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
     pub(super) fn pseudo(self, protocol: u8, len: usize) -> Sum16BitWords {
         let sum = match (self.src, self.dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
@@ -38,7 +36,7 @@ impl Ends {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 Sum16BitWords::new().add_4bytes(src.octets()).add_4bytes(dst.octets())
             }
-            // ends are read as a pair of one version
+            // both addresses are always of one version
             _ => Sum16BitWords::new(),
         };
         sum.add_2bytes([0, protocol]).add_4bytes((len as u32).to_be_bytes())
@@ -96,7 +94,7 @@ pub(super) fn v6(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wr
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// The payload of a packet, and its protocol number where it has one.
+/// Reads the payload of a packet. Returns its protocol number, or `None` for bytes without one.
 fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<u8>, Vec<u8>), Wrong> {
     let (number, bytes) = match words.peek() {
         Some("tcp") => (protocol::TCP, transport::tcp(words, scene, ends)?),
@@ -113,8 +111,8 @@ fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<
     Ok((Some(number), bytes))
 }
 
-/// One packet inside another, as tunnels and ICMP errors have it, and its protocol number; other
-/// bytes, which have none, if the line has no packet there.
+/// Reads a packet inside another, as in tunnels and ICMP errors, with its protocol number. Without
+/// such a packet it reads other bytes, which have no number.
 pub(super) fn inside(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<(Option<u8>, Vec<u8>), Wrong> {
     let (number, bytes) = match words.peek() {
         Some("ip") => (protocol::IPV4, v4(words, scene)?),
@@ -125,19 +123,19 @@ pub(super) fn inside(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<(Option
     Ok((Some(number), bytes))
 }
 
-/// Hop-by-hop or destination options: padding (RFC 8200, sections 4.3 and 4.6).
+/// Reads hop-by-hop or destination options, which are padding (RFC 8200, sections 4.3 and 4.6).
 fn options(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u8>, Wrong> {
     words.next("`hop` or `dst`")?;
     let fields = Fields::of(words, &["next", "len", "more"])?;
     let more = fields.number("more", 0u8)?;
     let (next, body) = body(words, scene, ends)?;
     let head = [fields.number("next", next.unwrap_or(NO_NEXT))?, fields.number("len", more)?];
-    // the header's own two bytes leave six, of which the padding option takes two
+    // two bytes of header leave six bytes, of which the padding option's own header takes two
     let first = [1, 4, 0, 0, 0, 0];
     Ok([&head[..], &first, &PADDING.repeat(more.into()), &body].concat())
 }
 
-/// A routing header (RFC 8200, section 4.4), its addresses all zeros.
+/// Reads a routing header (RFC 8200, section 4.4) with zero addresses.
 fn routing(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("route")?;
     let fields = Fields::of(words, &["next", "len", "type", "left"])?;
@@ -148,8 +146,8 @@ fn routing(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u
     Ok([&head[..], &vec![0; 4 + 8 * usize::from(len)], &body].concat())
 }
 
-/// An authentication header (RFC 4302, section 2), of as many bytes as it says behind its first
-/// eight.
+/// Reads an authentication header (RFC 4302, section 2), with as many bytes behind the first eight
+/// as its length field says.
 fn authentication(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("ah")?;
     let fields = Fields::of(words, &["next", "len"])?;
@@ -173,7 +171,7 @@ fn fragment(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<Vec<
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// Puts a checksum where it belongs: as the line has it, else the right one.
+/// Writes a checksum: from the line, or else the right one.
 pub(super) fn fill_sum(packet: &mut [u8], at: usize, fields: &Fields<'_>, right: u16) -> Result<(), Wrong> {
     let sum = fields.number("sum", u16::from_be(right))?;
     if let Some(place) = packet.get_mut(at..at + 2) {

@@ -1,4 +1,4 @@
-//! Cases on the C, frame by frame through the kernel's test runs: nothing is attached anywhere.
+//! Runs cases on the C programs, frame by frame with BPF_PROG_TEST_RUN and without attaching them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -25,19 +25,19 @@ use super::{
     Case, CaseFile, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, Tally, keys, run,
 };
 
-/// Test runs come in by the loopback interface.
+/// Interface on which test runs receive frames.
 const LOOPBACK: u32 = 1;
-/// How coarse the kernel's clock of sessions may be, in milliseconds: one jiffy at 100 Hz, rounded
-/// up.
+/// Resolution of the kernel's session clock in milliseconds: one jiffy at 100 Hz, rounded up.
 const JIFFY_MS: u64 = 11;
 
-/// Plays a file on one of the kernel's flavours of the C, where its routes are.
+/// Runs a case file on the program for `hook`, in a namespace with the file's routes.
 ///
 /// # Errors
-/// Without root, or when the kernel refuses the programs.
+/// Fails without root, or if the kernel refuses the programs.
 pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
     let ground = Ground::lay(file, true)?;
-    // A service's address is none of the host's own, and the look-up that tells wants a route.
+    // Adds a route for each service address: the kernel's lookup for the host's own addresses needs
+    // one.
     let vips: BTreeSet<IpAddr> =
         file.cases.iter().flat_map(|case| case.tables.vips.keys()).map(|vip| vip.address).collect();
     ground.netns.ip(&vips.iter().map(|vip| format!("route replace {vip} dev in1")).collect::<Vec<_>>())?;
@@ -50,23 +50,23 @@ pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
     })?
 }
 
-/// The kernel engine, loaded and not attached.
+/// XDP engine, loaded but not attached.
 struct Kernel {
     engine: XdpEngine,
     hook: Hook,
-    /// As the case has them.
+    /// Tables of the case.
     tables: Arc<Tables>,
     ingress: u32,
-    /// Frames that wait for another, and where they came in. The engine's own waiting room is open
-    /// only while it is attached.
+    /// Held frames with their ingress interface. The engine's own queue works only while it is
+    /// attached.
     held: Vec<(u32, Vec<u8>)>,
-    /// Packets that came in fragments. The engine remembers each for longer than a case takes.
+    /// Fragmented packets, whose entries must be removed: in the engine they outlive a case.
     fragmented: BTreeSet<FragmentKey>,
     sessions_max: usize,
 }
 
 impl Kernel {
-    /// Brings the kernel's tables up to date.
+    /// Writes the case's tables to the kernel.
     fn load(&mut self) -> Result<()> {
         let number = |interface: u32| if interface == self.ingress { LOOPBACK } else { FIRST + interface };
         let mut tables = (*self.tables).clone();
@@ -78,7 +78,7 @@ impl Kernel {
         Ok(self.engine.load_tables(&Arc::new(tables))?)
     }
 
-    /// The interface that has the address a frame was sent from.
+    /// Returns the interface whose MAC is the source of a frame.
     fn sender(&self, frame: &[u8]) -> Option<u32> {
         let src = Mac(frame.get(6..12)?.try_into().ok()?);
         self.tables.interfaces.iter().find(|(_, mac)| **mac == src).map(|(interface, _)| *interface)
@@ -106,14 +106,15 @@ impl Kernel {
         let reasons = counted(&before, &self.engine.counters()?.reasons);
         let exit = match verdict {
             Verdict::Forward { ifindex: LOOPBACK } => Exit::Interface(self.ingress),
-            // TC has the host's stack find the neighbour, and no more than that.
+            // TC sends to the host's stack only to resolve the neighbour.
             Verdict::Forward { .. } if reasons.contains_key(&Reason::HostStack) => Exit::Host,
-            // A test run doesn't tell where else a frame is sent, but who it says it is from.
+            // A test run does not report the egress interface; the frame's source MAC identifies
+            // it.
             Verdict::Forward { .. } => {
                 Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)
             }
             Verdict::Pass | Verdict::HostStack { .. } => Exit::Host,
-            // A test run doesn't tell what is held either.
+            // A test run does not report held frames either.
             Verdict::Drop | Verdict::Hold
                 if may_be_held
                     && reasons.keys().any(|r| {
@@ -140,7 +141,7 @@ fn start(sessions_max: usize) -> Result<XdpEngine, EngineError> {
     XdpEngine::start(options)
 }
 
-/// The counts meanwhile.
+/// Returns the increases of counters.
 pub(super) fn counted(
     before: &BTreeMap<Reason, u64>,
     after: &BTreeMap<Reason, u64>,
@@ -158,8 +159,8 @@ impl Subject for Kernel {
         }
     }
 
-    /// A test run takes no less than an Ethernet header (TC's no less than the IP header that it
-    /// tells of), and no more than a page with the kernel's notes.
+    /// A test run requires at least an Ethernet header, for TC also the IP header that it
+    /// announces. The maximum is a page without the kernel's own data.
     fn takes(&self, frame: &[u8]) -> bool {
         let least = match (self.hook, frame.get(12..14)) {
             (Hook::Tc, Some([0x08, 0x00])) => 34,
@@ -170,7 +171,7 @@ impl Subject for Kernel {
         (least..=3000).contains(&frame.len())
     }
 
-    /// A program takes a while to be loaded and verified, so it is used again.
+    /// Loading and verifying takes a while, so the programs are reused.
     fn begin(&mut self, case: &Case) -> Result<()> {
         self.tables = Arc::clone(&case.tables);
         self.held.clear();
@@ -222,7 +223,7 @@ impl Subject for Kernel {
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
         let mut seen = self.one(packet.ingress, &packet.frame)?;
-        // A frame that moves waits for no other packet.
+        // A moving connection's frame does not wait for another packet.
         if seen.reasons.contains_key(&Reason::FragmentHeld) {
             self.held.push((packet.ingress, packet.frame.clone()));
             return Ok(seen);

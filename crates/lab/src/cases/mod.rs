@@ -1,5 +1,5 @@
-//! Text cases: packet in, verdict, packet out. One set of files, read by people and run on the core
-//! and on both engines; `cases/README.md` explains the format.
+//! Text cases: incoming packet, verdict, outgoing packet. The same files run on the core and on
+//! both engines. `cases/README.md` explains the format.
 
 mod arp;
 mod frame;
@@ -42,37 +42,35 @@ pub use run::{Subject, Tally, run};
 pub use spec::Spec;
 pub use text::parse;
 
-/// Key of the flow hash in every case, so that a case's choices are the same on every engine and in
-/// every run.
+/// Key of the flow hash in every case, so that selections are the same on every engine and in every
+/// run.
 pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
 
-/// The epoch of cookies' keys in which every case begins.
+/// Initial epoch of the SYN cookie keys.
 pub const FIRST_EPOCH: u32 = 5;
 
-/// The keys of cookies in an epoch.
+/// Returns the SYN cookie keys of an epoch.
 pub fn keys(epoch: u32) -> Keys {
     Keys { key: SEED, epoch }
 }
 
-/// The key of marks in every case.
+/// Key of the marks in every case.
 pub const MARKER: Marker = Marker { key: SEED, generation: 9 };
 
-/// One file of cases.
 #[derive(Clone, Debug)]
 pub struct CaseFile {
-    /// Where it was read from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The director's interfaces, by the number they have in the file.
+    /// Interfaces of the director, by their number in the file.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// The host's routing table.
     pub routes: Arc<Vec<Route>>,
-    /// In the order of the file.
+    /// Cases in the order of the file.
     pub cases: Vec<Case>,
 }
 
 impl CaseFile {
-    /// The same cases, in each of which everybody is traced from the beginning whose packets it
-    /// begins with: they take the slow path.
+    /// Returns the same cases with a trace from the start for the first packets' sources. Traced
+    /// packets take the slow path.
     pub fn traced(&self) -> CaseFile {
         let mut file = self.clone();
         for case in &mut file.cases {
@@ -93,7 +91,7 @@ impl CaseFile {
     }
 }
 
-/// Where an untagged frame's packet is from.
+/// Returns the source address of an untagged frame.
 fn source(frame: &[u8]) -> Option<IpAddr> {
     match frame.get(12..14)? {
         [0x08, 0x00] => Some(Ipv4Addr::from(*frame.get(26..)?.first_chunk::<4>()?).into()),
@@ -102,76 +100,72 @@ fn source(frame: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A story that begins without any session.
+/// Sequence of steps that starts without sessions.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The case's claim.
+    /// Claim of the case.
     pub name: String,
-    /// Where it begins, counted from 1.
+    /// First line of the case, counted from 1.
     pub line: usize,
-    /// Sessions that the table is sized for.
+    /// Number of sessions that the table is sized for.
     pub sessions_max: usize,
-    /// The director's tables at first. Interfaces have the numbers of the file.
+    /// Initial tables of the director, with the interface numbers of the file.
     pub tables: Arc<Tables>,
-    /// The most active sessions of each server slot that there may be; 0 for any number.
+    /// Maximum active sessions by server slot; 0 for no limit.
     pub limits: Vec<(u16, u32)>,
-    /// The host's routing table.
     pub routes: Arc<Vec<Route>>,
-    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One thing that happens, or is to be found.
+/// Event or expectation.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The line that says so, counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// That line.
+    /// Text of the line.
     pub text: String,
-    /// The action.
     pub action: Action,
 }
 
-/// The action of a [`Step`].
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A frame comes in.
+    /// A frame arrives.
     Packet(Packet),
-    /// So many sessions are noted; in these states, if any are listed (sorted).
+    /// Expected number of sessions, and their states if any are listed (sorted).
     Sessions {
-        /// How many.
+        /// Number of sessions.
         count: usize,
-        /// Their states, or nothing.
+        /// Expected states; empty for any.
         states: Vec<State>,
     },
-    /// The farm changes; this is what the director knows from now on.
+    /// The farm changes to these tables.
     Change(Arc<Tables>),
-    /// How long addresses may be answered for.
+    /// The lease for shared addresses changes.
     Lease(Lease),
-    /// Cookies are made and believed by these keys.
+    /// The keys of SYN cookies change.
     Keys(Keys),
-    /// Packets from or to these are told from now on, and others aren't.
+    /// The traced clients change.
     Trace(BTreeSet<IpAddr>),
-    /// So many guesses at cookies were wrong that no more are looked at.
+    /// The limit of failed cookie guesses is reached: further cookies are not checked.
     Guessed,
     /// Time passes without a packet.
     Wait {
-        /// How much, in milliseconds.
+        /// Duration in milliseconds.
         ms: u64,
     },
 }
 
-/// How long addresses may be answered for, from now on.
+/// Lease for shared addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// Until another word.
+    /// The lease never ends.
     Endless,
-    /// For so long, in milliseconds.
+    /// The lease ends after this time in milliseconds.
     Ms(u64),
 }
 
 impl Lease {
-    /// The tick that it ends with, if it is `now`.
+    /// Returns the tick at which the lease ends if it starts at `now`.
     fn until(self, now: u32) -> Option<u32> {
         match self {
             Lease::Endless => None,
@@ -180,42 +174,41 @@ impl Lease {
     }
 }
 
-/// A frame and what must become of it.
+/// Frame and its expected result.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Number of the interface that it comes in by.
+    /// Number of the ingress interface.
     pub ingress: u32,
-    /// Its bytes, from the Ethernet header on.
+    /// Bytes from the Ethernet header on.
     pub frame: Vec<u8>,
-    /// The expected result.
     pub expected: Seen,
 }
 
-/// The result of a frame.
+/// Result of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Where it went.
+    /// Exit of the frame.
     pub exit: Exit,
-    /// The counted reasons.
+    /// Counted reasons.
     pub reasons: BTreeMap<Reason, u64>,
-    /// Its bytes as it went; without meaning where none could be seen.
+    /// Bytes of the outgoing frame; undefined if the frame can't be seen.
     pub frame: Vec<u8>,
-    /// Frames that were held and went with it, in order.
+    /// Held frames that were released with the frame, in order.
     pub released: Vec<(Exit, Vec<u8>)>,
 }
 
-/// Where a frame went.
+/// Exit of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Out of the interface of this number.
+    /// Out of the interface with this number.
     Interface(u32),
     /// To the host's own stack.
     Host,
-    /// Nowhere.
+    /// Dropped.
     Nowhere,
-    /// Nowhere yet: it waits for another.
+    /// Held until another frame arrives.
     Held,
-    /// To the host's own stack or nowhere: whoever looks from outside can't tell.
+    /// To the host's own stack or dropped, which is not visible from outside.
     Unseen,
 }
 
@@ -232,10 +225,10 @@ impl fmt::Display for Exit {
 }
 
 impl Seen {
-    /// Whether what was seen is what was expected, as far as it could be seen.
+    /// True if the observed result equals the expected one, as far as it is visible.
     pub fn agrees(&self, expected: &Seen) -> bool {
         let exit = match (self.exit, expected.exit) {
-            // A packet for a server on this host is to be seen on its way there.
+            // A packet for a server on this host is visible on the loopback interface.
             (Exit::Unseen, Exit::Host) => !expected.reasons.contains_key(&Reason::Local),
             (Exit::Unseen, Exit::Nowhere | Exit::Held) => true,
             (seen, expected) => seen == expected,
@@ -244,31 +237,31 @@ impl Seen {
         exit && bytes && self.reasons == expected.reasons && self.released == expected.released
     }
 
-    /// Whether [`Seen::frame`] means anything.
+    /// True if [`Seen::frame`] is defined.
     fn shows_frame(&self) -> bool {
         matches!(self.exit, Exit::Interface(_) | Exit::Host)
     }
 }
 
-/// A frame from words, as cases have them; stations have no names here.
+/// Encodes a frame from words, as in cases, but without names of hosts.
 ///
 /// # Errors
-/// What is wrong with the words.
+/// Returns the error in the words.
 pub fn frame(words: &str) -> Result<Vec<u8>> {
     let world = world::World::default();
     frame::frame(&mut words::Words::of(words), &world, None)
         .map_err(|why| anyhow::anyhow!("`{words}`: {why}"))
 }
 
-/// The cases that belong to the project.
+/// Returns the folder of the project's cases.
 pub fn directory() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "cases"].iter().collect()
 }
 
-/// Reads every `.case` file of a directory, sorted by name.
+/// Reads all `.case` files of a folder, sorted by name.
 ///
 /// # Errors
-/// The first line that makes no sense, as `file:line: why`.
+/// Returns the first invalid line as `file:line: why`.
 pub fn load(directory: &Path) -> Result<Vec<CaseFile>> {
     let listing =
         fs::read_dir(directory).with_context(|| format!("Reading {} failed", directory.display()))?;
@@ -280,7 +273,7 @@ pub fn load(directory: &Path) -> Result<Vec<CaseFile>> {
         .map(|path| {
             let text =
                 fs::read_to_string(&path).with_context(|| format!("Reading {} failed", path.display()))?;
-            // Names as one would type them at the project's root.
+            // Shows paths relative to the project's root.
             let shown = Path::new("cases").join(path.file_name().unwrap_or_default());
             parse(&shown, &text)
         })

@@ -1,4 +1,4 @@
-//! Cases on the packet engine: real frames over real cables, in a network namespace of their own.
+//! Runs cases on the packet engine: real frames over veth pairs, in a separate network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,33 +29,35 @@ use super::{
 };
 use crate::owner;
 
-/// How long a frame may be on its way on a busy machine before it is missed.
+/// Timeout of a frame on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long to look for a frame that should not come.
+/// Time to wait for frames that should not arrive.
 const GRACE: Duration = Duration::from_millis(1);
-/// How coarse the engine's clock may be, in milliseconds: one jiffy at 100 Hz, rounded up.
+/// Resolution of the engine's clock in milliseconds: one jiffy at 100 Hz, rounded up.
 const JIFFY_MS: u64 = 11;
 
-/// A namespace in which every interface of a file is one end of a cable, and we are at the other.
+/// Namespace in which each interface of a file is one end of a veth pair; this program uses the
+/// other ends.
 #[derive(Debug)]
 pub struct Cables {
     ground: Ground,
 }
 
 impl Cables {
-    /// Lays the cables.
+    /// Creates the veth pairs.
     ///
     /// # Errors
-    /// Without root.
+    /// Fails without root.
     pub fn lay(file: &CaseFile) -> Result<Cables> {
-        // nobody wants the packets that a router would send on besides the engine
+        // without forwarding, since the kernel's own forwarding would duplicate the engine's
+        // packets
         Ok(Cables { ground: Ground::lay(file, false)? })
     }
 
-    /// Plays the file that the cables were laid for.
+    /// Runs the file that the veth pairs were created for.
     ///
     /// # Errors
-    /// When our ends of the cables can't be opened.
+    /// Fails if a socket can't be opened on the other ends.
     pub fn run(&self, file: &CaseFile) -> Result<Tally> {
         let session_file = owner::directory().join(format!("{}sessions", self.ground.prefix));
         fs::create_dir_all(owner::directory())?;
@@ -73,10 +75,10 @@ impl Cables {
     }
 }
 
-/// Our end of a cable.
+/// This program's end of a veth pair.
 struct End {
     socket: LinkSocket,
-    /// Where frames may have tags, what comes is told by this.
+    /// Receives frames instead of `socket` if frames may have VLAN tags.
     sniffer: Option<Sniffer>,
 }
 
@@ -88,7 +90,7 @@ impl End {
         Ok(End { socket, sniffer })
     }
 
-    /// The frames that have come by now.
+    /// Returns the frames received so far.
     fn frames(&self) -> Result<Vec<Vec<u8>>> {
         if let Some(sniffer) = &self.sniffer {
             return Ok(sniffer.frames().collect());
@@ -106,7 +108,7 @@ impl End {
     }
 }
 
-/// Whether any frame of a file has a VLAN tag.
+/// True if a frame of the file has a VLAN tag.
 fn has_tags(file: &CaseFile) -> bool {
     let mut steps = file.cases.iter().flat_map(|case| &case.steps);
     steps.any(|step| matches!(&step.action, Action::Packet(packet) if is_tagged(&packet.frame)))
@@ -116,10 +118,9 @@ fn is_tagged(frame: &[u8]) -> bool {
     matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]))
 }
 
-/// The engine, and our ends of its cables.
+/// Engine, and this program's ends of the veth pairs.
 struct Bench {
-    /// A packet that the engine sends up its host's own stack is to be seen on the loopback
-    /// interface.
+    /// The loopback interface shows packets that the engine sends to its host's own stack.
     ends: Vec<(Exit, End)>,
     session_file: PathBuf,
     engine: Option<Box<PacketEngine>>,
@@ -135,13 +136,13 @@ impl Bench {
         if let Some(engine) = self.engine.take() {
             engine.leave(false)?;
         }
-        // A packet that was still on its way belongs to no packet of the next case.
+        // Late packets must not be attributed to the next case.
         let late = self.frames()?;
         ensure!(late.is_empty(), "After the last case {} more frames were sent", late.len());
         Ok(())
     }
 
-    /// The frames that have come out by now.
+    /// Returns the frames sent by the engine so far.
     fn frames(&self) -> Result<Vec<(Exit, Vec<u8>)>> {
         let mut frames = Vec::new();
         for (exit, end) in &self.ends {
@@ -156,8 +157,8 @@ impl Bench {
     }
 }
 
-/// Whether a frame is what a host says by itself and an engine never does: a question for a
-/// neighbour's address, or that it has no way to somewhere.
+/// True if the host sends the frame by itself and an engine never does: an ARP request, a neighbour
+/// solicitation, or an ICMPv6 error to itself.
 fn is_hosts_own(frame: &[u8]) -> bool {
     const ARP_REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1];
     const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -167,7 +168,7 @@ fn is_hosts_own(frame: &[u8]) -> bool {
     frame.get(12..22) == Some(&ARP_REQUEST) || solicitation || from_itself
 }
 
-/// The result of a frame that came in as `packet`. A held one may come out with it.
+/// Returns the result of the frame `packet`. Held frames may be released with it.
 fn seen(packet: &Packet, frames: &[(Exit, Vec<u8>)], reasons: BTreeMap<Reason, u64>) -> Result<Seen> {
     let released = packet.expected.released.len();
     let (own, besides) = frames.split_at(frames.len().saturating_sub(released));
@@ -181,7 +182,8 @@ fn seen(packet: &Packet, frames: &[(Exit, Vec<u8>)], reasons: BTreeMap<Reason, u
     Ok(Seen { exit, reasons, frame, released: besides.to_vec() })
 }
 
-/// On its way up by the loopback interface a frame has that one's address, all zeros.
+/// Restores the destination MAC of a frame on the loopback interface, where the engine sets it to
+/// zeros.
 fn readdressed(packet: &Packet, frame: &[u8]) -> Result<Vec<u8>> {
     let (dst, rest) = frame.split_at_checked(6).context("A runt came out")?;
     ensure!(dst == [0; 6], "What goes up the host's own stack is addressed to another: {frame:02x?}");
@@ -193,8 +195,8 @@ impl Subject for Bench {
         "packet"
     }
 
-    /// A link sends no less than an Ethernet header, and no more than its MTU behind that; and the
-    /// kernel takes the first tag off, or the frame away.
+    /// A link sends at least an Ethernet header and at most its MTU behind the header. The kernel
+    /// removes the first VLAN tag, or drops the frame.
     fn takes(&self, frame: &[u8]) -> bool {
         let least = if is_tagged(frame) { 18 } else { 14 };
         (least..=14 + MTU).contains(&frame.len())

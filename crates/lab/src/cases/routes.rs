@@ -1,4 +1,4 @@
-//! The host's routing table in a case.
+//! Routing table of the host in a case.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,25 +9,25 @@ use evener_core::path::reply_hops::{FibResult, Routes};
 use super::ground::MTU;
 use super::words::{Words, Wrong};
 
-/// One route: where packets to a network go.
+/// Route to a network.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// The network's first address.
+    /// First address of the network.
     pub network: IpAddr,
-    /// How many of its bits all addresses in it have.
+    /// Length of the prefix in bits.
     pub bits: u8,
-    /// Where to; nothing is up to the host's own stack.
+    /// Next hop; `None` if the host's own stack resolves it.
     pub next: Option<Next>,
 }
 
-/// A neighbour that packets are sent to.
+/// Neighbour as a next hop.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
-    /// Number of the interface that it is at.
+    /// Number of the egress interface.
     pub interface: u32,
-    /// Its MAC address.
+    /// MAC address of the neighbour.
     pub mac: Mac,
-    /// The longest packet that the way takes, in bytes.
+    /// MTU of the route in bytes.
     pub mtu: u16,
 }
 
@@ -56,7 +56,7 @@ impl Route {
     fn covers(&self, address: IpAddr) -> bool {
         let same = |own: u128, other: u128, width: u32| {
             let host_bits = width - u32::from(self.bits);
-            // a shift by all bits there are is none to the processor
+            // a shift by the full width is undefined
             own.checked_shr(host_bits).unwrap_or(0) == other.checked_shr(host_bits).unwrap_or(0)
         };
         match (self.network, address) {
@@ -67,7 +67,7 @@ impl Route {
     }
 }
 
-/// A routing table that says what the routes of a case say.
+/// Routing table with the routes of a case.
 #[derive(Debug)]
 pub(super) struct RoutingTable<'a> {
     pub(super) routes: &'a [Route],

@@ -1,4 +1,4 @@
-//! Plays cases on a subject and says where it differs.
+//! Runs cases on a subject and reports differences.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,88 +15,87 @@ use evener_core::path::tables::Tables;
 
 use super::{Action, Case, CaseFile, Lease, Packet, Seen, Step};
 
-/// A subject on which cases are played.
+/// Implementation that cases run on.
 pub trait Subject {
-    /// For people.
+    /// Name, for messages.
     fn name(&self) -> &'static str;
 
-    /// Whether a frame can be given to it.
+    /// True if the subject can receive the frame.
     fn takes(&self, frame: &[u8]) -> bool;
 
-    /// Begins a case: no session is known, and the tables are the case's.
+    /// Starts a case without sessions and with the case's tables.
     ///
     /// # Errors
-    /// When the subject can't be started.
+    /// Fails if the subject can't be started.
     fn begin(&mut self, case: &Case) -> Result<()>;
 
     /// Changes the tables; sessions stay.
     ///
     /// # Errors
-    /// When the subject refuses.
+    /// Fails if the subject refuses the tables.
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()>;
 
-    /// Says how long it may answer for addresses; a case begins without an end to that.
+    /// Sets the lease for shared addresses. A case starts with an endless lease.
     ///
     /// # Errors
-    /// When no case has begun.
+    /// Fails before the first case.
     fn lease(&mut self, lease: Lease) -> Result<()>;
 
-    /// Has cookies made and believed by these keys; a case begins with those of
-    /// [`super::FIRST_EPOCH`].
+    /// Sets the keys of SYN cookies. A case starts with the keys of [`super::FIRST_EPOCH`].
     ///
     /// # Errors
-    /// When no case has begun.
+    /// Fails before the first case.
     fn keys(&mut self, keys: &Keys) -> Result<()>;
 
-    /// Has it believe that so many guesses at cookies were wrong that no more are looked at; a case
-    /// begins without any.
+    /// Brings the subject to its limit of failed cookie guesses, so that further cookies are not
+    /// checked. A case starts without failed guesses.
     ///
     /// # Errors
-    /// When no case has begun.
+    /// Fails before the first case.
     fn guessed(&mut self) -> Result<()>;
 
-    /// Tells of packets from or to these, and of no others; a case begins with nobody.
+    /// Replaces the traced clients. A case starts with none.
     ///
     /// # Errors
-    /// When no case has begun, or they are too many.
+    /// Fails before the first case, or if there are too many clients.
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()>;
 
-    /// Gives it a frame. Its result may take a while to see: a subject that has to wait, waits
-    /// for what is expected.
+    /// Gives a frame to the subject and returns the result. A subject with delayed results waits
+    /// for the expected one.
     ///
     /// # Errors
-    /// When the subject fails; not when it does something else with the frame.
+    /// Fails if the subject fails, but not if the result differs.
     fn meet(&mut self, packet: &Packet) -> Result<Seen>;
 
-    /// Lets time pass, in milliseconds, and some more if its clock is coarse.
+    /// Lets time pass, in milliseconds, plus the resolution of the subject's clock.
     fn wait(&mut self, ms: u64);
 
-    /// Whether time passes for it also while nobody waits.
+    /// True if the subject's time also passes between calls.
     fn has_real_clock(&self) -> bool {
         false
     }
 
-    /// States of the live sessions, in any order.
+    /// Returns the states of the live sessions, in any order.
     fn sessions(&self) -> Vec<State>;
 }
 
-/// How a file went.
+/// Result of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Cases played.
+    /// Number of cases.
     pub cases: usize,
-    /// Packets given.
+    /// Number of packets.
     pub packets: usize,
-    /// Packets left out, because the subject can't be given such frames.
+    /// Number of packets that the subject can't receive.
     pub left_out: usize,
-    /// The differences, for people.
+    /// Differences, for messages.
     pub failures: Vec<String>,
 }
 
-/// How often a case is played that a busy machine was too slow for.
+/// Maximum number of attempts at a case on a busy machine.
 const TRIES: u32 = 5;
 
-/// Plays every case of a file; a case ends where it first differs.
+/// Runs every case of a file. A case ends at its first difference.
 pub fn run(file: &CaseFile, subject: &mut dyn Subject) -> Tally {
     let mut tally = Tally::default();
     for case in &file.cases {
@@ -110,8 +109,7 @@ pub fn run(file: &CaseFile, subject: &mut dyn Subject) -> Tally {
     tally
 }
 
-/// Plays a case again that took so long that what it is about was over by itself: a fragment is
-/// held for a moment only.
+/// Runs a case, and repeats a failed attempt that took too long: a held fragment may have expired.
 fn play_in_time(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(), (usize, String)> {
     let waits = case.steps.iter().map(|step| if let Action::Wait { ms } = step.action { ms } else { 0 });
     let in_time = Duration::from_millis(waits.sum::<u64>() + PATIENCE_MS);
@@ -195,7 +193,7 @@ fn verdict(seen: &Seen) -> String {
     )
 }
 
-/// The beginning of a frame: all headers, and no more than fits a few lines.
+/// Returns the start of a frame in hex: all headers, within a few lines.
 fn hex(bytes: &[u8]) -> String {
     const SHOWN: usize = 80;
     let digits: Vec<_> = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
@@ -211,7 +209,7 @@ mod tests {
     use super::super::{Spec, parse};
     use super::*;
 
-    /// The complaints about a case with these lines on the core.
+    /// Returns the differences of a case with these lines on the core.
     fn failure(lines: &str) -> String {
         let farm = "interface 1 02:00:00:00:00:01\ninterface 2 02:00:00:00:00:02\nhost router 02:00:00:00:00:09\n\
             server web1 02:00:00:00:01:01 via 1\nserver web2 02:00:00:00:01:02 via 2\n\

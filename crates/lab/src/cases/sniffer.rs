@@ -1,5 +1,5 @@
-//! Frames with their VLAN tags: the kernel takes those off before a packet socket sees the frame,
-//! and libpcap puts them back.
+//! Captures frames with their VLAN tags: the kernel removes the tags before a packet socket sees
+//! the frame, and libpcap restores them.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -8,11 +8,12 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes at the beginning of a capture, and before each frame in it (pcap-savefile(5)).
+/// Length of the header of a capture, and of the header before each frame (pcap-savefile(5)).
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
 
-/// A tcpdump(8) that tells every frame that an interface gets. Dropping it ends it.
+/// Running tcpdump(8) that reports every frame received on an interface. Dropping the value stops
+/// it.
 #[derive(Debug)]
 pub(super) struct Sniffer {
     tcpdump: Child,
@@ -20,7 +21,7 @@ pub(super) struct Sniffer {
 }
 
 impl Sniffer {
-    /// Listens at an interface of the namespace that the caller is in.
+    /// Starts to capture on an interface of the caller's namespace.
     pub(super) fn start(interface: &str) -> Result<Sniffer> {
         let mut tcpdump = Command::new("tcpdump")
             .args(["-U", "-Z", "root", "--immediate-mode", "-Q", "in", "-w", "-", "-i", interface])
@@ -38,7 +39,7 @@ impl Sniffer {
         }
         let mut stdout = stdout.context("tcpdump has no standard output")?;
         thread::spawn(move || {
-            // it ends with tcpdump
+            // the thread ends with tcpdump
             let _ = stdout.read_exact(&mut [0; FILE_HEADER_LEN]);
             while let Ok(frame) = next(&mut stdout) {
                 if sender.send(frame).is_err() {
@@ -49,7 +50,7 @@ impl Sniffer {
         Ok(sniffer)
     }
 
-    /// The frames that have come by now.
+    /// Returns the frames received so far.
     pub(super) fn frames(&self) -> impl Iterator<Item = Vec<u8>> {
         self.frames.try_iter()
     }

@@ -1,4 +1,4 @@
-//! Cases on the core: the specification itself.
+//! Runs cases on the core, which is the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -25,7 +25,7 @@ use evener_core::path::unmatched::{self, Unmatched};
 use super::routes::{Route, RoutingTable};
 use super::{Case, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, keys};
 
-/// [`decide`] with memory and a clock of its own.
+/// [`decide`] with its own memory and clock.
 #[derive(Debug, Default)]
 pub struct Spec {
     tables: Arc<Tables>,
@@ -49,7 +49,7 @@ pub struct Spec {
     now: u32,
 }
 
-/// A frame that waits for another.
+/// Held frame.
 #[derive(Debug)]
 struct Held {
     ingress: u32,
@@ -57,7 +57,7 @@ struct Held {
     until: u32,
 }
 
-/// First fragments, all of them.
+/// First fragments, without a limit.
 #[derive(Debug, Default)]
 struct FirstFragments(Mutex<BTreeMap<FragmentKey, Track>>);
 
@@ -105,7 +105,7 @@ impl Spec {
         Sessions::new(&self.four, &self.six, counted)
     }
 
-    /// The held frame that may go on now; one that may not still waits.
+    /// Decides held frames again and returns the released frames.
     fn release(&mut self, reasons: &mut BTreeMap<Reason, u64>) -> Vec<(Exit, Vec<u8>)> {
         let mut released = Vec::new();
         for held in mem::take(&mut self.held) {
@@ -162,8 +162,7 @@ impl Subject for Spec {
             unmatched: (0..unmatched::PLACES).map(|_| AtomicU64::new(0)).collect(),
             guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
-            // The clock may stand anywhere: shortly before it wraps is the likeliest place for a
-            // mistake.
+            // Starts shortly before the clock wraps, where mistakes are most likely.
             now: u32::MAX - 50,
             ..Spec::default()
         };
@@ -196,7 +195,7 @@ impl Subject for Spec {
         Ok(())
     }
 
-    /// Telling is none of core's business, but what is told takes the slow path.
+    /// The core has no trace, but traced packets take the slow path.
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
         self.is_traced = !clients.is_empty();
         Ok(())
@@ -208,7 +207,7 @@ impl Subject for Spec {
         count(&decision, &mut reasons);
         let exit = exit(decision.verdict);
         let released = match exit {
-            // A frame that moves waits for no other packet.
+            // A moving connection's frame does not wait for another packet.
             Exit::Held if decision.reason == Reason::FragmentHeld => {
                 let until = self.now.wrapping_add(ticks(PATIENCE_MS));
                 self.held.push(Held { ingress: packet.ingress, frame: frame.clone(), until });

@@ -1,4 +1,4 @@
-//! Lines to cases. Nothing is guessed: a line that makes no sense is an error with its place.
+//! Parses cases strictly: an invalid line is an error with its position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use super::words::{Words, Wrong};
 use super::world::World;
 use super::{Action, Case, CaseFile, Exit, Lease, Packet, Seen, Step, keys};
 
-/// Reads the text of the file `path`.
+/// Parses the text of the file `path`.
 ///
 /// # Errors
-/// The first line that makes no sense, as `path:line: why`.
+/// Returns the first invalid line as `path:line: why`.
 pub fn parse(path: &Path, text: &str) -> Result<CaseFile> {
     let mut reader = Reader::default();
     let mut last = 0;
@@ -34,15 +34,15 @@ pub fn parse(path: &Path, text: &str) -> Result<CaseFile> {
     Ok(CaseFile { path: path.to_owned(), interfaces, routes: Arc::new(routes), cases: reader.cases })
 }
 
-/// The lines so far.
+/// State of the parser.
 #[derive(Default)]
 struct Reader {
-    /// The farm that every case begins with.
+    /// Farm that every case starts with.
     farm: World,
-    /// The farm as the current case has changed it.
+    /// Farm with the changes of the current case.
     world: World,
     cases: Vec<Case>,
-    /// The frame of an `in` line whose `out` is yet to come, and that line.
+    /// Frame of an `in` line whose `out` line is missing so far, with the line.
     coming: Option<(u32, Vec<u8>, usize, String)>,
 }
 
@@ -112,7 +112,7 @@ impl Reader {
             return Err("a case says what it shows".into());
         }
         self.world = self.farm.clone();
-        // Every case of a file begins with the same tables.
+        // Every case of a file starts with the same tables.
         let (tables, routes) = match self.cases.first() {
             Some(first) => (Arc::clone(&first.tables), Arc::clone(&first.routes)),
             None => (Arc::new(self.world.tables()), Arc::new(self.world.routes.clone())),
@@ -162,7 +162,7 @@ impl Reader {
         self.step(line, &text, Action::Packet(Packet { ingress, frame: before, expected }))
     }
 
-    /// A frame that was held goes out together with the one before.
+    /// Reads a held frame that is released together with the previous frame.
     fn frame_released(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
         words.expect("forward")?;
         let exit = Exit::Interface(self.interface(words)?);
@@ -188,8 +188,8 @@ impl Reader {
     }
 }
 
-/// The counted reason: `usual`, unless another reason is named that isn't only one beside a
-/// verdict's own.
+/// Reads the counted reasons. Adds `usual` unless a main reason is listed. Other reasons only
+/// accompany a main reason.
 fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reason, u64>, Wrong> {
     let mut reasons = BTreeMap::new();
     if usual.is_none() {
@@ -216,14 +216,14 @@ fn reason(words: &mut Words<'_>) -> Result<Reason, Wrong> {
         .ok_or_else(|| format!("`{name}` is no reason that is counted"))
 }
 
-/// `N` or `none`
+/// Reads `N` or `none`.
 fn epoch(words: &mut Words<'_>) -> Result<Keys, Wrong> {
     let keys = if words.take("none") { Keys::NONE } else { keys(words.parse("a number")?) };
     words.end()?;
     Ok(keys)
 }
 
-/// Addresses, or `nobody`
+/// Reads addresses or `nobody`.
 fn traced(words: &mut Words<'_>) -> Result<BTreeSet<IpAddr>, Wrong> {
     let mut clients = BTreeSet::new();
     while !words.take("nobody") && words.peek().is_some() {
@@ -233,7 +233,7 @@ fn traced(words: &mut Words<'_>) -> Result<BTreeSet<IpAddr>, Wrong> {
     Ok(clients)
 }
 
-/// `endless`, `ended` or `N ms`
+/// Reads `endless`, `ended` or `N ms`.
 fn lease(words: &mut Words<'_>) -> Result<Lease, Wrong> {
     let lease = if words.take("endless") {
         Lease::Endless

@@ -1,4 +1,4 @@
-//! Transports from words, and GUE, which looks like one.
+//! Encodes transports from words, and GUE.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use super::frame::{Scene, ends, payload};
 use super::ip::{self, Ends, fill_sum};
 use super::words::{Fields, Words, Wrong};
 
-/// Where the checksum stands in a TCP and in a UDP header, in bytes.
+/// Offsets of the checksum in a TCP and in a UDP header, in bytes.
 const TCP_SUM: usize = 16;
 const UDP_SUM: usize = 6;
-/// Kinds of options (RFC 9293, section 3.2; RFC 7323; RFC 2018).
+/// Kinds of TCP options (RFC 9293, section 3.2; RFC 7323; RFC 2018).
 const NOP: u8 = 1;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
@@ -47,15 +47,15 @@ pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     Ok(segment)
 }
 
-/// A number, or `cookie`, or `cookie+N`: by what the last SYN was answered, and N more.
+/// Reads a number, `cookie` or `cookie+N`, relative to the cookie of the last SYN's answer.
 fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Result<u32, Wrong> {
     let made = scene.world.cookie.map(|cookie| cookie.number);
     let cookie = fields.text(key).and_then(|text| of_cookie(text, made));
     cookie.unwrap_or_else(|| fields.number(key, right))
 }
 
-/// Of `cookie` or `cookie+N` the number, `cookie` being what was `made` of the last SYN; `None` of
-/// anything else.
+/// Reads `cookie` or `cookie+N`, where `made` is the cookie of the last SYN's answer; `None` for
+/// other texts.
 fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
     let more = text.strip_prefix("cookie")?;
     let more: Result<u32, Wrong> = match more.strip_prefix('+') {
@@ -67,8 +67,8 @@ fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
     Some(made.and_then(|made| Ok(made.wrapping_add(more?))))
 }
 
-/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (each may be `cookie` or `cookie+N`), `nop` and `end`, and
-/// `xNN...` as it stands, with commas between them. Zeros fill the last word.
+/// Reads options separated by commas: `mss:N`, `sack`, `ws:N`, `ts:N:N` (each N may be `cookie` or
+/// `cookie+N`), `nop`, `end`, and literal `xNN...`. The last word is padded with zeros.
 fn options(list: &str, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     for item in list.split(',') {
@@ -117,7 +117,7 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
         checksum: 0.into(),
     };
     let mut datagram = [header.as_bytes(), &payload].concat();
-    // a packet inside a tunnel has checksums of its own
+    // inner packets have their own checksums
     let right = match tunnel {
         true => 0,
         false => packet.pseudo(protocol::UDP, len).add_slice(&datagram).to_ones_complement_with_no_zero(),
@@ -126,7 +126,7 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     Ok(datagram)
 }
 
-/// Generic UDP Encapsulation (draft-ietf-intarea-gue, section 3.1).
+/// Reads a header of Generic UDP Encapsulation (draft-ietf-intarea-gue, section 3.1).
 fn gue(words: &mut Words<'_>, scene: &Scene<'_>, outer: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("gue")?;
     let fields = Fields::of(words, &["version", "control", "hlen", "proto", "flags", "mark"])?;
@@ -145,7 +145,7 @@ fn gue(words: &mut Words<'_>, scene: &Scene<'_>, outer: Ends) -> Result<Vec<u8>,
     Ok([&head[..], &flags, &mark, &inner].concat())
 }
 
-/// The mark of a packet that is passed on inside another one.
+/// Returns the mark of a packet that is forwarded in a tunnel.
 fn mark(outer: Ends, inner: &[u8], passed: ForwardCount) -> Vec<u8> {
     let inner = match (Ipv4::ref_from_prefix(inner), Ipv6::ref_from_prefix(inner)) {
         (_, Ok((ip, _))) if ip.version_class_flow.get() >> 28 == 6 => {
@@ -159,7 +159,7 @@ fn mark(outer: Ends, inner: &[u8], passed: ForwardCount) -> Vec<u8> {
     MARKER.mark(&mark::TunnelAddresses { outer: (outer.src, outer.dst), inner }, passed).to_vec()
 }
 
-/// Letters as tcpdump(8) has them; `.` alone is none.
+/// Reads flags in tcpdump(8)'s letters; `.` alone for none.
 fn flags(word: &str) -> Result<u8, Wrong> {
     const LETTERS: &str = "FSRPAUEC";
     let word = if word == "." { "" } else { word };

@@ -1,12 +1,12 @@
-//! A line's words, taken one after the other.
+//! Words of a line, read in order.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// The error in a line, for people.
+/// Error in a line, for messages.
 pub(super) type Wrong = String;
 
-/// The words of a line that are yet to be read.
+/// Remaining words of a line.
 #[derive(Clone, Debug)]
 pub(super) struct Words<'t> {
     words: std::iter::Peekable<std::str::SplitWhitespace<'t>>,
@@ -21,17 +21,17 @@ impl<'t> Words<'t> {
         self.words.peek().copied()
     }
 
-    /// The next word, which `what` describes.
+    /// Returns the next word; `what` describes the word in errors.
     pub(super) fn next(&mut self, what: &str) -> Result<&'t str, Wrong> {
         self.words.next().ok_or_else(|| format!("the line ends where {what} should be"))
     }
 
-    /// The next word if it is this one.
+    /// Reads the next word if it equals `word`.
     pub(super) fn take(&mut self, word: &str) -> bool {
         self.words.next_if_eq(&word).is_some()
     }
 
-    /// The next word if it is one of those that `test` likes.
+    /// Reads the next word if `test` accepts it.
     pub(super) fn take_if(&mut self, test: impl Fn(&str) -> bool) -> Option<&'t str> {
         self.words.next_if(|word| test(word))
     }
@@ -46,20 +46,20 @@ impl<'t> Words<'t> {
         word.parse().map_err(|error| format!("`{word}` is not {what}: {error}"))
     }
 
-    /// Nothing may follow.
+    /// Returns an error if words remain.
     pub(super) fn end(&mut self) -> Result<(), Wrong> {
         self.words.next().map_or(Ok(()), |word| Err(format!("`{word}` is one word too many")))
     }
 }
 
-/// `key=value` words: fields that are to differ from what would be right.
+/// `key=value` words: fields that override the right values.
 #[derive(Debug)]
 pub(super) struct Fields<'t> {
     pairs: Vec<(&'t str, &'t str)>,
 }
 
 impl<'t> Fields<'t> {
-    /// Takes all such words that follow; only `known` keys are allowed.
+    /// Reads all such words that follow; only `known` keys are allowed.
     pub(super) fn of(words: &mut Words<'t>, known: &[&str]) -> Result<Fields<'t>, Wrong> {
         let mut pairs = Vec::new();
         while let Some((key, value)) =
@@ -77,7 +77,7 @@ impl<'t> Fields<'t> {
         self.pairs.iter().rev().find(|(known, _)| *known == key).map(|(_, value)| *value)
     }
 
-    /// The field's number, decimal or with `0x`; `right` if the line doesn't name it.
+    /// Returns the number of a field, decimal or with `0x`; `right` if the line lacks the field.
     pub(super) fn number<T: TryFrom<u64>>(&self, key: &str, right: T) -> Result<T, Wrong> {
         let Some(text) = self.text(key) else { return Ok(right) };
         let number = match text.strip_prefix("0x") {

@@ -1,4 +1,4 @@
-//! The farm that a case is played in.
+//! Farm of a case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,26 +25,26 @@ use super::routes::Route;
 use super::words::{Fields, Words, Wrong};
 use super::{FIRST_EPOCH, SEED, keys};
 
-/// Interfaces, stations, servers and services, as the lines so far describe them.
+/// Interfaces, hosts, servers and services of the lines read so far.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) interfaces: BTreeMap<u32, Mac>,
     pub(super) sessions_max: usize,
-    /// Stations besides interfaces and servers.
+    /// Hosts besides interfaces and servers, by name.
     hosts: BTreeMap<String, Mac>,
-    /// Other hosts that decide too.
+    /// MACs of the every-host farm's other hosts.
     peers: BTreeSet<Mac>,
     servers: Vec<Server>,
     services: Vec<Service>,
     timeouts: Timeouts,
     pub(super) routes: Vec<Route>,
-    /// Of cookies.
+    /// Keys of SYN cookies.
     keys: Keys,
-    /// The cookie by which the last SYN is answered.
+    /// SYN cookie of the last SYN's answer.
     pub(super) cookie: Option<Cookie>,
 }
 
-/// More server slots than a file has servers.
+/// Number of server slots, more than a file has servers.
 const SLOTS: u16 = 64;
 
 #[derive(Clone)]
@@ -67,27 +67,27 @@ struct Service {
     protocol: Protocol,
     policy: &'static PacketPolicy,
     announce: bool,
-    /// Places in [`World::servers`].
+    /// Indexes in [`World::servers`].
     servers: Vec<usize>,
-    /// Which of them is this host, where every host decides.
+    /// Index of this host in an every-host service.
     own: Option<usize>,
     stateless: bool,
-    /// The servers of the hash table before.
+    /// Servers of the previous hash table.
     previous: Vec<usize>,
     handoff: Option<Terms>,
     routes: Vec<ServiceRoute>,
 }
 
-/// How a service's connections are accepted.
+/// Settings of a handoff service.
 #[derive(Clone, Copy)]
 struct Terms {
     mss: u16,
-    /// The slot of connections that are punted.
+    /// Index of the server slot for punted connections.
     punt: Option<usize>,
     later: RehandoffMode,
 }
 
-/// Clients' requests to a service, and their servers.
+/// Route of a service and its servers.
 #[derive(Clone)]
 struct ServiceRoute {
     host: Option<HostPattern>,
@@ -118,7 +118,7 @@ impl Default for World {
 }
 
 impl World {
-    /// Reads one line that describes the farm; `false` if it is another kind of line.
+    /// Reads a line that describes the farm; `false` for other lines.
     pub(super) fn describe(&mut self, line: &str) -> Result<bool, Wrong> {
         let mut words = Words::of(line);
         match words.next("a statement")? {
@@ -154,7 +154,7 @@ impl World {
         let mac = words.parse("a MAC address")?;
         words.expect("via")?;
         let interface = words.parse("an interface number")?;
-        // By none of them nobody is reached.
+        // Interface 0 means that the server is unreachable.
         if interface != 0 && !self.interfaces.contains_key(&interface) {
             return Err(format!("there is no interface {interface}"));
         }
@@ -179,7 +179,7 @@ impl World {
     }
 
     fn service(&mut self, line: &str) -> Result<(), Wrong> {
-        // An address has a colon too, but no space behind it.
+        // An address also contains colons, but without a space behind.
         let (head, members) = line
             .split_once(": ")
             .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
@@ -232,7 +232,7 @@ impl World {
         Ok(())
     }
 
-    /// `[mss N] [punt SERVER] [closes | moves]`
+    /// Reads `[mss N] [punt SERVER] [closes | moves]`.
     fn terms(&self, words: &mut Words<'_>) -> Result<Terms, Wrong> {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
         let punt = words.take("punt").then(|| self.place(words.next("a server's name")?)).transpose()?;
@@ -244,7 +244,7 @@ impl World {
         Ok(Terms { mss, punt, later })
     }
 
-    /// `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`
+    /// Reads `route SERVICE [host HOST] [path PATH] [method METHOD]...: SERVER...`.
     fn service_route(&mut self, line: &str) -> Result<(), Wrong> {
         let (head, members) = line
             .split_once(": ")
@@ -272,7 +272,7 @@ impl World {
         Ok(())
     }
 
-    /// `previous SERVICE: SERVER...`
+    /// Reads `previous SERVICE: SERVER...`.
     fn previous(&mut self, line: &str) -> Result<(), Wrong> {
         let (head, members) = line.split_once(':').ok_or("it is `previous SERVICE: SERVER...`")?;
         let mut words = Words::of(head);
@@ -298,12 +298,12 @@ impl World {
         Ok(())
     }
 
-    /// Cookies are made by these keys from now on.
+    /// Sets the keys of SYN cookies.
     pub(super) fn set_keys(&mut self, keys: Keys) {
         self.keys = keys;
     }
 
-    /// Remembers what a SYN is answered by, if a frame that comes in by an interface is one.
+    /// If a frame received on an interface is a SYN, records the cookie of its answer.
     pub(super) fn note_syn(&mut self, ingress: u32, frame: &[u8]) {
         let Parsed::Segment(segment) = parse(frame, self.interfaces.get(&ingress).copied()) else { return };
         let Some(header) = TcpHeader::read(frame, &segment.at) else { return };
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Changes a server in the middle of a case.
+    /// Reads a change within a case.
     pub(super) fn change(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
         let name = words.next("a server's name, or interface")?;
         if name == "interface" {
@@ -339,7 +339,7 @@ impl World {
         words.end()
     }
 
-    /// An interface goes, and with it whoever is reached by it.
+    /// Removes an interface, and the servers behind it.
     fn take_away(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
         let number = words.parse("an interface's number")?;
         words.expect("gone")?;
@@ -364,7 +364,7 @@ impl World {
             .ok_or_else(|| format!("there is no server {name}"))
     }
 
-    /// A station's MAC address: its name, or the address itself. Interface 1 is called `if1`.
+    /// Returns the MAC address of a name or literal. Interface 1 is called `if1`.
     pub(super) fn mac(&self, word: &str) -> Result<Mac, Wrong> {
         let interface =
             || word.strip_prefix("if")?.parse().ok().and_then(|number: u32| self.interfaces.get(&number));
@@ -375,13 +375,13 @@ impl World {
         }
     }
 
-    /// The most active sessions of each server; of slots that are nobody's any number.
+    /// Maximum active sessions of each server slot; 0 for slots without a server.
     pub(super) fn limits(&self) -> Vec<(u16, u32)> {
         let of = self.servers.iter().map(|server| server.max).chain(std::iter::repeat(0));
         (1..SLOTS).zip(of).collect()
     }
 
-    /// A director's tables of this farm.
+    /// Returns the director's tables of this farm.
     pub(super) fn tables(&self) -> Tables {
         let (interfaces, peers) = (self.interfaces.clone(), self.peers.clone());
         let mut tables = Tables { interfaces, peers, ..Tables::default() };
@@ -443,7 +443,7 @@ impl World {
         tables
     }
 
-    /// The rings of a service's routes, behind those of services.
+    /// Returns the ring numbers of a service's routes, behind those of the services.
     fn route_rings<'a>(
         &self,
         service: &'a Service,
@@ -454,7 +454,8 @@ impl World {
         (first as u16..).zip(&service.routes)
     }
 
-    /// Which servers answer which rings' requests, where it matters on connections that are open.
+    /// Records the rings of each server, for services that check later requests on open
+    /// connections.
     fn note_pools(&self, tables: &mut Tables, service: &Service, number: u16) {
         let Some(terms) = service.handoff.filter(|terms| terms.later != RehandoffMode::Stay) else { return };
         let of_routes = self.route_rings(service, number).map(|(ring, route)| (ring, &route.servers));
@@ -466,7 +467,7 @@ impl World {
         tables.pools.extend(terms.punt.map(|place| (place as u16 + 1, u64::MAX)));
     }
 
-    /// The routes of service `number`, each with a ring of its own behind those of services.
+    /// Returns the routes of service `number`. Each route has a ring behind those of the services.
     fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> RouteIndex {
         let routes = self.route_rings(service, number).map(|(ring, route)| {
             let members = self.members(&route.servers);
@@ -482,7 +483,7 @@ impl World {
         RouteIndex::compile(&routes, number, HashKey::new(SEED))
     }
 
-    /// Answers of a service's servers come from there.
+    /// Records the endpoints of a nat service's servers, from which their replies come.
     fn note_endpoints(&self, tables: &mut Tables, service: &Service, vip: u16) {
         for &place in &service.servers {
             let server = place as u16 + 1;
@@ -495,7 +496,7 @@ impl World {
         }
     }
 
-    /// The servers that take new sessions: one that is down or gone is in no ring.
+    /// Returns the servers that take new sessions, without servers that are down or gone.
     fn members(&self, servers: &[usize]) -> Vec<Weighted> {
         servers
             .iter()
@@ -509,7 +510,7 @@ impl World {
     }
 }
 
-/// `ADDRESS:PORT own ADDRESS [source-nat] [mtu N]`
+/// Reads `ADDRESS:PORT own ADDRESS [source-nat] [mtu N]`.
 fn nat(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let to = words.parse("ADDRESS:PORT")?;
     words.expect("own")?;
@@ -519,7 +520,7 @@ fn nat(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     Ok(Forwarding::Nat { to, own, source_nat, mtu })
 }
 
-/// `ipip|gue from ADDRESS to ADDRESS [mtu N] [once|twice]`
+/// Reads `ipip|gue from ADDRESS to ADDRESS [mtu N] [once|twice]`.
 fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let encapsulation = match words.next("ipip or gue")? {
         "ipip" => Encapsulation::Ipip,
@@ -542,7 +543,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     Ok(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
 }
 
-/// A policy's ring of a service's servers.
+/// Returns the ring of a policy for these servers.
 fn ring_of(policy: &PacketPolicy, members: &[Weighted]) -> Ring {
     let hash = maglev(members, HASH_SLOTS);
     let second = if policy.pick == Pick::Two { second_candidates(&hash) } else { [].into() };

@@ -1,7 +1,7 @@
-//! A whole farm at work, in about half a minute.
+//! Demonstration of a whole farm, in about half a minute.
 //!
-//! LSMAC as its authors meant it: nobody names a server. While real clients use the farm, a server
-//! joins, one is drained, the daemon is killed and comes back; and nothing may break.
+//! LSMAC as its authors intended, without a list of servers. While real clients use the farm, a
+//! server joins, a server is drained, and the daemon is killed and restarted. No request may fail.
 
 mod outcome;
 mod stay;
@@ -21,23 +21,23 @@ pub use outcome::{Clients, Outcome, Speed};
 pub use stay::stay;
 
 const SERVERS: usize = 3;
-/// How long each thing that happens is given to show what it does.
+/// Duration of each event's observation.
 const ACT: Duration = Duration::from_secs(3);
-/// How soon all servers must have been found.
+/// Time limit for the discovery of all servers.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
-/// Rounds of the comparison, and how long each way is measured in each.
+/// Number of rounds of the comparison, and duration of each variant per round.
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(700);
 const CONNECTIONS: usize = 42;
 
-/// Clients that use the farm all the while.
+/// Clients that use the farm throughout.
 struct Audience {
     short: Running,
     kept: Running,
     downloads: Running,
 }
 
-/// Shows everything, telling on standard error what happens.
+/// Runs the demonstration, with progress on standard error.
 pub fn run() -> Result<Outcome> {
     let stage = Stage { started: Instant::now() };
     evener::program()?;
@@ -91,9 +91,9 @@ pub fn run() -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Requests per second straight to the servers, through HAProxy, and through us, in turn.
+/// Returns the requests per second of direct connections, HAProxy and Evener, measured in turn.
 fn compare(stage: &Stage, farm: &Farm) -> Result<Vec<Speed>> {
-    // on a host of its own, where no program of ours sees its packets
+    // on a separate host, where no program of ours sees its packets
     let haproxy = HaProxy::start(&farm.directors()[1], farm.servers())?;
     let ways = [
         ("straight to the servers", farm.straight()),
@@ -125,7 +125,7 @@ fn compare(stage: &Stage, farm: &Farm) -> Result<Vec<Speed>> {
     Ok(speeds)
 }
 
-/// Drains the first server, and counts what it is given afterwards.
+/// Drains the first server. Returns the number of its new connections afterwards.
 fn drain_one(stage: &Stage, evener: &Evener, audience: &Audience) -> Result<u64> {
     let chosen = evener.servers()?.into_iter().next().context("There is no server left to drain")?;
     let name = format!("{}/{}", chosen.service, chosen.name);
@@ -145,7 +145,8 @@ fn traffic_of_servers(farm: &Farm) -> Result<Vec<Traffic>> {
 }
 
 impl Audience {
-    /// Gently: they shall show that nothing breaks, not how much there can be.
+    /// Starts a light load: the clients must show that no request fails, and not the maximum
+    /// throughput.
     fn arrive(farm: &Farm) -> Audience {
         let client = farm.client(0);
         let visit = Load { connections: 8, pause: Duration::from_millis(5), ..Load::to(farm.service()) };
@@ -177,7 +178,7 @@ impl Audience {
     }
 }
 
-/// Where what happens is told, with the time.
+/// Printer of events with their time.
 struct Stage {
     started: Instant,
 }
@@ -193,7 +194,7 @@ impl Stage {
         }
     }
 
-    /// Lets clients go on for a while, and tells how they fared.
+    /// Lets clients continue for a while and prints their results.
     fn watch(&self, audience: &Audience, time: Duration) {
         let (started, before) = (Instant::now(), audience.requests());
         thread::sleep(time);

@@ -1,5 +1,3 @@
-//! The results of the demonstration.
-
 use serde::Serialize;
 
 use super::{bytes, thousands};
@@ -8,47 +6,46 @@ use crate::faults::Traffic;
 use crate::load::Report;
 use crate::table::Table;
 
-/// The results of the demonstration.
+/// Results of the demonstration.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// The experience of each kind of clients.
+    /// Results of each kind of clients.
     pub clients: Vec<Clients>,
-    /// The servers at the end, as the daemon saw them.
+    /// Servers at the end, as the daemon shows them.
     pub servers: Vec<Server>,
-    /// The bytes on the director's cable while clients were there.
+    /// Traffic on the director's interface while clients were active.
     pub director: Traffic,
     /// Bytes that the servers sent meanwhile.
     pub served_bytes: u64,
     /// Requests answered while no daemon ran.
     pub answered_without_daemon: u64,
-    /// Connections given to the drained server.
+    /// New connections of the drained server.
     pub taken_while_draining: u64,
-    /// Requests per second, way by way; straight to the servers first.
+    /// Requests per second of each variant; direct connections first.
     pub speeds: Vec<Speed>,
-    /// How long it all took.
+    /// Total duration.
     pub seconds: f64,
 }
 
-/// The experience of one kind of clients.
+/// Results of one kind of clients.
 #[derive(Debug, Serialize)]
 pub struct Clients {
-    /// Their work.
+    /// Description of the clients.
     pub who: &'static str,
-    /// Their results.
     pub report: Report,
 }
 
-/// How fast one way to the servers is.
+/// Speed of one variant.
 #[derive(Debug, Serialize)]
 pub struct Speed {
-    /// The way between clients and servers.
+    /// Variant between clients and servers.
     pub way: &'static str,
     /// Median of a few rounds.
     pub requests_per_second: f64,
 }
 
 impl Outcome {
-    /// Whether nothing broke, and everything did what it was to do.
+    /// True if no request failed and each event had its effect.
     pub fn is_whole(&self) -> bool {
         self.broken() == 0 && self.answered_without_daemon > 0 && self.taken_while_draining == 0
     }
@@ -57,7 +54,7 @@ impl Outcome {
         self.clients.iter().map(|clients| clients.report.errors.total()).sum()
     }
 
-    /// The tables.
+    /// Prints the tables.
     pub fn print(&self) {
         println!("\nClients, and how many of their requests broke:");
         print!("{}", self.clients_table());

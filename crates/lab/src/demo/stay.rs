@@ -1,4 +1,4 @@
-//! The demo's farm under load, to play with until it is interrupted.
+//! The demonstration's farm under load, for interactive use.
 
 use std::io::{self, BufRead, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::evener::{self, Evener};
 use crate::farm::Farm;
 use crate::host::Host;
 
-/// The admin address, of the daemon in its network namespace and of the relay outside.
+/// Admin address, of the daemon in its network namespace and of the relay outside.
 const ADMIN: ([u8; 4], u16) = ([127, 0, 0, 1], 9180);
 
 const HELP: &str = "  kill N       pull the cable of server N          plug N     put it back
@@ -19,7 +19,7 @@ const HELP: &str = "  kill N       pull the cable of server N          plug N   
   load         requests so far, and broken ones    quit       remove everything (^C does so too)
   anything else is a command of evener: servers, drain web/..., undo, explain ..., events --seconds 5";
 
-/// Keeps the farm until standard input ends or somebody quits.
+/// Keeps the farm until standard input ends or the user quits.
 pub fn stay() -> Result<()> {
     let stage = Stage { started: std::time::Instant::now() };
     evener::program()?;
@@ -41,7 +41,7 @@ pub fn stay() -> Result<()> {
         if matches!(words[..], ["quit" | "exit"]) {
             break;
         }
-        // A mistake ends nothing.
+        // A failed command does not end the program.
         if let Err(error) = obey(&words, &mut farm, &mut evener, &audience) {
             eprintln!("{error:#}");
         }
@@ -79,8 +79,8 @@ fn obey(words: &[&str], farm: &mut Farm, evener: &mut Evener, audience: &Audienc
     Ok(())
 }
 
-/// Passes connections from outside on to the daemon in its network namespace; gives the address,
-/// which is another port where this one is taken.
+/// Forwards connections from outside to the daemon in its network namespace. Returns the address;
+/// if its port is in use, another port is taken.
 fn relay(director: Host) -> Result<SocketAddr> {
     let listener = TcpListener::bind(SocketAddr::from(ADMIN))
         .or_else(|_| TcpListener::bind(SocketAddr::from((ADMIN.0, 0))))
@@ -95,7 +95,7 @@ fn relay(director: Host) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// A connection that ends or breaks on one side ends on the other.
+/// Copies both directions of a connection until they end.
 fn pass_on(director: &Host, client: TcpStream) {
     let daemon = director.enter(|| TcpStream::connect(SocketAddr::from(ADMIN)));
     let Ok(Ok(daemon)) = daemon else { return };

@@ -1,4 +1,4 @@
-//! The API on the admin socket, for tests that send it more requests than commands can be started.
+//! API on the admin socket, for tests with more requests than commands could send.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,18 +10,18 @@ use serde::de::DeserializeOwned;
 use super::Evener;
 use crate::host::Host;
 
-/// The admin socket of a host's daemon. It is a file, so it can be used from any namespace.
+/// Admin socket of a host's daemon. As a file it is usable from any namespace.
 #[derive(Clone, Debug)]
 pub struct AdminSocket(PathBuf);
 
 impl AdminSocket {
-    /// The socket of the daemon on this host.
+    /// Returns the socket of the daemon on this host.
     pub fn of(host: &Host) -> Result<AdminSocket> {
         Ok(AdminSocket(PathBuf::from(format!("/run/evener/net-{}/admin.sock", host.netns().inode()?))))
     }
 
-    /// Sends a request; the body of its response, which must be 200. The daemon closes each
-    /// connection after one response.
+    /// Sends a request and returns the body of the response, which must have status 200. The daemon
+    /// closes each connection after one response.
     pub fn request(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let mut stream = UnixStream::connect(&self.0).context("No daemon answers")?;
         let length = body.len();
@@ -36,7 +36,6 @@ impl AdminSocket {
         Ok(body.to_owned())
     }
 
-    /// Reads a view.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let body = self.request("GET", path, "")?;
         serde_json::from_str(&body).with_context(|| format!("GET {path} returned: {body}"))
@@ -44,7 +43,6 @@ impl AdminSocket {
 }
 
 impl Evener {
-    /// The daemon's admin socket.
     pub fn admin_socket(&self) -> Result<AdminSocket> {
         AdminSocket::of(&self.host)
     }

@@ -1,4 +1,4 @@
-//! The product on a server: `evener agent`.
+//! The agent on a server: `evener agent`.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::proc::Proc;
 use crate::unit;
 
-/// The agent on a server. Dropping it stops it.
+/// Running agent. Dropping the value stops it.
 #[derive(Debug)]
 pub struct Agent {
     host: Host,
@@ -16,12 +16,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts the agent with the farm's configuration, and waits until it is ready.
+    /// Starts the agent with the farm's configuration and waits until it is ready.
     pub fn start(host: &Host, config: &str) -> Result<Agent> {
         Self::start_by(host, config, &[])
     }
 
-    /// The same with options such as `--service NAME`.
+    /// Starts the agent with options such as `--service NAME`.
     pub fn start_by(host: &Host, config: &str, options: &[&str]) -> Result<Agent> {
         let program = program()?.to_string_lossy().into_owned();
         let path = host.write("agent.toml", config)?.to_string_lossy().into_owned();
@@ -31,7 +31,7 @@ impl Agent {
         Ok(Agent { host: host.clone(), words, agent })
     }
 
-    /// The same inside what the shipped unit says.
+    /// Starts the agent with the restrictions of the shipped unit.
     pub fn start_in_unit(host: &Host, config: &str) -> Result<Agent> {
         let path = host.write("agent.toml", config)?;
         let words = unit::words("evener-agent.service", &program()?.to_string_lossy(), &path)?;
@@ -39,7 +39,7 @@ impl Agent {
         Ok(Agent { host: host.clone(), words, agent })
     }
 
-    /// Agents on several servers.
+    /// Starts agents on several servers.
     pub fn start_all(hosts: &[Host], config: &str) -> Result<Vec<Agent>> {
         hosts
             .iter()
@@ -49,18 +49,17 @@ impl Agent {
             .collect()
     }
 
-    /// The agent's process.
     pub fn process(&mut self) -> &mut Proc {
         &mut self.agent
     }
 
-    /// Starts the agent again in the same way, once it has ended.
+    /// Starts an agent that has ended again, in the same way.
     pub fn start_again(&mut self) -> Result<()> {
         self.agent = run(&self.host, &self.words)?;
         Ok(())
     }
 
-    /// Stops the agent as an operator would; its exit code.
+    /// Stops the agent like an operator. Returns the exit code.
     pub fn stop(&mut self) -> Result<i32> {
         self.agent.sigterm(LIMIT)
     }

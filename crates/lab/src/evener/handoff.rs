@@ -1,5 +1,4 @@
-//! The product where connections are handed over: a director and agents, one file and a secret for
-//! all.
+//! Handoff farm: a director and agents with one file and a shared secret.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,31 +12,30 @@ use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
 use crate::wait::{self, LONG};
 
-/// A service by handoff: what its file says besides the farm's own addresses.
+/// Settings of a handoff service's file, besides the farm's addresses.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// `auto`, `xdp` or `packet`.
     pub engine: String,
-    /// More lines of `[farm]`.
+    /// Further lines of `[farm]`.
     pub farm: String,
-    /// Lines of the service, such as its policy; [in turn](in_turn) without one.
+    /// Lines of the service, such as its policy; [round robin](in_turn) without one.
     pub keys: String,
-    /// How servers are probed.
+    /// Section with the health check.
     pub health: String,
-    /// The servers that are listed, by weight; the farm may have more.
+    /// Weights of the listed servers; the farm may have more servers.
     pub weights: Vec<u16>,
-    /// The routes, as the file has them.
+    /// Routes in the file's format.
     pub routes: String,
-    /// The port of the service.
     pub port: u16,
-    /// Room for sessions.
+    /// Size of the session table.
     pub sessions_max: usize,
-    /// Whether director and servers run inside what the shipped units say.
+    /// True to run director and agents with the restrictions of the shipped units.
     pub in_units: bool,
 }
 
 impl Offer {
-    /// So many servers alike, and these routes, each as [`route`] writes it.
+    /// Returns settings with a number of equal servers and routes, each as written by [`route`].
     pub fn new(engine: &str, servers: usize, routes: &[String]) -> Offer {
         Offer {
             engine: engine.to_owned(),
@@ -54,7 +52,6 @@ impl Offer {
         }
     }
 
-    /// The file.
     pub fn file(&self, farm: &Farm, secret: &Path) -> String {
         let directors = farm.directors().iter().flat_map(|host| Family::BOTH.map(|f| host.address_in(f)));
         let directors: Vec<String> = directors.map(|address| address.to_string()).collect();
@@ -76,13 +73,13 @@ impl Offer {
         head + &servers.collect::<String>() + &self.routes
     }
 
-    /// Servers that new connections are given to.
+    /// Number of servers that take new connections.
     fn up(&self) -> usize {
         self.weights.iter().filter(|weight| **weight > 0).count()
     }
 }
 
-/// Waits until a count is exactly this; an error has the last one.
+/// Waits until a counter has this value; an error contains the last value.
 pub fn wait_for_count(name: &str, count: u64, value: impl FnMut() -> Result<u64>) -> Result<()> {
     match wait::for_value(LONG, value, |value| *value == count)? {
         Ok(_) => Ok(()),
@@ -90,29 +87,27 @@ pub fn wait_for_count(name: &str, count: u64, value: impl FnMut() -> Result<u64>
     }
 }
 
-/// A route to these servers. `keys` are its host, path and methods.
+/// Returns a route to these servers. `keys` are its host, path and methods.
 pub fn route(keys: &str, servers: &[&str]) -> String {
     format!("[[service.route]]\n{keys}\nservers = {servers:?}\n\n")
 }
 
-/// A director that hands connections over, and servers with agents. Fields are dropped in order.
+/// Director of a handoff farm, and servers with agents. Fields are dropped in order.
 #[derive(Debug)]
 pub struct Handoff {
-    /// On the director.
     pub evener: Evener,
-    /// By server, as the farm counts them.
+    /// By server, in the farm's order.
     pub agents: Vec<Agent>,
-    /// Their last offer.
+    /// Current settings.
     pub offer: Offer,
-    /// The file of their secret.
+    /// File of the secret.
     pub secret: PathBuf,
-    /// Their farm.
     pub farm: Farm,
 }
 
 impl Handoff {
-    /// Starts all of it, and waits until connections can be handed to every server that is listed.
-    /// The farm is a [bare](crate::farm::Builder::bare) one: its agents see to its servers.
+    /// Starts the farm and waits until every listed server accepts connections. The farm is a
+    /// [bare](crate::farm::Builder::bare) one, whose agents configure the servers.
     pub fn start(farm: Farm, offer: Offer) -> Result<Handoff> {
         let secret = farm.server(0).file("farm.key");
         let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];
@@ -131,37 +126,35 @@ impl Handoff {
         Ok(Handoff { evener, agents, offer, secret, farm })
     }
 
-    /// The first client.
     pub fn client(&self) -> &Host {
         self.farm.client(0)
     }
 
-    /// The service.
     pub fn service(&self, family: Family) -> SocketAddr {
         SocketAddr::new(self.farm.vip_in(family, 0), self.offer.port)
     }
 
-    /// The file in force.
+    /// Current file.
     pub fn file(&self) -> String {
         self.offer.file(&self.farm, &self.secret)
     }
 
-    /// Has the director read the offer as it is now.
+    /// Reloads the director with the current settings.
     pub fn reload(&self) -> Result<()> {
         self.evener.reload(&self.file()).map(drop)
     }
 
-    /// How often the director counted packets for a reason.
+    /// Number of packets that the director has counted for a reason.
     pub fn counted(&self, reason: &str) -> Result<u64> {
         Ok(self.evener.status()?.packets.get(reason).copied().unwrap_or_default())
     }
 
-    /// The count of control messages, and of connections that they were about, by this name.
+    /// Counter of control messages, or of connections in their answers, by name.
     pub fn lccp(&self, outcome: &str) -> Result<u64> {
         Ok(self.evener.status()?.lccp.get(outcome).copied().unwrap_or_default())
     }
 
-    /// Waits until the director and every server that is listed know each other.
+    /// Waits until the director and all listed servers know each other.
     pub fn wait_for_nodes(&self) -> Result<()> {
         let known = |nodes: &BTreeMap<String, String>| {
             let known = |server: &Host| {
@@ -172,18 +165,18 @@ impl Handoff {
         wait::until("all nodes know each other", || Ok(known(&self.evener.status()?.nodes)))
     }
 
-    /// The count of connections that were read in user space, by this name.
+    /// Counter of punted connections, by outcome.
     pub fn punted(&self, outcome: &str) -> Result<u64> {
         Ok(self.evener.status()?.punted.get(outcome).copied().unwrap_or_default())
     }
 
-    /// Waits until so many connections that were read in user space have this outcome. A server
-    /// answers its client before the director has counted the connection.
+    /// Waits until this number of punted connections has the outcome. A server answers its client
+    /// before the director counts the connection.
     pub fn wait_for_punted(&self, outcome: &str, count: u64) -> Result<()> {
         wait_for_count(outcome, count, || self.punted(outcome))
     }
 
-    /// The same for the counts of control messages.
+    /// Waits until a counter of control messages has this value.
     pub fn wait_for_lccp(&self, outcome: &str, count: u64) -> Result<()> {
         wait_for_count(outcome, count, || self.lccp(outcome))
     }

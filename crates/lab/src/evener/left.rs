@@ -1,4 +1,4 @@
-//! The remains of a daemon on its host.
+//! Remains of a daemon on its host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use anyhow::Result;
 
 use crate::host::Host;
 
-/// Where daemons keep files and pins, a folder for each network namespace.
+/// Folders of daemons' files and pins, with a subfolder for each network namespace.
 const FOLDERS: [&str; 2] = ["/run/evener", "/sys/fs/bpf/evener"];
-/// The remains that may stay: the lock of a daemon that was killed says nothing, since it isn't
-/// held.
+/// Remains that may stay: the lock file of a killed daemon is harmless, since no process holds the
+/// lock.
 const HARMLESS: &str = "lock";
 
-/// Programs on interfaces, packet filters, pins and files of a daemon on this host, in words.
+/// Describes programs on interfaces, packet filters, pins and files of a daemon on this host.
 pub fn left_on(host: &Host) -> Result<Vec<String>> {
     let links = host.run(&["ip", "-details", "link"])?;
     let attached = links.lines().filter(|line| line.contains("prog/xdp") || line.contains("xdpgeneric"));
@@ -27,7 +27,7 @@ pub fn left_on(host: &Host) -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// The folder of a host's network namespace.
+/// Returns the subfolder of a host's network namespace.
 fn folder_of(host: &Host, below: &str) -> Result<PathBuf> {
     Ok(Path::new(below).join(format!("net-{}", host.netns().inode()?)))
 }

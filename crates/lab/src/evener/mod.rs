@@ -1,4 +1,4 @@
-//! The product as its users meet it: the program, its file and its commands.
+//! Evener as used by its operators: program, file and commands.
 
 mod admin;
 mod agent;
@@ -26,11 +26,11 @@ pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
 pub use views::{AccessLog, Explanation, Installed, Peer, Server, Service, Session, Status};
 
-/// How long the daemon may take until it is ready, and until it has ended, on a busy machine.
+/// Time limit of the daemon's start and end, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where the program is: as `EVENER` says, else beside this one (or above it, for tests), else
-/// among the release builds.
+/// Path of the program: from `EVENER`, or else beside this program (one folder up for tests), or
+/// else among the release builds.
 pub fn program() -> Result<PathBuf> {
     match std::env::var_os("EVENER") {
         Some(path) => Ok(path.into()),
@@ -38,7 +38,7 @@ pub fn program() -> Result<PathBuf> {
     }
 }
 
-/// A program that is built together with this one.
+/// Returns the path of a program that is built together with this one.
 pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("This program does not know where it is")?;
     let beside = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
@@ -48,20 +48,20 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// A file for one web service at a service address, in front of a farm's servers: discovered if
+/// Returns a file with one web service at a service address, for the farm's servers: discovered if
 /// they answer ARP, else listed. `engine` is `auto`, `xdp` or `packet`.
 pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
     web_service_by(farm, vip, engine, "")
 }
 
-/// Keys of a service, whose servers take turns unless these say otherwise: who counts what each got
-/// knows what to expect.
+/// Adds round robin to the keys of a service without a policy, so that tests know each server's
+/// share.
 pub fn in_turn(keys: &str) -> String {
     let is_logged = keys.lines().any(|line| line.starts_with("policy = "));
     format!("{}{keys}", if is_logged { "" } else { "policy = \"round-robin\"\n" })
 }
 
-/// The same with more keys of the service, [in turn](in_turn).
+/// Does the same with further keys of the service, completed by [`in_turn`].
 pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String {
     let mut text = format!("[engine]\nkind = \"{engine}\"\n\n");
     if keys.contains("tunnel") {
@@ -86,8 +86,8 @@ pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String 
     text
 }
 
-/// A file of so many server groups on the director, each with so many members, which are all one
-/// server of the farm; each is probed once an interval.
+/// Returns a file of server groups on the director. All their members are one server of the farm,
+/// and each member is probed once an interval.
 pub fn groups(farm: &Farm, groups: usize, members: usize, interval: &str) -> String {
     let (director, server) = (farm.director().address(), farm.server(0).address());
     let mut file = String::new();
@@ -105,25 +105,25 @@ pub fn groups(farm: &Farm, groups: usize, members: usize, interval: &str) -> Str
     file
 }
 
-/// The daemon on a director. Dropping it stops it.
+/// Running daemon on a director. Dropping the value stops it.
 #[derive(Debug)]
 pub struct Evener {
     host: Host,
     program: String,
     config: PathBuf,
-    /// How it is started, but for what stands before and after.
+    /// Command line of the daemon.
     words: Vec<String>,
     daemon: Proc,
 }
 
 impl Evener {
-    /// Starts the daemon with a configuration, and waits until it is ready.
+    /// Starts the daemon with a configuration and waits until it is ready.
     pub fn start(host: &Host, config: &str) -> Result<Evener> {
         Self::start_by(host, config, &[], &[])
     }
 
-    /// The same, with words in front of its command, such as those of setpriv(1), and options
-    /// behind it.
+    /// Starts the daemon with words before its command, such as setpriv(1) with its options, and
+    /// with further options of the daemon.
     pub fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Evener> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("evener.toml", config)?;
@@ -134,7 +134,7 @@ impl Evener {
         Ok(Evener { host: host.clone(), program, config, words, daemon })
     }
 
-    /// The same inside what the shipped unit says.
+    /// Starts the daemon with the restrictions of the shipped unit.
     pub fn start_in_unit(host: &Host, config: &str) -> Result<Evener> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("evener.toml", config)?;
@@ -143,8 +143,7 @@ impl Evener {
         Ok(Evener { host: host.clone(), program, config, words, daemon })
     }
 
-    /// Starts a daemon that is expected to refuse: its exit code, and what it printed on standard
-    /// error.
+    /// Starts a daemon that is expected to refuse. Returns the exit code and the standard error.
     pub fn refused(host: &Host, config: &str, before: &[&str]) -> Result<(i32, String)> {
         let config = host.write("refused.toml", config)?;
         let program = program()?.to_string_lossy().into_owned();
@@ -154,17 +153,16 @@ impl Evener {
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// The daemon's process.
     pub fn daemon(&mut self) -> &mut Proc {
         &mut self.daemon
     }
 
-    /// Its configuration's file.
+    /// Path of the configuration file.
     pub fn file(&self) -> &Path {
         &self.config
     }
 
-    /// Starts the daemon again in the same way, once it has ended.
+    /// Starts a daemon that has ended again, in the same way.
     pub fn start_again(&mut self) -> Result<()> {
         if self.daemon.status()?.is_none() {
             bail!("The daemon still runs");
@@ -173,105 +171,105 @@ impl Evener {
         Ok(())
     }
 
-    /// Starts another copy of the program in its place, as an upgrade does.
+    /// Starts another copy of the program instead of the old one, like an upgrade.
     pub fn upgrade(&mut self) -> Result<()> {
         let copy = self.host.file("evener");
         let copy = copy.to_string_lossy().into_owned();
-        // by a process of its own: one that starts elsewhere in this one could hold the file open
-        // for writing
+        // copied by another process: a process forked from this one at the same time could keep the
+        // copy open for writing
         self.host.run(&["cp", &self.program, &copy])?;
         self.words.iter_mut().filter(|word| **word == self.program).for_each(|word| copy.clone_into(word));
         self.program = copy;
         self.start_again()
     }
 
-    /// Stops the daemon as an operator would; its exit code.
+    /// Stops the daemon like an operator. Returns the exit code.
     pub fn stop(&mut self) -> Result<i32> {
         self.daemon.sigterm(LIMIT)
     }
 
-    /// Writes another configuration, which is read when it is asked to.
+    /// Writes another configuration, without a reload.
     pub fn write(&self, config: &str) -> Result<()> {
         fs::write(&self.config, config).context("Writing the configuration failed")
     }
 
-    /// Writes another configuration, and has the daemon read it.
+    /// Writes another configuration and reloads the daemon.
     pub fn reload(&self, config: &str) -> Result<String> {
         self.write(config)?;
         self.command(&["reload"])
     }
 
-    /// Runs one of the program's commands on the same host; what it printed.
+    /// Runs a command of the program on the same host and returns its output.
     pub fn command(&self, words: &[&str]) -> Result<String> {
         self.host.run(&[&[self.program.as_str()], words].concat())
     }
 
-    /// Starts one of the program's commands that goes on, on the same host.
+    /// Starts a long-running command of the program on the same host.
     pub fn begin(&self, name: &str, words: &[&str]) -> Result<Proc> {
         self.host.spawn(name, &[&[self.program.as_str()], words].concat())
     }
 
-    /// Runs one of the program's commands that is expected to fail: exit code, and standard error.
+    /// Runs a command that is expected to fail. Returns the exit code and the standard error.
     pub fn failure(&self, words: &[&str]) -> Result<(i32, String)> {
         let output = self.host.output(&[&[self.program.as_str()], words].concat())?;
         let code = output.status.code().context("The command was ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Runs `ready` of a service, or of all: exit code, and standard output.
+    /// Runs `ready` for a service or for all. Returns the exit code and the standard output.
     pub fn ready(&self, subject: &[&str]) -> Result<(i32, String)> {
         let output = self.host.output(&[&[self.program.as_str(), "ready"], subject].concat())?;
         let code = output.status.code().context("The command was ended by a signal")?;
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 
-    /// The output of a command with `--json`.
+    /// Returns the output of a command with `--json`.
     pub fn json<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
         let text = self.command(&[words, &["--json"]].concat())?;
         serde_json::from_str(&text)
             .with_context(|| format!("`evener {} --json` printed: {text}", words.join(" ")))
     }
 
-    /// How the daemon sees itself.
+    /// Returns `evener status`.
     pub fn status(&self) -> Result<Status> {
         self.json(&["status"])
     }
 
-    /// The services as the daemon sees them.
+    /// Returns `evener services`.
     pub fn services(&self) -> Result<Vec<Service>> {
         self.json(&["services"])
     }
 
-    /// The servers as the daemon sees them.
+    /// Returns `evener servers`.
     pub fn servers(&self) -> Result<Vec<Server>> {
         self.json(&["servers"])
     }
 
-    /// The server of this name, of whatever service.
+    /// Returns the server with this name, of any service.
     pub fn server(&self, name: &str) -> Result<Server> {
         let servers = self.servers()?;
         let found = servers.iter().find(|server| server.name == name);
         found.cloned().with_context(|| format!("There is no server {name}: {servers:?}"))
     }
 
-    /// The hosts of the farm as the daemon sees them, where every host decides.
+    /// Returns `evener hosts`, for every-host farms.
     pub fn hosts(&self) -> Result<Vec<Peer>> {
         self.json(&["hosts"])
     }
 
-    /// The sessions.
+    /// Returns `evener sessions`.
     pub fn sessions(&self) -> Result<Vec<Session>> {
         self.json(&["sessions"])
     }
 
-    /// Waits until so many servers are up, and no others; they.
+    /// Waits until exactly this number of servers is up. Returns all servers.
     pub fn wait_for_servers(&self, up: usize, timeout: Duration) -> Result<Vec<Server>> {
         self.wait_for(&format!("{up} servers up"), timeout, |servers| {
             servers.iter().filter(|server| server.state == "up").count() == up
         })
     }
 
-    /// Waits until the servers are as they should be; they.
+    /// Waits until `right` accepts the servers, and returns them.
     pub fn wait_for(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! The product on every host of a farm: one file for all of them, and a secret that they share.
+//! The program on every host of a farm, with one file and a shared secret.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,34 +11,34 @@ use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
 use crate::wait::{self, LONG};
 
-/// The port of the hosts' own datagrams.
+/// Port of the datagrams between hosts.
 pub const PEERS_PORT: u16 = 9181;
 
-/// The file of such a farm.
+/// Settings of an every-host farm's file.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// `auto`, `xdp` or `packet`.
     pub engine: String,
-    /// Lines of every service, such as its method and policy.
+    /// Lines of every service, such as method and policy.
     pub keys: String,
-    /// How hosts are probed.
+    /// Section with the health check.
     pub health: String,
-    /// The hosts that are listed, by weight; the farm may have more.
+    /// Weights of the listed hosts; the farm may have more hosts.
     pub weights: Vec<u16>,
-    /// Of the service addresses and the hosts' own.
+    /// Family of the service addresses and of the hosts' own addresses.
     pub family: Family,
-    /// The port of a service over UDP besides the web's.
+    /// Port of an additional service over UDP.
     pub udp: Option<u16>,
-    /// The web's routes, as the file has them.
+    /// Routes of the web service, in the file's format.
     pub routes: String,
-    /// More lines of `[farm]`.
+    /// Further lines of `[farm]`.
     pub farm: String,
-    /// Whether hosts run inside what the shipped unit says.
+    /// True to run hosts with the restrictions of the shipped unit.
     pub in_unit: bool,
 }
 
 impl Plan {
-    /// So many hosts alike that are not probed, and IPv4.
+    /// Returns settings with a number of equal hosts without probes, over IPv4.
     pub fn new(engine: &str, keys: &str, hosts: usize) -> Plan {
         Plan {
             engine: engine.to_owned(),
@@ -53,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// The file, for hosts that share a secret.
+    /// Returns the file for hosts that share a secret.
     pub fn file(&self, farm: &Farm, secret: &Path) -> String {
         let mut text = format!(
             "[engine]\nkind = \"{}\"\nsessions_max = 65536\n\n[farm]\nsecret_file = \"{}\"\n{}\n",
@@ -103,27 +103,25 @@ impl Plan {
     }
 }
 
-/// Hosts that all run the product. Fields are dropped in order.
+/// Hosts that all run Evener. Fields are dropped in order.
 #[derive(Debug)]
 pub struct Team {
-    /// By host, as the farm counts its servers.
+    /// By host, in the order of the farm's servers.
     pub hosts: Vec<Evener>,
-    /// Their last plan.
+    /// Current settings.
     pub plan: Plan,
-    /// The file of their secret.
+    /// File of the secret.
     pub secret: PathBuf,
-    /// Their farm.
     pub farm: Farm,
 }
 
 impl Team {
-    /// Starts the product on all hosts that the plan lists, and waits until they are
-    /// [together](Team::together).
+    /// Starts Evener on all listed hosts and waits until they are [together](Team::together).
     pub fn start(farm: Farm, plan: Plan) -> Result<Team> {
         Self::start_by(farm, plan, &[])
     }
 
-    /// The same with options such as `--keep`.
+    /// Does the same with options such as `--keep`.
     pub fn start_by(farm: Farm, plan: Plan, options: &[&str]) -> Result<Team> {
         let secret = farm.server(0).file("farm.key");
         let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];
@@ -143,8 +141,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Waits until every host knows all as alive and up, and each answers for the address that it
-    /// publishes.
+    /// Waits until every host shows all hosts as alive and up, and each host owns the address that
+    /// it publishes.
     pub fn together(&self) -> Result<()> {
         for evener in &self.hosts {
             let views = wait::for_value(LONG, || evener.hosts(), |peers| self.is_whole(peers))?;
@@ -156,7 +154,7 @@ impl Team {
         Ok(())
     }
 
-    /// Hosts that new sessions are given to.
+    /// Number of hosts that take new sessions.
     fn up(&self) -> usize {
         self.plan.weights.iter().filter(|weight| **weight > 0).count()
     }
@@ -168,7 +166,7 @@ impl Team {
             && (0..running).all(|number| self.owners_seen(peers, number) == [self.farm.server(number).name()])
     }
 
-    /// The owners of the address of host `number`, as one host sees them.
+    /// Returns the owners of the address of host `number`, as one host shows them.
     fn owners_seen<'a>(&self, peers: &'a [Peer], number: usize) -> Vec<&'a str> {
         let vip = self.farm.own_vip(self.plan.family, number).to_string();
         peers
@@ -178,7 +176,7 @@ impl Team {
             .collect()
     }
 
-    /// The hosts that claim the address of host `number`, among these.
+    /// Returns the hosts among `among` that claim the address of host `number`.
     pub fn owners(&self, number: usize, among: &[usize]) -> Result<Vec<usize>> {
         let vip = self.farm.own_vip(self.plan.family, number).to_string();
         let mut owners = Vec::new();
@@ -191,13 +189,13 @@ impl Team {
         Ok(owners)
     }
 
-    /// The file in force.
+    /// Current file.
     pub fn file(&self) -> String {
         self.plan.file(&self.farm, &self.secret)
     }
 
-    /// Has every host read the plan as it is now, one after another, and starts the product on
-    /// those that it lists since; waits until they are together.
+    /// Reloads every host with the current settings, one after another, and starts Evener on newly
+    /// listed hosts. Waits until all are together.
     pub fn reload(&mut self) -> Result<()> {
         let file = self.file();
         for evener in &self.hosts {
@@ -209,7 +207,7 @@ impl Team {
         self.together()
     }
 
-    /// How often a host counted packets for a reason.
+    /// Number of packets that a host has counted for a reason.
     pub fn counted(&self, host: usize, reason: &str) -> Result<u64> {
         Ok(self.hosts[host].status()?.packets.get(reason).copied().unwrap_or_default())
     }

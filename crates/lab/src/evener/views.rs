@@ -1,225 +1,212 @@
-//! The output of the program's commands with `--json`, as far as its users may rely on it. The
-//! testbed has these names of its own: who renames one in the product must notice here.
+//! Output of the program's commands with `--json`, as far as users may rely on it. The testbed
+//! repeats the names, so a renaming in Evener fails here.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// `evener status --json`
+/// Output of `evener status --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Status {
-    /// The daemon's process.
+    /// Process id of the daemon.
     pub pid: u32,
     /// `xdp` or `packet`.
     pub engine: String,
-    /// Whether it carries on with what an earlier daemon left.
+    /// True if the daemon has adopted an earlier daemon's state.
     pub adopted: bool,
-    /// Other directors that can't be counted on, in sentences.
+    /// Unreliable other directors, as sentences.
     #[serde(default)]
     pub directors: Vec<String>,
-    /// Successful reloads.
+    /// Number of successful reloads.
     pub reloads: u64,
-    /// Why the last reload changed nothing.
+    /// Error of the last reload.
     pub reload_error: Option<String>,
-    /// The keys of the file in force that take a restart.
+    /// Changed keys that take effect only after a restart.
     #[serde(default)]
     pub restart_needed_for: Option<String>,
-    /// The interfaces that packets are taken from.
+    /// Interfaces that receive service traffic.
     pub interfaces: Vec<String>,
-    /// Sessions in the table.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Those of them whose clients have answered.
+    /// Number of assured sessions.
     pub sessions_assured: u64,
-    /// Those of which only first packets were seen.
+    /// Number of embryonic sessions, of which only first packets were seen.
     pub sessions_embryonic: u64,
-    /// Places of the session table that are in use.
+    /// Number of slots in use of the session table.
     pub session_slots: u64,
-    /// The most that there can be.
+    /// Maximum number of slots.
     pub session_slots_max: u64,
-    /// Whether sessions are on their way to other places.
+    /// True while the session table is resized.
     pub sessions_resizing: bool,
-    /// Packets by reason.
     pub packets: BTreeMap<String, u64>,
-    /// ARP answers that were not believed, by reason.
+    /// Rejected ARP replies by reason.
     pub refused: BTreeMap<String, u64>,
-    /// The counts of events, by name.
+    /// Number of events by name.
     pub events: BTreeMap<String, u64>,
-    /// The parts set up in the kernel.
+    /// Parts installed in the kernel.
     #[serde(default)]
     pub installed: Vec<Installed>,
-    /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were
-    /// refused.
+    /// Datagrams of other hosts in an every-host farm: `accepted`, or the reason of their
+    /// rejection.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
-    /// Packets in tunnels to this host, by what became of them, where every host decides.
+    /// Tunnel packets to this host in an every-host farm, by outcome.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
-    /// Connections that were read in application space, where they are handed over, by what became
-    /// of them.
+    /// Connections of handoff services that were read in user space, by outcome.
     #[serde(default)]
     pub punted: BTreeMap<String, u64>,
-    /// The access log.
     pub access_log: AccessLog,
-    /// Traces that run.
+    /// Number of running traces.
     pub traces: u64,
-    /// Control messages by what became of them, and connections by what was said of them.
+    /// Control messages by outcome, and connections by the answers about them.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
     /// Other nodes by address: `known`, `silent` or `unknown`.
     #[serde(default)]
     pub nodes: BTreeMap<String, String>,
-    /// Those that aren't understood: `reason` and `text`.
+    /// Nodes whose messages fail to decode: `reason` and `text`.
     #[serde(default)]
     pub nodes_refused: BTreeMap<String, BTreeMap<String, String>>,
-    /// The node that decides for this one, if another does.
+    /// Node that selects servers for this one, if another node does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
 }
 
-/// A part of what is set up in the kernel.
+/// Part installed in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Installed {
     /// `program`, `pins`, `guard` or `setting`.
     pub kind: String,
-    /// Where it is.
     pub location: String,
-    /// Why the kernel doesn't hold it.
+    /// Cause why the part is missing in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// The access log in `evener status --json`.
+/// Access log in `evener status --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AccessLog {
-    /// Its file, if there is one.
+    /// Path of the file; `None` without an access log.
     pub path: Option<String>,
-    /// Its lines so far.
+    /// Number of written lines.
     pub written: u64,
-    /// Those that are missing.
+    /// Number of lost lines.
     pub lost: u64,
 }
 
-/// The node that decides for another.
+/// Node that selects servers for another.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Dispatcher {
-    /// Its address.
     pub address: String,
-    /// Whether it is asked and answers.
+    /// True if the node answers queries.
     pub responding: bool,
 }
 
-/// One host in `evener hosts --json`
+/// Host in `evener hosts --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Peer {
-    /// Its name.
     pub name: String,
-    /// By which it is known.
+    /// Address that identifies the host.
     pub address: String,
-    /// Whether it is the one that was asked.
+    /// True for the host that printed the list.
     pub own: bool,
     /// `alive`, `silent`, `joining` ...
     pub state: String,
-    /// The service addresses that it answers for.
+    /// Service addresses that the host owns.
     pub addresses_owned: Vec<String>,
 }
 
-/// One service in `evener services --json`.
+/// Service in `evener services --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Service {
-    /// Its name.
     pub name: String,
-    /// Whether all its servers fail and the last good ones are kept.
+    /// True if all servers fail and the last working ones are kept.
     pub degraded: bool,
-    /// How often a server was chosen.
+    /// Number of times that a server was selected.
     pub connections: u64,
-    /// First segments that followed no cookie,
+    /// Number of first segments without a valid SYN cookie.
     pub cookies_bad: u64,
-    /// and that weren't looked at.
+    /// Number of first segments that were left unchecked.
     pub cookies_unchecked: u64,
 }
 
-/// A server's report of its load, in `evener servers --json`.
+/// Load report of a server in `evener servers --json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Load {
-    /// How long ago it said so.
+    /// Age of the report in seconds.
     pub age_seconds: Option<f64>,
-    /// How much of what it can do it does.
+    /// Utilisation of the server.
     pub utilisation: Option<f64>,
-    /// Why its last report isn't believed.
+    /// Reason why the last report was rejected.
     pub error: Option<String>,
-    /// How many weren't, by reason.
+    /// Number of rejected reports by reason.
     pub refused: BTreeMap<String, u64>,
 }
 
-/// One server in `evener servers --json`.
+/// Server in `evener servers --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Server {
-    /// The service it serves.
     pub service: String,
-    /// Its name in that service.
+    /// Name in its service.
     pub name: String,
-    /// Where it is, where that is known.
+    /// Address, if known.
     pub address: Option<String>,
     /// `up`, `down` or `draining`.
     pub state: String,
-    /// Why it is not up.
+    /// Reason why the server is not up.
     pub reason: Option<String>,
-    /// Its share of new sessions.
+    /// Share of new sessions relative to other servers.
     pub weight: u32,
-    /// Whether it takes them only while no other server can.
+    /// True if the server takes new sessions only while no other server can.
     #[serde(default)]
     pub backup: bool,
-    /// The part of it that is in force.
+    /// Weight in force.
     pub effective_weight: f64,
-    /// Why it isn't all.
+    /// Reason why the weight in force is lower.
     pub cause: Option<String>,
-    /// Its report of its load, where it is asked.
+    /// Last load report, if the server is queried.
     pub report: Option<Load>,
-    /// Active sessions.
     pub sessions: u64,
-    /// Sessions it was chosen for.
+    /// Number of sessions that the server was selected for.
     pub connections: u64,
-    /// Packets sent to it.
+    /// Number of packets sent to the server.
     pub packets: u64,
-    /// Bytes sent to it.
+    /// Number of bytes sent to the server.
     pub bytes: u64,
-    /// Where its frames go.
+    /// Destination MAC of frames to the server.
     pub mac: Option<String>,
     /// `listed` or `discovered`.
     pub source: String,
-    /// Whether it is the director itself.
+    /// True if the server is the director itself.
     pub local: bool,
 }
 
-/// One session in `evener sessions --json`.
+/// Session in `evener sessions --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Session {
-    /// Its service.
     pub service: String,
     /// `ip:port`.
     pub client: String,
-    /// Its server's name.
+    /// Name of the server.
     pub server: String,
     /// `new`, `established`, `half-closed`, `closing` or `udp`.
     pub state: String,
-    /// Seconds since its last packet.
+    /// Seconds since the last packet.
     pub idle_seconds: u64,
 }
 
 impl Session {
-    /// Whether it is over, or half of it.
+    /// True if the session is half-closed or closing.
     pub fn is_ending(&self) -> bool {
         ["half-closed", "closing"].contains(&self.state.as_str())
     }
 }
 
-/// `evener explain --json`
+/// Output of `evener explain --json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Explanation {
-    /// The service.
     pub service: Option<String>,
-    /// The server.
     pub server: Option<String>,
-    /// Why.
     pub reasons: Vec<String>,
 }

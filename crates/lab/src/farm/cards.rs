@@ -1,4 +1,4 @@
-//! Network cards of the machine as cables of a farm, for guests that have cards of several drivers.
+//! Network cards of the machine as links of a farm, for guests with cards of several drivers.
 
 use std::fs;
 
@@ -13,17 +13,17 @@ use crate::wait;
 const SWITCH_END: &str = "06:00:";
 
 impl Builder {
-    /// Connects the directors to the switch by cards of the machine instead of veth. Each of their
-    /// interfaces takes the card with the MAC address of [`Interface::mac`], and the switch's port
-    /// the card whose address begins with 06 instead of 02. A cable outside of the machine joins
-    /// the two. Hosts leave checksums and segmentation to the cards.
+    /// Connects the directors to the switch by cards of the machine instead of veth pairs. Each
+    /// interface uses the card with the MAC address of [`Interface::mac`]. The switch's port uses
+    /// the card whose address starts with 06 instead of 02. A cable outside of the machine connects
+    /// both. Hosts leave checksums and segmentation to the cards.
     pub fn cards(self) -> Self {
         Builder { cards: true, ..self.offload_all() }
     }
 }
 
 impl Farm {
-    /// Moves the two cards of an interface to where its veth would be.
+    /// Moves the two cards of an interface into the namespaces of the ends of its link.
     pub(super) fn plug_cards(&self, host: &Host, interface: &Interface) -> Result<()> {
         let ends = [
             (interface.mac.clone(), host.netns.name(), &interface.name),
@@ -31,7 +31,7 @@ impl Farm {
         ];
         let mut lines = Vec::new();
         for (mac, netns, name) in ends {
-            // The cards of an earlier farm come back when the kernel has removed its namespaces.
+            // The cards of an earlier farm return when the kernel has removed its namespaces.
             wait::until(&format!("there is a card {mac}"), || Ok(card(&mac)?.is_some()))?;
             let Some(card) = card(&mac)? else { continue };
             lines.push(format!("link set {card} down"));
@@ -41,7 +41,7 @@ impl Farm {
     }
 }
 
-/// The name of this namespace's interface with a MAC address.
+/// Returns the name of this namespace's interface with a MAC address.
 fn card(mac: &str) -> Result<Option<String>> {
     for entry in fs::read_dir("/sys/class/net")?.flatten() {
         let address = fs::read_to_string(entry.path().join("address")).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! A farm: clients, a router, a switch, directors and web servers, each a network namespace.
+//! Farm of network namespaces: clients, a router, a switch, directors and web servers.
 //!
-//! There are three shapes of them, see [`Shape`]. The networks are bridges in one namespace, the
-//! switch; every host has an IPv4 and an IPv6 address in each of its networks.
+//! [`Shape`] has three layouts. The networks are bridges in one namespace, the switch. Every host
+//! has an IPv4 and an IPv6 address in each of its networks.
 
 mod cards;
 mod raise;
@@ -20,26 +20,26 @@ use crate::owner;
 use crate::proc::Proc;
 use crate::web;
 
-/// The port that the web servers listen on.
+/// Port of the web servers.
 pub const WEB_PORT: u16 = 80;
-/// Directors, servers in a network, and service addresses have this much room for their numbers.
+/// Maximum numbers of servers in a network, and of directors, with separate host numbers.
 const HOSTS_MAX: u8 = 80;
 const DIRECTORS_MAX: u8 = 8;
 
-/// The hosts that answer ARP for the service addresses.
+/// Hosts that answer ARP for the service addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arp {
-    /// The servers do, and the router has a route to the director: LSMAC's own set-up (section
+    /// The servers answer, and the router has a route to the director: LSMAC's set-up (section
     /// 3.1).
     Answering,
-    /// The servers keep silent, and the director answers in their stead.
+    /// The director answers, and the servers do not.
     Silent,
 }
 
-/// Where directors and servers are.
+/// Layout of directors and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Directors are on every network that servers are on. Servers reply by the router, past the
+    /// Directors are on every network of servers. Servers reply through the router and bypass the
     /// director.
     ///
     /// ```text
@@ -48,15 +48,15 @@ pub enum Shape {
     ///                                     └─ lan1 ─── web2, web4 ..    (and the directors)
     /// ```
     Lan,
-    /// Servers are behind the directors: the first of these is their router, and replies go through
-    /// it.
+    /// Servers are behind the directors. The first director is their router, so replies pass
+    /// through it.
     ///
     /// ```text
     ///  client1 .. ─── clients ─── router ─── lan0 ─── director1 ─┬─ lan1 ─── web1, web3 ..
     ///                                                            └─ lan2 ─── web2, web4 ..
     /// ```
     Routed,
-    /// Directors are on a network of their own, servers on others. Servers reply by the router.
+    /// Directors are on a separate network. Servers reply through the router.
     ///
     /// ```text
     ///  client1 .. ─── clients ─── router ─┬─ lan0 ─── director1 ..
@@ -66,18 +66,18 @@ pub enum Shape {
     Remote,
 }
 
-/// Which hosts leave checksums and segmentation to the receiver, as hosts on one machine may.
+/// Hosts that leave checksums and segmentation to the receiver, as is possible on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offload {
-    /// None: every packet is on the wire as a network card would put it there.
+    /// No host: every packet looks as on a physical network.
     None,
-    /// Those whose packets no director sees.
+    /// Hosts whose packets no director sees.
     Replies,
-    /// All.
+    /// All hosts.
     All,
 }
 
-/// The description of a farm; see [`Farm::builder`].
+/// Settings of a farm; see [`Farm::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     shape: Shape,
@@ -93,7 +93,7 @@ pub struct Builder {
     cards: bool,
 }
 
-/// A running farm. Dropping it removes it.
+/// Running farm. Dropping the value removes it.
 #[derive(Debug)]
 pub struct Farm {
     spec: Builder,
@@ -104,98 +104,99 @@ pub struct Farm {
     directors: Vec<Host>,
     servers: Vec<Host>,
     clients: Vec<Host>,
-    /// By server, as long as it runs.
+    /// nginx by server; `None` while stopped.
     webs: Vec<Option<Proc>>,
-    /// Those of directors that serve themselves.
+    /// nginx of directors that also serve.
     director_webs: Vec<Proc>,
 }
 
 impl Builder {
-    /// How many web servers; one by default. Two networks take turns.
+    /// Sets the number of web servers; default 1. With two networks, servers alternate between
+    /// them.
     pub fn servers(self, servers: u8) -> Self {
         Builder { servers, ..self }
     }
 
-    /// How many clients; one by default.
+    /// Sets the number of clients; default 1.
     pub fn clients(self, clients: u8) -> Self {
         Builder { clients, ..self }
     }
 
-    /// So many hosts that serve and pass on, for placement `every-host`: there is no director, a
-    /// service address for each host ([`Farm::own_vip`]), and nothing on the hosts but their web
-    /// server; the product does the rest. With several [networks](Builder::server_lans) they are
-    /// behind the router to one another.
+    /// Sets the number of hosts of an every-host farm, without directors. Each host has a service
+    /// address ([`Farm::own_vip`]). The hosts run only their web server, and Evener adds the rest.
+    /// With several [networks](Builder::server_lans) the hosts reach each other through the router.
     pub fn every_host(self, hosts: u8) -> Self {
         Builder { servers: hosts, vips: hosts, directors: 0, bare: true, ..self }
     }
 
-    /// Servers are behind the director, which is their router: [`Shape::Routed`], for `nat`. The
-    /// service addresses are the director's alone.
+    /// Puts servers behind the director as their router: [`Shape::Routed`], for `nat`. Only the
+    /// director has the service addresses.
     pub fn routed(self) -> Self {
         Builder { shape: Shape::Routed, bare: true, ..self }
     }
 
-    /// Servers are on other networks than the directors: [`Shape::Remote`], for `tunnel`.
+    /// Puts servers on other networks than the directors: [`Shape::Remote`], for `tunnel`.
     pub fn remote(self) -> Self {
         Builder { shape: Shape::Remote, ..self }
     }
 
-    /// Servers have nothing but their web server: no service addresses, and no settings for them.
-    /// For agents, which see to that themselves, and for `nat`, which wants none.
+    /// Configures only a web server on servers, without service addresses and their settings: for
+    /// agents, which configure both, and for `nat`, which needs neither.
     pub fn bare(self) -> Self {
         Builder { bare: true, ..self }
     }
 
-    /// How many directors; one by default. See [`Shape`] for where they are.
+    /// Sets the number of directors; default 1. [`Shape`] shows their networks.
     pub fn directors(self, directors: u8) -> Self {
         Builder { directors, ..self }
     }
 
-    /// How many networks the servers are on; one by default.
+    /// Sets the number of the servers' networks; default 1.
     pub fn server_lans(self, server_lans: u8) -> Self {
         Builder { server_lans, ..self }
     }
 
-    /// How many service addresses every server has; one by default. With [`Builder::answering`],
-    /// the router's routes to them go to the directors in turn.
+    /// Sets the number of service addresses; default 1. With [`Builder::answering`] the router's
+    /// routes to them are distributed over the directors.
     pub fn vips(self, vips: u8) -> Self {
         Builder { vips, ..self }
     }
 
-    /// Servers answer ARP for the service addresses, and the router has a route: for `discover =
-    /// "arp"`.
+    /// Makes servers answer ARP for the service addresses, and the router have a route: for
+    /// `discover = "arp"`.
     pub fn answering(self) -> Self {
         Builder { arp: Arp::Answering, ..self }
     }
 
-    /// Servers are silent for the service addresses, and directors announce them. The default.
+    /// Makes directors announce the service addresses, while servers do not answer ARP. The
+    /// default.
     pub fn silent(self) -> Self {
         Builder { arp: Arp::Silent, ..self }
     }
 
-    /// Directors have the service addresses and a web server too, and serve themselves (LSMAC,
-    /// section 4.2.4).
+    /// Makes directors also serve: they have the service addresses and a web server (LSMAC, section
+    /// 4.2.4).
     pub fn director_serves(self) -> Self {
         Builder { director_serves: true, ..self }
     }
 
-    /// Leaves checksums and segmentation to the receiver wherever no director sees the packets.
-    ///
-    /// By default every packet is on the wire as a network card would put it there: with its
-    /// checksum, and within the MTU. That is what directors and packet sockets must see, but it
-    /// makes large replies, which go past the director, dearer than any network card would. For
+    /// Leaves checksums and segmentation to the receiver for packets that no director sees. For
     /// benchmarks.
+    ///
+    /// By default every packet looks as on a physical network: with its checksum, and within the
+    /// MTU. Directors and packet sockets must see such packets. But large replies, which bypass the
+    /// director, would then cost more than with any network card.
     pub fn offload_replies(self) -> Self {
         Builder { offload: Offload::Replies, ..self }
     }
 
-    /// Leaves checksums and segmentation to the receiver everywhere, directors included: packets of
-    /// up to 64 KB without a checksum, as virtual machines and containers on one host send them.
+    /// Leaves checksums and segmentation to the receiver on all hosts. Packets of up to 64 KB
+    /// without a checksum are sent, as between virtual machines and containers on one host.
     pub fn offload_all(self) -> Self {
         Builder { offload: Offload::All, ..self }
     }
 
-    /// Builds the farm, and starts nginx on its servers. Needs root.
+    /// Builds the farm and starts nginx on its servers. Requires root.
     pub fn build(self) -> Result<Farm> {
         self.check()?;
         if !nix::unistd::geteuid().is_root() {
@@ -221,13 +222,13 @@ impl Builder {
         Ok(())
     }
 
-    /// The networks that servers are on.
+    /// Networks with servers.
     fn servers_lans(&self) -> impl Iterator<Item = Lan> + use<> {
         let first = u8::from(self.shape != Shape::Lan);
         (first..first + self.server_lans).map(Lan::Servers)
     }
 
-    /// All networks but the clients', the one with the service addresses first.
+    /// All networks except the clients'; first the one with the service addresses.
     fn lans(&self) -> impl Iterator<Item = Lan> + use<> {
         let own = (self.shape != Shape::Lan).then_some(Lan::Servers(0));
         own.into_iter().chain(self.servers_lans())
@@ -244,7 +245,7 @@ impl Builder {
 }
 
 impl Farm {
-    /// One server, one client, one director, servers silent; change what shall be otherwise.
+    /// Returns a builder with one server, one client and one director; servers do not answer ARP.
     pub fn builder() -> Builder {
         Builder {
             shape: Shape::Lan,
@@ -261,89 +262,86 @@ impl Farm {
         }
     }
 
-    /// The router between clients and servers.
+    /// Router between clients and servers.
     pub fn router(&self) -> &Host {
         &self.router
     }
 
-    /// The first director.
     pub fn director(&self) -> &Host {
         &self.directors[0]
     }
 
-    /// All directors.
     pub fn directors(&self) -> &[Host] {
         &self.directors
     }
 
-    /// A web server, counted from 0; number 0 is called `web1`.
+    /// Returns a web server, counted from 0; number 0 is called `web1`.
     pub fn server(&self, number: usize) -> &Host {
         &self.servers[number]
     }
 
-    /// All web servers.
     pub fn servers(&self) -> &[Host] {
         &self.servers
     }
 
-    /// A client, counted from 0; number 0 is called `client1`.
+    /// Returns a client, counted from 0; number 0 is called `client1`.
     pub fn client(&self, number: usize) -> &Host {
         &self.clients[number]
     }
 
-    /// All clients.
     pub fn clients(&self) -> &[Host] {
         &self.clients
     }
 
-    /// The switch: its ports carry the names of `Interface::port`.
+    /// Namespace of the switch; [`Interface::port`](crate::host::Interface::port) has the names of
+    /// its ports.
     pub fn switch(&self) -> &Netns {
         &self.switch
     }
 
-    /// An IPv4 service address, counted from 0.
+    /// Returns an IPv4 service address, counted from 0.
     pub fn vip(&self, number: u8) -> Ipv4Addr {
         Lan::Servers(0).address(lan::number::vip(number))
     }
 
-    /// A service address of either family, counted from 0.
+    /// Returns a service address of either family, counted from 0.
     pub fn vip_in(&self, family: Family, number: u8) -> IpAddr {
         lan::vip(family, number)
     }
 
-    /// The service address that a server owns where every host does, counted as servers are: in the
-    /// server's own network, so that it can answer for it there.
+    /// Returns the service address of a host in an every-host farm, counted like servers. The
+    /// address is in the host's own network, so that the host can answer ARP for it.
     pub fn own_vip(&self, family: Family, server: usize) -> IpAddr {
         let lan = Lan::of(self.servers[server].address());
         lan.address_in(family, lan::number::vip(u8::try_from(server).unwrap_or(u8::MAX)))
     }
 
-    /// The web service at each host's [own](Farm::own_vip) address.
+    /// Returns the web service at each host's [own](Farm::own_vip) address.
     pub fn own_services(&self, family: Family) -> Vec<SocketAddr> {
         (0..self.servers.len()).map(|server| (self.own_vip(family, server), WEB_PORT).into()).collect()
     }
 
-    /// The web service at the first service address.
+    /// Returns the web service at the first IPv4 service address.
     pub fn service(&self) -> SocketAddr {
         self.service_in(Family::V4)
     }
 
-    /// The same of either family.
+    /// Returns the web service at the first service address of a family.
     pub fn service_in(&self, family: Family) -> SocketAddr {
         (self.vip_in(family, 0), WEB_PORT).into()
     }
 
-    /// The servers themselves, for clients that go straight to them.
+    /// Returns the servers' IPv4 addresses, for direct connections.
     pub fn straight(&self) -> Vec<SocketAddr> {
         self.straight_in(Family::V4)
     }
 
-    /// The same of either family.
+    /// Returns the servers' addresses of a family, for direct connections.
     pub fn straight_in(&self, family: Family) -> Vec<SocketAddr> {
         self.servers.iter().map(|host| (host.address_in(family), WEB_PORT).into()).collect()
     }
 
-    /// The MAC address of a client's or a server's next hop to everywhere else.
+    /// Returns the MAC address of a client's or server's default gateway.
     pub fn gateway_of(&self, host: &Host) -> &str {
         let lan = Lan::of(host.address());
         let behind_director = self.spec.shape == Shape::Routed && lan != Lan::Clients;
@@ -352,29 +350,28 @@ impl Farm {
         here.map_or("", |interface| &interface.mac)
     }
 
-    /// The clients' network, in the notation of routes.
+    /// Prefix of the clients' network.
     pub fn client_prefix(&self, family: Family) -> String {
         Lan::Clients.prefix(family)
     }
 
-    /// Where directors and servers are.
+    /// Layout of directors and servers.
     pub fn shape(&self) -> Shape {
         self.spec.shape
     }
 
-    /// Makes the way to the clients take packets of so many bytes at most, as if there were a
-    /// narrow link somewhere behind the router: who sends longer ones is told by the router (RFC
-    /// 1191, RFC 8201).
+    /// Limits the path MTU to the clients, like a narrow link behind the router. The router reports
+    /// the limit to senders of longer packets (RFC 1191, RFC 8201).
     pub fn narrow_to_clients(&self, mtu: u16) -> Result<()> {
         self.narrow([Lan::Clients].into_iter(), mtu)
     }
 
-    /// The same for the ways from the router to the networks of directors and servers.
+    /// Limits the path MTU from the router to the networks of directors and servers.
     pub fn narrow_to_servers(&self, mtu: u16) -> Result<()> {
         self.narrow(self.spec.router_lans().into_iter().skip(1), mtu)
     }
 
-    /// A narrow link between the directors and [remote](Shape::Remote) servers, on the way there.
+    /// Limits the path MTU from the directors to [remote](Shape::Remote) servers.
     pub fn narrow_behind_directors(&self, mtu: u16) -> Result<()> {
         self.narrow(self.spec.router_lans().into_iter().skip(2), mtu)
     }
@@ -384,7 +381,7 @@ impl Farm {
         let lines = lans.flat_map(|lan| {
             let interface = places.iter().position(|place| *place == lan).unwrap_or_default();
             let (v4, v6) = (lan.prefix(Family::V4), lan.prefix(Family::V6));
-            // on the very route that the kernel made for the interface's address
+            // changes the kernel's own route for the interface's address
             [
                 format!("route replace {v4} dev eth{interface} mtu lock {mtu}"),
                 format!("route replace {v6} dev eth{interface} metric 256 mtu {mtu}"),
@@ -393,12 +390,12 @@ impl Farm {
         self.router.ip(&lines.collect::<Vec<_>>())
     }
 
-    /// The hosts that answer ARP for the service addresses.
+    /// Hosts that answer ARP for the service addresses.
     pub fn arp(&self) -> Arp {
         self.spec.arp
     }
 
-    /// Adds a web server while the farm runs; the new server.
+    /// Adds a web server while the farm runs, and returns it.
     pub fn add_server(&mut self) -> Result<Host> {
         let number = u8::try_from(self.servers.len()).unwrap_or(u8::MAX);
         self.spec.servers = number.saturating_add(1);
@@ -412,7 +409,7 @@ impl Farm {
         Ok(host)
     }
 
-    /// Starts a server's nginx, and waits until it listens.
+    /// Starts a server's nginx and waits until it listens.
     pub fn start_web(&mut self, number: usize) -> Result<()> {
         let host = &self.servers[number];
         let mut nginx = web::start(host)?;
@@ -421,12 +418,12 @@ impl Farm {
         Ok(())
     }
 
-    /// Ends a server's nginx at once, as a crash would.
+    /// Kills a server's nginx, like a crash.
     pub fn stop_web(&mut self, number: usize) -> Result<()> {
         self.webs[number].take().map_or(Ok(()), |mut web| web.kill9())
     }
 
-    /// Makes a server's `/healthz` answer 200 or 503; everything else is served all the same.
+    /// Makes a server's `/healthz` return 200 or 503; all other pages are served as before.
     pub fn set_healthy(&self, number: usize, healthy: bool) -> Result<()> {
         web::set_healthy(&self.servers[number], healthy)
     }

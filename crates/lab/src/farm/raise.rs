@@ -1,4 +1,4 @@
-//! How a farm comes to be.
+//! Construction of a farm.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::lan::{self, Lan, number};
 use crate::netns::{Netns, ip_batch};
 use crate::web;
 
-/// The settings of every host. Replies take another way than requests, which strict filters refuse;
-/// and addresses are those that the farm gives, at once.
+/// Settings of every host. Replies take another path than requests, so strict reverse path filters
+/// are off. IPv6 addresses are only the configured ones, and usable at once.
 const SETTINGS: [(&str, &str); 6] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -23,12 +23,12 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6/conf/default/dad_transmits", "0"),
 ];
 
-/// The settings of routers.
+/// Settings of routers.
 const FORWARDING: [(&str, &str); 3] =
     [("ipv4/ip_forward", "1"), ("ipv4/conf/all/send_redirects", "0"), ("ipv6/conf/all/forwarding", "1")];
 
 impl Farm {
-    /// The farm as it will be; nothing of it exists yet.
+    /// Returns the description of the farm; nothing exists yet.
     pub(super) fn planned(spec: Builder, prefix: String, files: PathBuf) -> Farm {
         let switch = Netns::new(format!("{prefix}switch"));
         let host = |name: String, number: u8, lans: &[Lan]| {
@@ -95,12 +95,12 @@ impl Farm {
                 self.director_webs.push(nginx);
             }
         }
-        // all start together, then all are waited for
+        // all start in parallel, then all are awaited
         let webs = self.webs.iter_mut().flatten();
         self.servers.iter().zip(webs).try_for_each(|(host, nginx)| web::wait_until_listening(host, nginx))
     }
 
-    /// Makes namespaces and cables, and gives hosts their addresses.
+    /// Creates namespaces and links, and configures the hosts' addresses.
     pub(super) fn connect(&self, hosts: &[Host]) -> Result<()> {
         let namespaces: Vec<String> =
             hosts.iter().map(|host| format!("netns add {}", host.netns.name())).collect();
@@ -153,7 +153,7 @@ impl Farm {
             }
         }
         self.router.ip(&routes)?;
-        // packets to clients never meet a director
+        // packets to clients never pass a director
         let (to_clients, to_servers) = self.router.interfaces.split_at(1);
         if self.spec.offload == Offload::None {
             real_packets(&self.router, to_clients)?;
@@ -183,14 +183,13 @@ impl Farm {
     }
 
     fn configure_client(&self, host: &Host) -> Result<()> {
-        // room for many short connections to one address
+        // ports for many short connections to one address
         host.netns.sysctl(&[("ipv4/ip_local_port_range", "1024 65535")])?;
         host.ip(&default_routes(Lan::Clients, number::ROUTER))?;
         self.real_packets_unless(host, &host.interfaces, &[Offload::All])
     }
 
-    /// Makes every cable of the farm take IP packets of so many bytes, as jumbo frames are, or
-    /// fewer.
+    /// Sets the MTU of all links of the farm, for instance for jumbo frames.
     pub fn widen(&self, mtu: u16) -> Result<()> {
         let hosts = self.servers.iter().chain(&self.directors).chain(&self.clients).chain([&self.router]);
         let mut ports = Vec::new();
@@ -208,8 +207,8 @@ impl Farm {
         self.switch.ip(&ports)
     }
 
-    /// Gives a server a second interface, `eth1`, on the same network, by which its answers leave
-    /// while requests come by the first. It has an address, as the source of its questions by ARP.
+    /// Adds a second interface, `eth1`, to a server on the same network. Replies leave through it,
+    /// while requests arrive on the first. Its address is the source of its ARP requests.
     pub fn answer_by_second_cable(&self, host: &Host) -> Result<()> {
         let lan = Lan::of(host.address());
         let port = format!("{}-1", host.name());
@@ -223,14 +222,13 @@ impl Farm {
         host.run(&["ethtool", "-K", "eth1", "tx", "off"]).map(drop)
     }
 
-    /// Has directors forward what is for no service, as the routers that they are for servers
-    /// behind them.
+    /// Makes directors forward packets for no service, as the router of servers behind them.
     pub fn forward_on_directors(&self) -> Result<()> {
         self.directors.iter().try_for_each(|host| host.netns.sysctl(&FORWARDING))
     }
 
-    /// Keeps a host that has the service addresses from answering ARP for them, where that is the
-    /// set-up. Neighbour discovery is silent by itself for what is on another interface.
+    /// Stops a host with the service addresses from answering ARP for them, unless the farm wants
+    /// answers. Neighbour discovery does not answer for addresses of another interface anyway.
     fn silence(&self, host: &Host) -> Result<()> {
         match self.spec.arp {
             Arp::Answering => Ok(()),
@@ -240,9 +238,9 @@ impl Farm {
         }
     }
 
-    /// Puts the service addresses on a host. IPv6 ones that are to be answered for are on the
-    /// interface where they are asked for, and deprecated: never a source that the host chooses
-    /// (RFC 6724, rule 3).
+    /// Returns commands that add the service addresses to a host. IPv6 addresses that the host must
+    /// answer for are on the receiving interface. They are deprecated, so the host never selects
+    /// them as a source (RFC 6724, rule 3).
     fn service_addresses(&self, interface6: &'static str) -> impl Iterator<Item = String> {
         let v4 = self.vips(Family::V4).map(|vip| format!("addr add {vip}/32 dev lo"));
         let v6 = self
@@ -260,7 +258,7 @@ impl Farm {
     }
 }
 
-/// An address as a network of its own.
+/// Returns the address as a host route.
 fn alone(address: IpAddr) -> String {
     format!("{address}/{}", Family::of(address).bits())
 }
@@ -285,9 +283,8 @@ fn planned_host(prefix: &str, files: &Path, switch: &Netns, name: String, number
     Host { name, netns, interfaces, switch: switch.clone(), files: files.to_owned() }
 }
 
-/// Has a host send packets as a network card puts them on the wire: with checksums, and within the
-/// MTU. Over veth they would else be left to the receiver, who is a director that must not count on
-/// that.
+/// Makes a host send packets as on a physical network: with checksums, and within the MTU. By
+/// default veth leaves both to the receiver, which a director must not depend on.
 fn real_packets(host: &Host, interfaces: &[Interface]) -> Result<()> {
     let lines = interfaces.iter().map(|interface| format!("ethtool -K {} tx off\n", interface.name));
     host.run(&["sh", "-ec", &lines.collect::<String>()]).map(drop)

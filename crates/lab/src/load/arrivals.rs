@@ -1,5 +1,5 @@
-//! An open-loop load that waits for each answer: for how long clients wait, and not for how much
-//! servers can do.
+//! Open-loop load that waits for each response: measures the waiting time of clients, not the
+//! capacity of servers.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,30 +14,29 @@ use super::schedule::times;
 use super::{Load, STACK_LEN};
 use crate::host::Host;
 
-/// Requests at a time, at most: what is due beyond them waits.
+/// Maximum number of concurrent requests: further due requests wait.
 const CLIENTS_MAX: usize = 256;
 
-/// Requests at the times of a Poisson process, which are the same in each run; each has a
-/// connection of its own.
+/// Requests at the times of a Poisson process, equal in each run, each on a new connection.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
-    /// The target of requests for `/`.
+    /// Target of requests for `/`.
     pub target: SocketAddr,
-    /// Whether the answer sends on, by 302, and its location is asked then.
+    /// True if the response is a redirect with status 302, which the client follows.
     pub follow: bool,
-    /// Requests that are due in a second.
+    /// Scheduled requests per second.
     pub rate: f64,
-    /// Those that are due in this time from the beginning on aren't counted.
+    /// Initial time whose requests are not counted.
     pub warmup: Duration,
-    /// How long they are due after that.
+    /// Duration of the measurement after that.
     pub duration: Duration,
-    /// An answer that takes longer is none.
+    /// Timeout of a response.
     pub timeout: Duration,
 }
 
 impl Arrivals {
-    /// Runs on a host of a farm, until each request is answered or has failed. How long it took
-    /// counts from when it was due, for those that failed as well.
+    /// Runs on a host of a farm until each request is answered or has failed. The latency starts at
+    /// the scheduled time, also for failures.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }

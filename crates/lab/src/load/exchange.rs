@@ -1,4 +1,4 @@
-//! One HTTP request and its reply (RFC 9112), every byte checked.
+//! HTTP request and response (RFC 9112), with every byte checked.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,45 +14,42 @@ use super::Load;
 use crate::web;
 
 const BUFFER_LEN: usize = 64 * 1024;
-/// Paced connections read so much at a time, in bytes.
+/// Bytes per read of a connection with limited rate.
 const PACED_LEN: usize = 16 * 1024;
 
-/// How an exchange failed.
+/// Failure of an exchange.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection did not open.
     Connect(String),
-    /// The connection was reset.
     Reset(String),
-    /// Nothing came in time.
     Timeout(String),
-    /// The reply ended early.
+    /// The response ended early.
     Short(String),
-    /// The reply was not what was asked for.
+    /// The response differed from the expected one.
     Wrong(String),
 }
 
-/// A good reply.
+/// Expected response.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// Header `X-Server`; empty if there was none.
+    /// Header `X-Server`; empty if missing.
     pub(super) server: String,
-    /// Length of the body, in bytes.
+    /// Length of the body in bytes.
     pub(super) bytes: u64,
-    /// Whether a new connection was opened for it.
+    /// True if the request opened a new connection.
     pub(super) fresh: bool,
-    /// Header `Location`; empty if there was none.
+    /// Header `Location`; empty if missing.
     pub(super) location: String,
 }
 
-/// The expected body.
+/// Expected body.
 #[derive(Debug)]
 enum Page {
-    /// So many bytes of the pattern.
+    /// This number of bytes of the pattern.
     Pattern(usize),
-    /// The server's name, and a newline.
+    /// Name of the server, and a newline.
     Name,
-    /// Anything as long as the reply says it is.
+    /// Any body of the announced length.
     Any,
 }
 
@@ -69,7 +66,7 @@ impl Page {
         }
     }
 
-    /// Whether `bytes`, from position `at` of the body, are as they must be.
+    /// True if `bytes`, at offset `at` of the body, are right.
     fn holds(&self, server: &str, at: usize, bytes: &[u8]) -> bool {
         match self {
             Page::Pattern(_) => {
@@ -82,13 +79,13 @@ impl Page {
     }
 }
 
-/// Enough of the pattern to compare a whole buffer with, from any position in it.
+/// Returns the pattern repeated, long enough to compare a whole buffer at any offset.
 fn patterns() -> &'static [u8] {
     static PATTERNS: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERNS.get_or_init(|| web::PATTERN.repeat(BUFFER_LEN / web::PATTERN.len() + 1))
 }
 
-/// The head of a reply.
+/// Head of a response.
 struct Head {
     len: usize,
     body_len: usize,
@@ -96,7 +93,7 @@ struct Head {
     location: String,
 }
 
-/// One of the connections of a load, or one after another.
+/// Client of a load, with one connection at a time.
 #[derive(Debug)]
 pub(super) struct Client<'a> {
     load: &'a Load,
@@ -109,7 +106,7 @@ pub(super) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// A client that connects to the targets in turn, beginning with number `turn`.
+    /// Returns a client that connects to the targets in turn, starting at index `turn`.
     pub(super) fn new(load: &'a Load, turn: usize, stop: &'a AtomicBool) -> Client<'a> {
         let mut client = Client {
             load,
@@ -124,14 +121,15 @@ impl<'a> Client<'a> {
         client
     }
 
-    /// Sets the path from now on.
+    /// Sets the path of later requests.
     pub(super) fn aim(&mut self, path: &str) {
         let close = if self.load.keep_alive { "" } else { "Connection: close\r\n" };
         self.request = format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n");
         self.page = Page::of(path);
     }
 
-    /// Sends a request and reads its reply; nothing if it was stopped within a paced download.
+    /// Sends a request and reads the response. Returns `None` if the load was stopped within a
+    /// download with limited rate.
     pub(super) fn send_request(&mut self) -> Result<Option<Reply>, Failure> {
         let fresh = self.open.is_none();
         let mut stream = match self.open.take() {
@@ -153,12 +151,12 @@ impl<'a> Client<'a> {
         } else if self.read(&mut stream, 0..1)? != 0 {
             return Err(Failure::Wrong(format!("{} sent more than it announced", head.server)));
         }
-        // else the server has closed first, and keeps the waiting time (RFC 9293, section 3.6) that
-        // would use up our ports
+        // otherwise the server has closed first, so TIME-WAIT (RFC 9293, section 3.6) uses up none
+        // of our ports
         Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh, location: head.location }))
     }
 
-    /// Connects to the target whose turn it is.
+    /// Connects to the next target.
     fn connect(&mut self) -> Result<TcpStream, Failure> {
         let targets = &self.load.targets;
         let target = targets.get(self.turn % targets.len().max(1)).copied();
@@ -167,7 +165,7 @@ impl<'a> Client<'a> {
         let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_read_timeout(Some(self.load.timeout))?;
-            // this one holds for connecting, too
+            // the write timeout also applies to connect
             socket.set_write_timeout(Some(self.load.timeout))?;
             socket.connect(&target.into())?;
             Ok(socket.into())
@@ -175,7 +173,7 @@ impl<'a> Client<'a> {
         connect().map_err(|error| Failure::Connect(format!("{target}: {error}")))
     }
 
-    /// Reads the reply's head, and how much of the buffer is filled with it and what follows.
+    /// Reads the response's head. Returns the head and the number of bytes in the buffer.
     fn read_head(&mut self, stream: &mut TcpStream) -> Result<(Head, usize), Failure> {
         let mut filled = 0;
         while filled < BUFFER_LEN {
@@ -192,7 +190,8 @@ impl<'a> Client<'a> {
         Err(Failure::Wrong(format!("the head of the reply is longer than {BUFFER_LEN} bytes")))
     }
 
-    /// Reads the body, of which some may be in the buffer already; false if it was stopped.
+    /// Reads the body, which may partly be in the buffer already. Returns false if the load was
+    /// stopped.
     fn read_body(&mut self, stream: &mut TcpStream, head: &Head, mut filled: usize) -> Result<bool, Failure> {
         let (Head { len, body_len, server, .. }, mut at) = (head, 0);
         let mut from = *len;
@@ -239,7 +238,7 @@ fn failure(error: &io::Error) -> Failure {
     }
 }
 
-/// The head of a reply; none while it is not complete.
+/// Parses the head of a response; `None` while the head is incomplete.
 fn parse_head(bytes: &[u8], good: u16) -> Result<Option<Head>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);

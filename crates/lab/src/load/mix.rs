@@ -1,17 +1,17 @@
-//! The targets of requests: files of many lengths, as SPECweb96 asks for them.
+//! Files that are requested: many lengths, as in SPECweb96.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Random;
 
-/// SPECweb96's classes: the shortest file in bytes, and requests in a hundred. A class has nine
-/// files, evenly apart.
+/// SPECweb96's classes: shortest file in bytes, and percentage of requests. A class has nine files
+/// with evenly spaced lengths.
 const CLASSES: [(usize, usize); 4] = [(100, 35), (1_000, 50), (10_000, 14), (100_000, 1)];
 const FILES: usize = 9;
 
-/// Requests one after another, in an order without a pattern. Of every hundred each class has its
-/// share exactly, and of all its files each has: else a few long files more or less would decide
-/// what a short measurement finds.
+/// Sequence of requests in random order. Each hundred requests contain the exact share of each
+/// class, and all files occur equally often. Otherwise the number of long files would dominate a
+/// short measurement.
 #[derive(Debug)]
 pub struct Mix {
     deck: Vec<usize>,
@@ -19,18 +19,18 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// The lengths of all its files, in bytes.
+    /// Lengths of all files in bytes.
     pub fn lengths() -> Vec<usize> {
         CLASSES.iter().flat_map(|(shortest, _)| (1..=FILES).map(move |file| shortest * file)).collect()
     }
 
-    /// The mean length over the requests, in bytes.
+    /// Mean length of the requested files in bytes.
     pub fn mean_len() -> f64 {
         let deck = hundreds().concat();
         deck.iter().sum::<usize>() as f64 / deck.len() as f64
     }
 
-    /// The requests in the order that this seed gives.
+    /// Returns the requests in the order of a seed.
     pub fn new(seed: u64) -> Mix {
         let mut random = Random::new(seed);
         let mut hundreds = hundreds();
@@ -41,7 +41,7 @@ impl Mix {
         Mix { deck: hundreds.concat(), next: AtomicUsize::new(0) }
     }
 
-    /// The next path.
+    /// Returns the next path.
     pub(super) fn next_path(&self) -> String {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let len = self.deck.get(turn % self.deck.len()).copied().unwrap_or_default();
@@ -49,7 +49,7 @@ impl Mix {
     }
 }
 
-/// All requests, by hundreds; a class's files take turns in them.
+/// Returns all requests in groups of a hundred, with the files of a class in turn.
 fn hundreds() -> Vec<Vec<usize>> {
     let hundred = |number: usize| {
         let of = move |&(shortest, percent): &(usize, usize)| {
@@ -60,7 +60,7 @@ fn hundreds() -> Vec<Vec<usize>> {
     (0..FILES).map(hundred).collect()
 }
 
-/// Fisher and Yates.
+/// Fisher-Yates shuffle.
 fn shuffle<T>(items: &mut [T], random: &mut Random) {
     for place in (1..items.len()).rev() {
         items.swap(place, random.below(place + 1));

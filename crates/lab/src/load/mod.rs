@@ -1,7 +1,8 @@
-//! A closed-loop HTTP load: so many connections, each asking again as soon as it was answered.
+//! Closed-loop HTTP load: a number of connections, each of which sends the next request as soon as
+//! the response has arrived.
 //!
-//! Blocking threads, because they cost the fewest system calls for each request; the load must not
-//! be what a benchmark measures. Every byte of every reply is checked.
+//! The load uses blocking threads, with the fewest system calls per request, since the load must
+//! not limit a benchmark. Every byte of every response is checked.
 
 mod arrivals;
 mod exchange;
@@ -29,45 +30,45 @@ pub use report::{Errors, Report, Share};
 pub use schedule::Schedule;
 pub use users::Users;
 
-/// Little, since a load may have a thousand threads.
+/// Stack size of a thread: small, since a load may have a thousand threads.
 const STACK_LEN: usize = 128 * 1024;
-/// After an error a connection rests for so long, lest a dead farm be asked a million times a
+/// Pause of a connection after an error, so that a dead farm does not get a million requests per
 /// second.
 const REST: Duration = Duration::from_millis(10);
 
-/// The requests and their targets, and for how long. Start from [`Load::to`].
+/// Settings of a load. Start from [`Load::to`].
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Connections take turns over these.
+    /// Targets, which connections use in turn.
     pub targets: Vec<SocketAddr>,
-    /// The path; see [`crate::web`] for what there is.
+    /// Path of the requests; [`crate::web`] has the available ones.
     pub path: String,
-    /// How many connections at a time.
+    /// Number of concurrent connections.
     pub connections: usize,
-    /// Whether a connection is used for all its requests, or each request has its own.
+    /// True to reuse a connection for all its requests, false for a connection per request.
     pub keep_alive: bool,
-    /// How many requests each connection sends, at most.
+    /// Maximum number of requests per connection.
     pub requests: Option<u64>,
-    /// How long requests are sent, at most.
+    /// Maximum duration.
     pub duration: Option<Duration>,
-    /// How long a connection rests after each reply.
+    /// Pause of a connection after each response.
     pub pause: Duration,
-    /// How fast a connection reads at most, in bytes per second.
+    /// Maximum read rate of a connection in bytes per second.
     pub pace: Option<u64>,
-    /// A reply that says nothing for so long has failed.
+    /// Timeout of reads and writes.
     pub timeout: Duration,
-    /// The status of good replies.
+    /// Expected status.
     pub status: u16,
 }
 
-/// A load that runs beside the caller.
+/// Load that runs in the background.
 #[derive(Debug)]
 pub struct Running {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<Report>>,
 }
 
-/// The state that the threads of a load share.
+/// State that the threads of a load share.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -76,7 +77,8 @@ struct Shared {
 }
 
 impl Load {
-    /// One connection to one address, asking for `/who`, a new connection for each request.
+    /// Returns a load of one connection to one address, with requests for `/who` on new
+    /// connections.
     pub fn to(target: SocketAddr) -> Load {
         Load {
             targets: vec![target],
@@ -92,17 +94,17 @@ impl Load {
         }
     }
 
-    /// Runs from the network namespace that the caller is in, until its bounds are reached.
+    /// Runs the load in the caller's network namespace to its end.
     pub fn run(&self) -> Report {
         self.run_shared(&Shared::default())
     }
 
-    /// Runs on a host of a farm, until its bounds are reached.
+    /// Runs the load on a host of a farm to its end.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }
 
-    /// Starts on a host of a farm, and runs until its bounds are reached or it is stopped.
+    /// Starts the load on a host of a farm, until its end or until it is stopped.
     pub fn start_on(self, host: &Host) -> Running {
         let shared = Arc::new(Shared::default());
         let (host, threads) = (host.clone(), Arc::clone(&shared));
@@ -124,7 +126,7 @@ impl Load {
         total.report(started.elapsed())
     }
 
-    /// The work of one of the connections.
+    /// Runs one of the connections.
     fn work(&self, number: usize, started: Instant, shared: &Shared) -> Tally {
         let mut tally = Tally::default();
         let mut client = Client::new(self, number, &shared.stop);
@@ -145,7 +147,7 @@ impl Load {
                     thread::sleep(REST);
                 }
             }
-            // looked at here: a load that is stopped at once has asked, too
+            // checked here, so that a load that is stopped at once still sends a request
             if shared.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -158,24 +160,24 @@ impl Load {
 }
 
 impl Running {
-    /// Requests answered so far.
+    /// Number of answered requests so far.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// Requests that failed so far.
+    /// Number of failed requests so far.
     pub fn errors(&self) -> u64 {
         self.shared.errors.load(Ordering::Relaxed)
     }
 
-    /// Sends no more requests after one of each connection, and waits for the replies that are due.
-    /// A download that was paced is cut short.
+    /// Stops the load after at least one request per connection, and waits for outstanding
+    /// responses. Downloads with limited rate are aborted.
     pub fn stop(self) -> Result<Report> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.join()
     }
 
-    /// Waits until the load has reached its bounds.
+    /// Waits for the end of the load.
     pub fn join(self) -> Result<Report> {
         self.thread.join().map_err(|_| anyhow!("The load's thread panicked"))?
     }

@@ -1,5 +1,3 @@
-//! The results of a load.
-
 use std::collections::BTreeMap;
 use std::io;
 use std::thread;
@@ -10,70 +8,64 @@ use serde::Serialize;
 
 use super::exchange::{Failure, Reply};
 
-/// Failures told in full, at most.
+/// Maximum number of failures with details.
 const EXAMPLES_MAX: usize = 8;
-/// Replies are taken to last no longer, in microseconds.
+/// Upper limit of recorded latencies, in microseconds.
 const LONGEST_US: u64 = 600_000_000;
 
-/// The results of a load.
+/// Results of a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// How long it ran.
+    /// Duration.
     pub seconds: f64,
-    /// Requests answered, whole and right.
+    /// Number of complete and right responses.
     pub requests: u64,
-    /// Requests answered, by second.
+    /// Number of responses per second.
     pub requests_per_second: f64,
-    /// Connections that got an answer.
+    /// Number of connections with a response.
     pub connections: u64,
-    /// Bytes of bodies.
+    /// Number of bytes of bodies.
     pub bytes: u64,
-    /// Requests that failed.
     pub errors: Errors,
-    /// By server, as it named itself.
+    /// Shares by server, as named in the responses.
     pub servers: BTreeMap<String, Share>,
-    /// How long a request took on average, in microseconds.
+    /// Mean latency in microseconds.
     pub mean_us: f64,
-    /// Half of the requests were answered sooner, in microseconds; the connection's opening counts.
+    /// Median latency in microseconds, including the connection's handshake.
     pub p50_us: u64,
-    /// 99 of 100 requests were answered sooner, in microseconds.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: u64,
-    /// The first failures: when, in seconds, and what.
+    /// First failures, with time in seconds and description.
     pub examples: Vec<String>,
 }
 
-/// A server's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// Of the connections.
+    /// Number of the server's connections.
     pub connections: u64,
-    /// Of the requests.
+    /// Number of the server's requests.
     pub requests: u64,
 }
 
-/// Requests that failed.
+/// Numbers of failed requests by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Errors {
-    /// The connection did not open.
     pub connect: u64,
-    /// The connection was reset.
     pub reset: u64,
-    /// Nothing came in time.
     pub timeout: u64,
-    /// The reply ended early.
+    /// The response ended early.
     pub short: u64,
-    /// The reply was another than was asked for.
+    /// The response differed from the expected one.
     pub wrong: u64,
 }
 
 impl Errors {
-    /// All of them.
     pub fn total(&self) -> u64 {
         self.connect + self.reset + self.timeout + self.short + self.wrong
     }
 }
 
-/// The results of one connection, or several, so far.
+/// Intermediate results of one or more connections.
 #[derive(Debug)]
 pub(super) struct Tally {
     report: Report,
@@ -96,7 +88,7 @@ impl Tally {
         report.requests += 1;
         report.connections += u64::from(reply.fresh);
         report.bytes += reply.bytes;
-        // most replies come from a server seen before: no copy of its name then
+        // most responses come from a known server, which avoids a copy of the name
         let share = match report.servers.get_mut(&reply.server) {
             Some(share) => share,
             None => report.servers.entry(reply.server.clone()).or_default(),
@@ -106,7 +98,7 @@ impl Tally {
         self.waited(elapsed);
     }
 
-    /// Counts how long a request took, whatever became of it.
+    /// Records the latency of a request, also of a failed one.
     pub(super) fn waited(&mut self, elapsed: Duration) {
         self.latencies.saturating_record(u64::try_from(elapsed.as_micros()).unwrap_or(LONGEST_US).max(1));
     }
@@ -126,8 +118,7 @@ impl Tally {
         }
     }
 
-    /// Adds what a thread has found. One whose findings are lost must not look like one without
-    /// errors.
+    /// Adds the results of a thread. A thread without results counts as a failure.
     pub(super) fn add_worker(&mut self, worker: io::Result<thread::Result<Tally>>) {
         let lost = match worker {
             Ok(Ok(tally)) => return self.add(&tally),
@@ -153,7 +144,7 @@ impl Tally {
             sum.connections += share.connections;
         }
         total.examples.extend(more.examples.iter().cloned());
-        // same bounds, so this cannot fail
+        // equal bounds, so this cannot fail
         let _ = self.latencies.add(&other.latencies);
     }
 

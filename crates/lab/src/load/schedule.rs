@@ -1,5 +1,4 @@
-//! An open-loop load: requests at times that are set beforehand, however the servers do (as
-//! SPECweb96 asks).
+//! Open-loop load: requests at predetermined times, independent of the servers (as in SPECweb96).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,26 +12,26 @@ use super::report::{Report, Tally};
 use super::{Load, Mix, Random, STACK_LEN};
 use crate::host::Host;
 
-/// Requests at a time, at most: what is due beyond them waits.
+/// Maximum number of concurrent requests: further due requests wait.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Requests at a rate, a new connection for each. Their times are those of a Poisson process.
+/// Requests at a rate, at the times of a Poisson process, each on a new connection.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// Connections take turns over these.
+    /// Targets, which connections use in turn.
     pub targets: Vec<SocketAddr>,
-    /// Requests that are due in a second.
+    /// Scheduled requests per second.
     pub rate: f64,
-    /// How long requests are due.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// Requests before this aren't counted.
+    /// Initial time whose requests are not counted.
     pub warmup: Duration,
 }
 
 impl Schedule {
-    /// Runs on a host of a farm. A request that is answered within the time counts as answered; how
-    /// long it took is counted from when it was due: what waits for a slow server waits for it no
-    /// less where the client does.
+    /// Runs on a host of a farm. Only responses within the duration count. The latency starts at
+    /// the scheduled time, since a request that waits in the client for a slow server is also
+    /// delayed.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }
@@ -79,7 +78,7 @@ impl Schedule {
     }
 }
 
-/// When requests are due at a rate, from the beginning on.
+/// Returns the scheduled times of requests at a rate.
 pub(super) fn times(rate: f64, end: Duration) -> Vec<Duration> {
     let mut random = Random::new(2);
     let mut at = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! A closed-loop load: a population of users who look at pages and think, after SURGE (Barford and
+//! Closed-loop load: users who request pages and think in between, as in SURGE (Barford and
 //! Crovella 1998).
 
 use std::net::SocketAddr;
@@ -13,32 +13,32 @@ use super::report::{Report, Tally};
 use super::{Load, Mix, REST, Random, STACK_LEN};
 use crate::host::Host;
 
-/// Files of a page: Pareto, as SURGE has it, up to a bound.
+/// Files per page: Pareto distribution of SURGE, with an upper limit.
 const FILES_SHAPE: f64 = 2.43;
 const FILES_MAX: f64 = 20.0;
-/// Time between pages: Pareto of SURGE's shape, but twelve times as quick, and bounded:
-/// measurements are short.
+/// Time between pages in seconds: Pareto distribution with SURGE's shape, but twelve times as
+/// short, and with limits, since measurements are short.
 const THINK_SHAPE: f64 = 1.5;
 const THINK_LEAST_S: f64 = 0.08;
 const THINK_MOST_S: f64 = 0.8;
 
-/// So many users. Each has one connection at a time, a new one for each file.
+/// Number of users. Each uses one connection at a time, and a new one for each file.
 #[derive(Clone, Debug)]
 pub struct Users {
-    /// Connections take turns over these.
+    /// Targets, which connections use in turn.
     pub targets: Vec<SocketAddr>,
-    /// How many users (the paper's user equivalents).
+    /// Number of users (the paper's user equivalents).
     pub count: usize,
-    /// Whether they think between pages. Those who don't ask again as soon as they are answered.
+    /// True if users think between pages. Otherwise they send the next request at once.
     pub thinking: bool,
-    /// How long replies are counted.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// Requests before this aren't counted.
+    /// Initial time whose requests are not counted.
     pub warmup: Duration,
 }
 
 impl Users {
-    /// Runs on a host of a farm. Requests that are answered within the time are counted.
+    /// Runs on a host of a farm. Only responses within the duration count.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }
@@ -63,12 +63,12 @@ impl Users {
         total.report(self.duration)
     }
 
-    /// The work of one of them.
+    /// Runs one user.
     fn live(&self, mut client: Client<'_>, number: usize, mix: &Mix, started: Instant) -> Tally {
         let end = self.warmup + self.duration;
         let mut random = Random::new(number as u64 + 1);
         let mut tally = Tally::default();
-        // not all begin at once
+        // users start at different times
         thread::sleep(self.warmup.min(Duration::from_secs(1)).mul_f64(random.unit()));
         while started.elapsed() < end {
             let files = random.pareto(FILES_SHAPE).min(FILES_MAX).round() as usize;

@@ -1,4 +1,4 @@
-//! One build with all changes. Changes in whose functions the compiler finds errors are taken out.
+//! Builds all changes at once. Changes in functions with compile errors are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,10 +12,10 @@ use super::{Mutant, Wanted};
 
 /// Folder of the source files that can use the module `mutant`.
 const CORE: &str = "crates/core/src/";
-/// Number of failed builds after which all changes are taken out.
+/// Number of failed builds after which all changes are removed.
 const ROUNDS: usize = 12;
 
-/// The module `mutant` of the copy's core. Core itself has no `std`.
+/// Source of the module `mutant` in the copy's core. Core itself has no `std`.
 fn module() -> String {
     format!(
         "extern crate std;
@@ -35,7 +35,7 @@ pub(crate) fn is(wanted: usize) -> bool {{
     )
 }
 
-/// The source files that change, with all changes that can be built together.
+/// Source files with all changes that can be built together.
 pub(super) struct GatedSources {
     /// Files by their path below the tree.
     files: BTreeMap<String, SourceFile>,
@@ -43,7 +43,7 @@ pub(super) struct GatedSources {
     pub(super) numbers: BTreeSet<usize>,
 }
 
-/// A line of cargo's output in JSON.
+/// Line of cargo's JSON output.
 #[derive(Deserialize)]
 struct CargoMessage {
     message: Option<Diagnostic>,
@@ -65,18 +65,18 @@ struct DiagnosticSpan {
     expansion: Option<Box<Expansion>>,
 }
 
-/// The place of a macro that the code comes from.
+/// Position of a macro call that the code comes from.
 #[derive(Deserialize)]
 struct Expansion {
     span: DiagnosticSpan,
 }
 
 impl GatedSources {
-    /// Applies each change alone to the copy, and collects what it changes. Changes outside of
-    /// bodies of functions, or outside of core, are left out.
+    /// Applies each change alone to the copy and records the changed functions. Changes outside of
+    /// function bodies or outside of core are left out.
     ///
     /// # Errors
-    /// When a change does not apply.
+    /// Fails if a change does not apply.
     pub(super) fn new(tree: &Tree, changes: &[(usize, &Mutant)]) -> Result<GatedSources> {
         let mut sources = GatedSources { files: BTreeMap::new(), numbers: BTreeSet::new() };
         for (number, mutant) in changes {
@@ -120,10 +120,10 @@ impl GatedSources {
         self.numbers.retain(|number| !numbers.contains(number));
     }
 
-    /// Builds tests and farms with all changes. Changes that do not compile are taken out.
+    /// Builds tests and farms with all changes. Changes that do not compile are removed.
     ///
     /// # Errors
-    /// When the copy does not compile without any change.
+    /// Fails if the copy does not compile without changes.
     pub(super) fn build(&mut self, tree: &Tree, wanted: &Wanted) -> Result<()> {
         let mut builds: Vec<Vec<&str>> = vec![[&["check"], &TESTS[..]].concat()];
         if !wanted.only_farms {
@@ -147,7 +147,7 @@ impl GatedSources {
         Ok(())
     }
 
-    /// Writes the files with their changes into the copy.
+    /// Writes the files with their changes to the copy.
     fn write(&self, tree: &Tree) -> Result<BTreeMap<&str, GatedFile>> {
         tree.restore()?;
         let core = tree.path.join(CORE);
@@ -165,7 +165,7 @@ impl GatedSources {
     }
 }
 
-/// Errors of the first build that fails. `None` if none does.
+/// Returns the errors of the first build that fails; `None` if all succeed.
 fn first_errors(tree: &Tree, builds: &[Vec<&str>]) -> Result<Option<Vec<Diagnostic>>> {
     for arguments in builds {
         let build = tree.cargo(&[&arguments[..], &["--message-format=json"]].concat())?;
@@ -184,8 +184,8 @@ fn first_errors(tree: &Tree, builds: &[Vec<&str>]) -> Result<Option<Vec<Diagnost
     Ok(None)
 }
 
-/// Changes in whose code an error is: in the places that the compiler names first, else in any
-/// other.
+/// Returns the changes in whose code an error is: at its primary positions, or else at any other
+/// position.
 fn suspects(error: &Diagnostic, files: &BTreeMap<&str, GatedFile>) -> BTreeSet<usize> {
     let numbers = |is_primary: bool| -> BTreeSet<usize> {
         let spans = error.spans.iter().filter(|span| span.is_primary == is_primary);

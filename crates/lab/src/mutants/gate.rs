@@ -1,8 +1,7 @@
-//! All changes of a source file in one text.
+//! Combines all changes of a source file in one text.
 //!
-//! The body of a changed function becomes
-//! `{ if crate::mutant::is(17) { changed } else { original } }`, and the rest of the file stays as
-//! it was.
+//! The body of a changed function becomes `{ if crate::mutant::is(17) { changed } else { original }
+//! }`, and the rest of the file stays unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,18 +10,17 @@ use proc_macro2::Span;
 use syn::visit::Visit;
 use syn::{Block, ImplItemFn, ItemFn, Signature, TraitItemFn};
 
-/// A function that has a body, by its place in the text. Functions inside a function belong to the
-/// outer one.
+/// Position of a function with a body. Nested functions belong to the outer one.
 #[derive(Debug)]
 struct Function {
-    /// Bytes from the word `fn` to the end of the body.
+    /// Bytes from the keyword `fn` to the end of the body.
     range: Range<usize>,
     /// Bytes of the body, with both braces.
     body: Range<usize>,
     is_const: bool,
 }
 
-/// Functions of a source, in the order of the text. `None` if the source does not parse.
+/// Returns the functions of a source in the order of the text; `None` if the source does not parse.
 fn functions(source: &str) -> Option<Vec<Function>> {
     #[derive(Default)]
     struct Functions(Vec<Function>);
@@ -58,15 +56,14 @@ fn bytes(span: Span) -> Range<usize> {
     span.byte_range()
 }
 
-/// A changed body of a function.
+/// Changed body of a function.
 #[derive(Debug)]
 struct Variant {
-    /// Number of the change.
     number: usize,
     body: String,
 }
 
-/// A source file with all its changes.
+/// Source file with all its changes.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     original: String,
@@ -76,15 +73,14 @@ pub(super) struct SourceFile {
 }
 
 impl SourceFile {
-    /// A file without changes. `None` if the source does not parse.
+    /// Returns a file without changes; `None` if the source does not parse.
     pub(super) fn new(original: String) -> Option<SourceFile> {
         let functions = functions(&original)?;
         Some(SourceFile { original, functions, variants: BTreeMap::new() })
     }
 
-    /// Adds a change, whose file reads `changed`. Returns false, and adds nothing, if the two texts
-    /// differ anywhere but in bodies of functions, if a changed function is `const`, or if nothing
-    /// differs.
+    /// Adds a change with the file's text `changed`. Returns false and adds nothing if the texts
+    /// differ outside of function bodies or not at all, or if a changed function is `const`.
     pub(super) fn add(&mut self, number: usize, changed: &str) -> bool {
         let Some(bodies) = self.differences(changed) else { return false };
         for (index, body) in &bodies {
@@ -94,7 +90,8 @@ impl SourceFile {
         !bodies.is_empty()
     }
 
-    /// Functions whose bodies differ, each with its changed body.
+    /// Returns the functions with different bodies, with the changed bodies. Returns `None` for
+    /// other differences.
     fn differences<'a>(&self, changed: &'a str) -> Option<Vec<(usize, &'a str)>> {
         let others = functions(changed)?;
         if others.len() != self.functions.len() {
@@ -118,7 +115,6 @@ impl SourceFile {
         (self.original.get(at..)? == changed.get(other_at..)?).then_some(bodies)
     }
 
-    /// Removes changes.
     pub(super) fn remove(&mut self, numbers: &BTreeSet<usize>) {
         for variants in self.variants.values_mut() {
             variants.retain(|variant| !numbers.contains(&variant.number));
@@ -126,7 +122,7 @@ impl SourceFile {
         self.variants.retain(|_, variants| !variants.is_empty());
     }
 
-    /// The file with all its changes. A change takes effect if `EVENER_MUTANT` is its number.
+    /// Returns the file with all its changes. A change is active if `EVENER_MUTANT` is its number.
     pub(super) fn gated(&self) -> GatedFile {
         let mut file = GatedFile::default();
         let mut at = 0;
@@ -155,24 +151,24 @@ impl SourceFile {
     }
 }
 
-/// Bytes of a text, and the changes that may cause an error in these bytes.
+/// Range of bytes, and the changes that may cause an error in it.
 #[derive(Debug)]
 struct Place {
     range: Range<usize>,
     numbers: BTreeSet<usize>,
 }
 
-/// The text of a file with changes.
+/// Text of a file with changes.
 #[derive(Debug, Default)]
 pub(super) struct GatedFile {
     pub(super) text: String,
-    /// Each changed body, and then its whole function.
+    /// Ranges of each changed body, followed by those of its whole function.
     places: Vec<Place>,
 }
 
 impl GatedFile {
-    /// Changes that may cause an error at this byte: the change whose body has the error, or all
-    /// changes of the function.
+    /// Returns the changes that may cause an error at this byte: the change whose body contains the
+    /// byte, or all changes of the function.
     pub(super) fn numbers_at(&self, byte: usize) -> BTreeSet<usize> {
         let place = self.places.iter().find(|place| place.range.contains(&byte));
         place.map(|place| place.numbers.clone()).unwrap_or_default()
@@ -210,7 +206,7 @@ trait Named {
 }
 ";
 
-    /// The text with one change, or with as many as there are pairs.
+    /// Returns the source with these changes, each a pair of old and new text.
     fn gated(changes: &[(&str, &str)]) -> Option<String> {
         let mut file = SourceFile::new(SOURCE.to_owned())?;
         for (number, (before, after)) in (1..).zip(changes) {

@@ -1,12 +1,12 @@
-//! Small wrong changes, put into a copy of the tree: which test of core, or which simulated farm,
-//! finds each.
+//! Mutation tests: small defects in a copy of the tree. For each defect the first failing test of
+//! core, or the first failing simulated farm, is recorded.
 //!
-//! Some are listed ([`LISTED`]), each a diff with a sentence before it: changes that no test found
-//! once. Others are those of cargo-mutants, drawn by a seed.
+//! Listed changes ([`LISTED`]) are diffs with a sentence each: changes that once no test found.
+//! Others are drawn from cargo-mutants' by a seed.
 //!
-//! The copy is built once, with every change behind a number that an environment variable selects
+//! The copy is built once with all changes, and an environment variable selects one by its number
 //! ([`gate`], [`compile`]). Changes that can't be built like that are applied and built alone
-//! ([`tree`]). Each result is written down, and the next run goes on from there ([`record`]).
+//! ([`tree`]). Each result is recorded, and the next run continues from the record ([`record`]).
 
 mod compile;
 mod gate;
@@ -29,16 +29,16 @@ use compile::GatedSources;
 use record::{Line, Outcome, Record};
 use tree::{Limits, Tree, output, root};
 
-/// The folder of the listed changes, below the tree.
+/// Folder of the listed changes, below the tree.
 const LISTED: &str = "crates/lab/mutants";
-/// The folders whose code others are drawn from.
+/// Folders for the changes of cargo-mutants.
 const DRAWN_FROM: [&str; 4] = [
     "crates/core/src/pool/**",
     "crates/core/src/director/**",
     "crates/core/src/farm/group/**",
     "crates/core/src/node/**",
 ];
-/// Changes that run side by side, at most: tests and farms have threads of their own.
+/// Maximum number of changes tested in parallel: tests and farms have their own threads.
 const SIDE_BY_SIDE: usize = 2;
 
 /// Options of a run.
@@ -46,27 +46,27 @@ const SIDE_BY_SIDE: usize = 2;
 pub struct Wanted {
     /// Number of changes of cargo-mutants.
     pub drawn: usize,
-    /// Seed by which those are drawn.
+    /// Seed that selects them.
     pub seed: u64,
-    /// Number of farms that are simulated for each change.
+    /// Number of simulated farms per change.
     pub farms: u64,
-    /// Skips core's tests.
+    /// True to skip core's tests.
     pub only_farms: bool,
-    /// The folder of the tree's copy and of the record.
+    /// Folder of the tree's copy and of the record.
     pub directory: PathBuf,
 }
 
-/// A wrong change.
+/// Defect to test.
 #[derive(Clone, Debug)]
 struct Mutant {
     name: String,
     diff: String,
 }
 
-/// Tries all wanted changes, and prints which test or farm finds each.
+/// Tests all wanted changes, and prints the test or farm that finds each.
 ///
 /// # Errors
-/// When a change can't be tried, or when a test or a farm fails without any change.
+/// Fails if a change can't be tested, or if a test or farm fails without changes.
 pub fn run(wanted: &Wanted) -> Result<()> {
     ensure!(wanted.farms > 0 || !wanted.only_farms, "without tests and farms nothing finds a change");
     let tree = Tree::of_head(&wanted.directory)?;
@@ -112,17 +112,16 @@ fn print_found_by_farms(lines: &[&Line], wanted: &Wanted) {
     println!("farms alone find {farms} of {} that were built: {tests}", built(lines));
 }
 
-/// A run: the copy, and what is wanted of it.
+/// State of a run.
 struct Trial<'a> {
     tree: &'a Tree,
     wanted: &'a Wanted,
-    /// Number of all changes, with those of the record.
+    /// Number of all changes, including recorded ones.
     total: usize,
 }
 
 impl Trial<'_> {
-    /// Tries changes, given with their numbers: together where they can be built together, then
-    /// the others alone.
+    /// Tests numbered changes: first those that can be built together, then the others alone.
     fn try_out(&self, mutants: &[(usize, &Mutant)], record: &mut Record) -> Result<()> {
         if mutants.is_empty() {
             return Ok(());
@@ -143,7 +142,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Runs tests and farms of the copy as it is built, for each change.
+    /// Runs tests and farms of the built copy, for each change.
     fn try_together(&self, mutants: &[(usize, &Mutant)], limits: Limits, record: &mut Record) -> Result<()> {
         let (queue, record) = (Mutex::new(mutants.iter()), Mutex::new(record));
         let next = || {
@@ -178,7 +177,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The listed changes, in the order of their files' names.
+/// Returns the listed changes in the order of their file names.
 fn listed() -> Result<Vec<Mutant>> {
     let root = root()?;
     let mut files: Vec<PathBuf> =
@@ -192,7 +191,7 @@ fn listed() -> Result<Vec<Mutant>> {
     files.iter().map(read).collect()
 }
 
-/// The changes of cargo-mutants that the seed draws.
+/// Returns the changes of cargo-mutants that the seed selects.
 fn drawn(tree: &Tree, wanted: &Wanted) -> Result<Vec<Mutant>> {
     #[derive(Deserialize)]
     struct Found {
@@ -214,7 +213,7 @@ fn drawn(tree: &Tree, wanted: &Wanted) -> Result<Vec<Mutant>> {
     let mut drawn = Vec::new();
     while drawn.len() < wanted.drawn && !all.is_empty() {
         let Found { name, file, diff } = all.swap_remove(random.below(all.len()));
-        // The two lines before the hunks name no path that git can use.
+        // The two lines before the hunks contain no path that git can use.
         let hunks = diff.splitn(3, '\n').nth(2).unwrap_or_default();
         drawn.push(Mutant { name, diff: format!("--- a/{file}\n+++ b/{file}\n{hunks}") });
     }

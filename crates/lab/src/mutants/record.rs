@@ -1,4 +1,4 @@
-//! The record of results, from which an interrupted run goes on.
+//! Record of results, from which an interrupted run continues.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{Mutant, Wanted};
 
-/// The result of a change.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Outcome {
-    /// Name of a test of core that fails, or how the tests end without a name.
+    /// Name of a failing test of core, or the kind of failure without a name.
     Test(String),
-    /// Seed of the farm that breaks a promise, and the promise.
+    /// Seed of the farm that violates a promise, and the promise.
     Farm(String),
-    /// No test fails and no promise is broken.
+    /// No test fails and no promise is violated.
     Survives,
     /// The changed program does not compile.
     NotBuilt,
 }
 
-/// A line of the record: a change and its result.
+/// Line of the record: a change and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -32,7 +32,7 @@ pub(super) struct Line {
     /// True if core's tests were skipped.
     #[serde(default)]
     only_farms: bool,
-    /// Number of farms that were simulated.
+    /// Number of simulated farms.
     #[serde(default)]
     farms: u64,
     seconds: u64,
@@ -43,7 +43,7 @@ impl Line {
     /// True if a run with these options would have the same result.
     fn is_for(&self, code: &str, wanted: &Wanted) -> bool {
         let is_same = match self.outcome {
-            // Tests have `std`: they may compile where farms don't.
+            // Tests have `std`, so they may compile if farms don't.
             Outcome::NotBuilt => wanted.only_farms || !self.only_farms,
             Outcome::Test(_) => !wanted.only_farms,
             Outcome::Farm(_) | Outcome::Survives => {
@@ -54,22 +54,22 @@ impl Line {
     }
 }
 
-/// Results for this code and these options, in a file with a line of JSON for each.
+/// Results for this code and these options, in a file with one JSON line for each.
 #[derive(Debug)]
 pub(super) struct Record {
     path: PathBuf,
     code: String,
     wanted: Wanted,
-    /// Lines by the text of the change.
+    /// Lines by the diff of the change.
     lines: BTreeMap<String, Line>,
 }
 
 impl Record {
-    /// Reads what earlier runs have written.
+    /// Reads the results of earlier runs.
     pub(super) fn open(wanted: &Wanted, code: &str) -> Result<Record> {
         let path = wanted.directory.join("record.jsonl");
         let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };
-        // The last line is cut if a run was killed while it wrote.
+        // The last line is incomplete if a run was killed while writing.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let lines = lines.filter(|line| line.is_for(code, wanted));
         let lines = lines.map(|line| (line.diff.clone(), line)).collect();
@@ -80,7 +80,7 @@ impl Record {
         self.lines.get(&mutant.diff)
     }
 
-    /// Writes a result down.
+    /// Appends a result.
     pub(super) fn add(&mut self, mutant: &Mutant, outcome: Outcome, seconds: u64) -> Result<()> {
         let Mutant { name, diff } = mutant.clone();
         let Wanted { only_farms, farms, .. } = self.wanted;

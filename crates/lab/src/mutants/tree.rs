@@ -1,4 +1,4 @@
-//! The copy of the tree, which is built and run.
+//! Copy of the tree, in which changes are built and run.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,25 +13,25 @@ use nix::unistd::Pid;
 use super::record::Outcome;
 use super::{Mutant, Wanted};
 
-/// The variable that holds the number of the change that is in effect.
+/// Environment variable with the number of the active change.
 pub(super) const NUMBER: &str = "EVENER_MUTANT";
-/// Tests or farms that build and run for so long hang.
+/// Timeout for building and running tests or farms.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Tests or farms that have been built hang if they run for so many times as long as without a
-/// change, and this time more.
+/// Timeout for running built tests or farms: this factor of the time without changes, plus this
+/// base.
 const LIMIT_FACTOR: u32 = 5;
 const LIMIT_BASE: Duration = Duration::from_secs(30);
-/// Address space of a process, in KiB: a loop that collects without end fails by it.
+/// Address space limit of a process in KiB, which stops endless allocations.
 const MEMORY_KIB: &str = "8388608";
-/// The exit status of timeout(1) when time is up.
+/// Exit status of timeout(1) after a timeout.
 const TIMED_OUT: i32 = 124;
-/// Words of cargo when the compiler has found errors.
+/// Message of cargo after compile errors.
 const NOT_COMPILED: &str = "could not compile";
 
 pub(super) const TESTS: [&str; 3] = ["-p", "evener-core", "--lib"];
 pub(super) const FARMS: [&str; 4] = ["-p", "evener-sim", "--example", "first"];
 
-/// How long tests and farms may take.
+/// Timeouts of tests and farms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     tests: Duration,
@@ -42,16 +42,16 @@ impl Limits {
     const ALONE: Limits = Limits { tests: LIMIT, farms: LIMIT };
 }
 
-/// A copy of the tree, with a target folder of its own.
+/// Copy of the tree with a separate target folder.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) path: PathBuf,
-    /// The hashes of core and of the simulator.
+    /// Hashes of core and of the simulator.
     pub(super) code: String,
 }
 
 impl Tree {
-    /// A copy of the last commit.
+    /// Creates or updates a copy of the last commit.
     pub(super) fn of_head(directory: &Path) -> Result<Tree> {
         fs::create_dir_all(directory)?;
         let (root, path) = (root()?, directory.join("tree"));
@@ -68,7 +68,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Makes the change in the copy.
+    /// Applies a change to the copy.
     pub(super) fn apply(&self, mutant: &Mutant) -> Result<()> {
         self.restore()?;
         git(&self.path, &["apply", "-"], &mutant.diff)
@@ -83,7 +83,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes the change alone, builds it and runs tests and farms.
+    /// Applies a change alone, builds it and runs tests and farms.
     pub(super) fn try_alone(&self, mutant: &Mutant, wanted: &Wanted) -> Result<Outcome> {
         self.apply(mutant)?;
         let outcome = self.outcome(0, wanted, Limits::ALONE)?;
@@ -91,10 +91,10 @@ impl Tree {
         Ok(outcome)
     }
 
-    /// Runs tests and farms without a change, and returns how long they may take with one.
+    /// Runs tests and farms without changes, and returns the timeouts for runs with one.
     ///
     /// # Errors
-    /// When a test fails, or a farm breaks a promise.
+    /// Fails if a test fails or a farm violates a promise.
     pub(super) fn limits(&self, wanted: &Wanted) -> Result<Limits> {
         let (tests, farms) =
             (Wanted { farms: 0, ..wanted.clone() }, Wanted { only_farms: true, ..wanted.clone() });
@@ -110,7 +110,7 @@ impl Tree {
         Ok(Limits { tests: limit(&tests)?, farms: limit(&farms)? })
     }
 
-    /// Runs tests, and then farms, with the change of this number in effect; 0 is none.
+    /// Runs tests, then farms, with the change of this number active; 0 for no change.
     pub(super) fn outcome(&self, number: usize, wanted: &Wanted, limits: Limits) -> Result<Outcome> {
         if !wanted.only_farms {
             let outcome = self.test(number, limits.tests)?;
@@ -124,8 +124,8 @@ impl Tree {
         self.simulate(number, wanted.farms, limits.farms)
     }
 
-    /// Runs core's tests until the first one fails. Which one that is may differ from run to run
-    /// where several fail, since the tests run in threads.
+    /// Runs core's tests until the first failure. If several tests fail, the result may differ
+    /// between runs, since tests run in threads.
     fn test(&self, number: usize, limit: Duration) -> Result<Outcome> {
         let mut command = self.limited("2>&1", &[&["test"], &TESTS[..]].concat(), number, limit);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -137,7 +137,7 @@ impl Tree {
             is_built &= !line.contains(NOT_COMPILED);
             if let (None, Some(name)) = (&failed, failed_test(&line)) {
                 failed = Some(name.to_owned());
-                // timeout(1) sends the signal on to cargo and to the tests.
+                // timeout(1) forwards the signal to cargo and to the tests.
                 kill(Pid::from_raw(child.id().try_into()?), Signal::SIGTERM)?;
             }
         }
@@ -150,7 +150,7 @@ impl Tree {
         })
     }
 
-    /// Simulates farms until one breaks a promise.
+    /// Simulates farms until one violates a promise.
     fn simulate(&self, number: usize, farms: u64, limit: Duration) -> Result<Outcome> {
         let seeds = farms.to_string();
         let arguments = [&["run", "-q"], &FARMS[..], &["--", &seeds]].concat();
@@ -158,14 +158,15 @@ impl Tree {
         let broken = String::from_utf8_lossy(&farms.stdout).trim().to_owned();
         Ok(match farms.status {
             status if status.success() => Outcome::Survives,
-            // Tests of core have `std`, and core itself does not.
+            // Tests of core have `std`, but core itself does not.
             _ if String::from_utf8_lossy(&farms.stderr).contains(NOT_COMPILED) => Outcome::NotBuilt,
             status if broken.is_empty() => Outcome::Farm(end_of(status).to_owned()),
             _ => Outcome::Farm(broken),
         })
     }
 
-    /// Cargo with limits of time and memory, and with the shell's redirection of its output.
+    /// Returns a cargo command with limits of time and memory, and with a shell redirection of its
+    /// output.
     fn limited(&self, redirection: &str, arguments: &[&str], number: usize, limit: Duration) -> Command {
         let mut command = Command::new("timeout");
         let script = format!("ulimit -v $0 && exec cargo \"$@\" {redirection}");
@@ -175,7 +176,7 @@ impl Tree {
         command
     }
 
-    /// Runs cargo for as long as it takes.
+    /// Runs cargo without a timeout.
     pub(super) fn cargo(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new("cargo");
         command.args(arguments);
@@ -183,7 +184,8 @@ impl Tree {
         output(&mut command)
     }
 
-    /// Failures that proptest writes down would fail the tests of later changes, too.
+    /// Sets the environment of cargo. Failures persisted by proptest would also fail the tests of
+    /// later changes.
     fn set_environment(&self, command: &mut Command) {
         command
             .current_dir(&self.path)
@@ -193,17 +195,17 @@ impl Tree {
     }
 }
 
-/// Name of the test that failed, by a line of the test program's output.
+/// Returns the name of the failed test in a line of the test program's output.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.split(' ').next()
 }
 
-/// How a run ended that names no failure.
+/// Describes the end of a run without a named failure.
 fn end_of(status: ExitStatus) -> &'static str {
     if status.code() == Some(TIMED_OUT) { "(hangs)" } else { "(aborts)" }
 }
 
-/// The folder of this project.
+/// Folder of this project.
 pub(super) fn root() -> Result<PathBuf> {
     Ok(fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?)
 }

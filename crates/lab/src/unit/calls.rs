@@ -1,4 +1,4 @@
-//! System calls that a unit denies, as a service manager would filter them (systemd.exec(5)).
+//! System calls that a unit denies, filtered like a service manager would (systemd.exec(5)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -13,11 +13,11 @@ use seccompiler::{
 use super::{Restriction, Unit};
 use syscalls::Sysno;
 
-/// A call, and the cases in which it is denied: all if there is none. Each is of conditions that
-/// hold together.
+/// System call, and the cases in which it is denied: always if there are none. A case is a set of
+/// conditions that must all hold.
 type Denied = (c_long, Vec<Vec<SeccompCondition>>);
 
-/// Which flags of clone(2) make a namespace.
+/// Flags of clone(2) that create a namespace.
 const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -27,10 +27,10 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// personality(2) without changing anything.
+/// Argument of personality(2) that changes nothing.
 const QUERY: u64 = 0xffff_ffff;
 
-/// The number of an address family.
+/// Returns the number of an address family.
 pub(super) fn family(name: &str) -> Result<i32> {
     let known = [
         ("AF_UNIX", libc::AF_UNIX),
@@ -43,7 +43,7 @@ pub(super) fn family(name: &str) -> Result<i32> {
     found.map(|(_, number)| *number).with_context(|| format!("nothing is known here of the family {name}"))
 }
 
-/// The filters of a unit, by the error that a denied call gets.
+/// Returns the filters of a unit, each with its error for denied calls.
 pub(super) fn filters(unit: &Unit) -> Result<Vec<BpfProgram>> {
     let mut filters = Vec::new();
     if let Some(families) = &unit.families {
@@ -57,11 +57,11 @@ pub(super) fn filters(unit: &Unit) -> Result<Vec<BpfProgram>> {
     }
     filters.push(filter(denied, libc::EPERM)?);
     if unit.denies(Restriction::Namespaces) {
-        // Its flags are in memory, where no filter can read them; who calls it goes on with
+        // The flags of clone3 are in memory, where a filter can't read them; callers fall back to
         // clone(2).
         filters.push(filter(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
     }
-    // Last: no filter can be added behind it.
+    // Last, because no filter can be added after it.
     if let Some(words) = &unit.allowed {
         filters.push(only(words)?);
     }
@@ -73,8 +73,8 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
     let always = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Vec<_>>();
     let has = |argument, bits: i32| is(argument, MaskedEq(bits as u64), bits as u64);
     Ok(match restriction {
-        // Other tests see to these two: there is no new privilege, and every filter is for native
-        // calls alone.
+        // Other mechanisms enforce these: no new privileges, and every filter accepts native calls
+        // only.
         Restriction::NewPrivileges | Restriction::ForeignCalls | Restriction::ControlGroups => Vec::new(),
         Restriction::Devices => always(&[libc::SYS_iopl, libc::SYS_ioperm]),
         Restriction::SetUserBits => {
@@ -124,14 +124,14 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
     })
 }
 
-/// Lets through what these words name, and sets of them as systemd knows them; nothing else.
+/// Allows only these calls, and sets of calls as systemd defines them.
 fn only(words: &[String]) -> Result<BpfProgram> {
     let (mut rules, mut left, mut seen) = (BTreeMap::new(), words.to_vec(), BTreeSet::new());
     while let Some(word) = left.pop() {
         match word.strip_prefix('@') {
             Some(_) if seen.insert(word.clone()) => left.extend(set(&word)?),
             Some(_) => {}
-            // Sets have names of all architectures.
+            // Sets contain names of all architectures.
             None => {
                 if let Ok(number) = word.parse::<Sysno>() {
                     rules.insert(number.id().into(), Vec::new());
@@ -144,7 +144,7 @@ fn only(words: &[String]) -> Result<BpfProgram> {
     Ok(SeccompFilter::new(rules, denied, SeccompAction::Allow, native)?.try_into()?)
 }
 
-/// The calls in a set of system calls.
+/// Returns the calls in a set of system calls.
 fn set(name: &str) -> Result<Vec<String>> {
     let output = Command::new("systemd-analyze").args(["syscall-filter", name]).output();
     let output = output.context("systemd-analyze, which knows sets of system calls, does not run")?;
@@ -158,8 +158,8 @@ fn is(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompConditi
     Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
 }
 
-/// Denies calls by an error, and lets all others be. A call by another architecture's numbers ends
-/// the process.
+/// Denies calls with an error and allows all others. A call with another architecture's numbers
+/// ends the process.
 fn filter(denied: Vec<Denied>, error: i32) -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for (number, cases) in denied {

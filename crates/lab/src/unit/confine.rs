@@ -1,4 +1,4 @@
-//! The steps of a service manager for a process before it becomes the program.
+//! Steps of a service manager in a process before it executes the program.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd as _;
@@ -15,14 +15,14 @@ use nix::sys::resource::{getrlimit, setrlimit};
 
 use super::{Limit, Restriction, Unit, calls};
 
-/// Where programs are looked for by those that a service manager starts (systemd.exec(5)).
+/// Search path of programs started by a service manager (systemd.exec(5)).
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The kernel's own file systems, which `ProtectSystem` leaves alone.
+/// File systems of the kernel, which `ProtectSystem` does not change.
 const OF_THE_KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
-/// Devices that are left (systemd.exec(5), `PrivateDevices`).
+/// Remaining devices with `PrivateDevices` (systemd.exec(5)).
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
-/// The capabilities that flags take away, however many the unit has.
+/// Capabilities that flags remove, whatever the unit's own capabilities.
 const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Clock, &["sys_time", "wake_alarm"]),
     (Restriction::KernelLogs, &["syslog"]),
@@ -30,17 +30,17 @@ const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Devices, &["mknod", "sys_rawio"]),
 ];
 
-/// Has this process become a program inside what a unit says. The folders `shown` stay where they
-/// are, whatever is hidden: that of the program, and those of its files.
+/// Executes a program with the restrictions of a unit. The folders `shown`, which contain the
+/// program and its files, stay visible even if the unit hides them.
 ///
 /// # Errors
-/// When something can't be carried out; else there is no return.
+/// Returns only if a step fails.
 pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()> {
     let filters = calls::filters(unit)?;
     see_files(unit, shown).context("The unit's view of files can't be made")?;
     for Limit { resource, soft, hard } in unit.limits.iter().copied() {
-        // Or as near to it as this process may come, which is what a service manager in a container
-        // does.
+        // If the limit is too high, sets the highest possible one, as a service manager in a
+        // container does.
         let (_, most) = getrlimit(resource)?;
         setrlimit(resource, soft, hard)
             .or_else(|_| setrlimit(resource, soft.min(most), hard.min(most)))
@@ -55,7 +55,7 @@ pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()>
     Err(command.exec()).context("The program setpriv does not run")
 }
 
-/// Options of setpriv(1).
+/// Returns the options of setpriv(1).
 fn privileges(unit: &Unit) -> Vec<String> {
     let mut options = Vec::new();
     if unit.denies(Restriction::NewPrivileges) {
@@ -80,13 +80,13 @@ fn privileges(unit: &Unit) -> Vec<String> {
     options
 }
 
-/// Makes a view of the file system of its own.
+/// Creates a private view of the file system.
 fn see_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
     let names =
         if unit.denies(Restriction::Hostname) { CloneFlags::CLONE_NEWUTS } else { CloneFlags::empty() };
     unshare(CloneFlags::CLONE_NEWNS | names)?;
     set("/", MsFlags::MS_SLAVE | MsFlags::MS_REC)?;
-    // Held by their descriptors, they are found again when they are hidden.
+    // Open descriptors keep the folders accessible after they are hidden.
     let held = shown.iter().map(|path| Ok((path, File::open(path)?))).collect::<Result<Vec<_>>>()?;
     make(&unit.runtime)?;
     let exists = |path: &&PathBuf| path.exists();
@@ -101,7 +101,7 @@ fn see_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
         ["/tmp", "/var/tmp"].into_iter().try_for_each(|path| empty(path, "mode=1777"))?;
     }
     if !unit.kept.is_empty() {
-        // Nothing of a test stays on the machine.
+        // Files of a test must not stay on the machine.
         ["/var/log", "/var/lib"].into_iter().try_for_each(|path| empty(path, "mode=0755"))?;
         make(&unit.kept)?;
     }
@@ -139,10 +139,10 @@ fn make(folders: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Makes everything read-only but what is the kernel's, and what is below these.
+/// Makes all mounts read-only, except those of the kernel and those below `writable`.
 fn read_only(writable: &[&PathBuf]) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // The fifth field (proc_pid_mountinfo(5)); a blank is written as an octal number there.
+    // The fifth field (proc_pid_mountinfo(5)); a blank is written there as an octal number.
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|at| at.replace("\\040", " "));
     let is_left = |point: &str| {
         let below = |folder: &Path| Path::new(point).starts_with(folder);
@@ -150,20 +150,20 @@ fn read_only(writable: &[&PathBuf]) -> Result<()> {
             || writable.iter().any(|folder| below(folder))
     };
     for point in points.filter(|point| !is_left(point)) {
-        // A path that another mount hides can't be reached.
+        // A path that another mount hides can't be changed.
         let _ = set(&point, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY);
     }
     Ok(())
 }
 
-/// Where something is mounted, there and below.
+/// Returns the mount points at a folder and below.
 fn below(folder: &str) -> Result<Vec<String>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     Ok(points.filter(|at| Path::new(at).starts_with(folder)).map(str::to_owned).collect())
 }
 
-/// Has no devices in /dev but those that are none of the machine's.
+/// Leaves only harmless devices in /dev.
 fn private_devices() -> Result<()> {
     let held = DEVICES.map(|name| Path::new("/dev").join(name));
     let held = held.iter().filter(|path| path.exists());
@@ -188,7 +188,7 @@ fn bind(what: &Path, at: &Path) -> Result<()> {
         .with_context(|| format!("{} can't be had at {}", what.display(), at.display()))
 }
 
-/// Has nothing in a folder, if there is one.
+/// Mounts an empty file system on a folder, if the folder exists.
 fn empty(folder: &str, options: &str) -> Result<()> {
     if !Path::new(folder).is_dir() {
         return Ok(());
@@ -197,7 +197,7 @@ fn empty(folder: &str, options: &str) -> Result<()> {
         .with_context(|| format!("{folder} can't be hidden"))
 }
 
-/// Puts a file that nobody may open over these.
+/// Hides these files behind an inaccessible one.
 fn deny(files: &[&str]) -> Result<()> {
     let nothing = Path::new("/dev/shm").join(format!("evener-lab-{}", std::process::id()));
     File::create(&nothing)?.set_permissions(Permissions::from_mode(0o0))?;

@@ -1,9 +1,8 @@
-//! The product inside what its unit files say: with the capabilities, system calls, files and
-//! limits that a service manager would leave it. The files are read, not copied, and what they say
-//! that isn't known here is an error: nothing is passed over.
+//! Runs Evener with the restrictions of its unit files: capabilities, system calls, files and
+//! limits as a service manager would set them. The unit files are parsed, and an unknown key is an
+//! error.
 //!
-//! No service manager runs. `evener-lab unit` does to itself what one would do, and becomes the
-//! program.
+//! There is no service manager. `evener-lab unit` restricts itself and executes the program.
 
 mod calls;
 mod confine;
@@ -18,23 +17,23 @@ use crate::{evener, owner};
 
 pub use confine::become_it;
 
-/// Where the product's program and file are when it is installed.
+/// Paths of Evener's program and file after installation.
 const PROGRAM: &str = "/usr/bin/evener";
 const CONFIG: &str = "/etc/evener/evener.toml";
-/// The default of a service manager for units that say nothing (systemd-system.conf(5),
+/// Default limit of a service manager for units without one (systemd-system.conf(5),
 /// `DefaultLimitNOFILE`).
 const DESCRIPTORS: Limit = Limit { resource: Resource::RLIMIT_NOFILE, soft: 1_024, hard: 524_288 };
 
-/// The permissions of a service.
+/// Permissions of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
     command: Vec<String>,
-    /// As setpriv(1) calls them; all, if the file doesn't bound them.
+    /// Names as in setpriv(1); `None` for all.
     capabilities: Option<Vec<String>>,
     limits: Vec<Limit>,
-    /// Of sockets; any, if the file doesn't say.
+    /// Address families of sockets; `None` for any.
     families: Option<Vec<i32>>,
-    /// Folders to be made, below `/run`, and where logs are and state is.
+    /// Folders to create, below `/run`, and for logs and state.
     runtime: Vec<PathBuf>,
     kept: Vec<PathBuf>,
     writable: Vec<PathBuf>,
@@ -42,11 +41,11 @@ pub struct Unit {
     no_home: bool,
     private_tmp: bool,
     restrictions: Vec<Restriction>,
-    /// System calls that are let through, and sets of them with an @; any, if the file doesn't say.
+    /// Allowed system calls, and sets of them with an @; `None` for any.
     allowed: Option<Vec<String>>,
 }
 
-/// A limit of resources.
+/// Resource limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limit {
     resource: Resource,
@@ -54,7 +53,7 @@ struct Limit {
     hard: u64,
 }
 
-/// The permissions that a flag of the file denies.
+/// Permission that a flag of the file denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restriction {
     NewPrivileges,
@@ -72,7 +71,7 @@ enum Restriction {
     SetUserBits,
 }
 
-/// Flags, which are either `yes` or not there.
+/// Flags, which are `yes` or missing.
 const FLAGS: [(&str, Restriction); 12] = [
     ("NoNewPrivileges", Restriction::NewPrivileges),
     ("ProtectClock", Restriction::Clock),
@@ -87,7 +86,7 @@ const FLAGS: [(&str, Restriction); 12] = [
     ("ProtectControlGroups", Restriction::ControlGroups),
     ("RestrictSUIDSGID", Restriction::SetUserBits),
 ];
-/// The keys about when a service runs and how it is shown, not about its permissions.
+/// Keys that don't affect permissions.
 const OF_NO_MATTER: [&str; 20] = [
     "Description",
     "Documentation",
@@ -117,14 +116,13 @@ impl Unit {
         Unit::read(&shipped(name))
     }
 
-    /// Reads a file.
     pub fn read(path: &Path) -> Result<Unit> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("Reading {} failed", path.display()))?;
         text.parse().with_context(|| format!("{} can't be carried out", path.display()))
     }
 
-    /// The words of its command, for another program and file than the installed ones.
+    /// Returns the unit's command, with another program and file instead of the installed ones.
     fn command(&self, program: &str, config: &str) -> Vec<String> {
         let other = |word: &String| match word.as_str() {
             PROGRAM => program.to_owned(),
@@ -157,9 +155,9 @@ impl Unit {
             ("SystemCallFilter", _) if !value.starts_with('~') => {
                 self.allowed.get_or_insert_default().extend(words().map(str::to_owned));
             }
-            // The error of a call that isn't let through; else the process would be ended.
+            // Denied calls return an error; by default they would end the process.
             ("SystemCallErrorNumber", "EPERM") => {}
-            // A member of the group root sees all processes all the same (proc_pid(5), `hidepid`).
+            // A member of the group root sees all processes nevertheless (proc_pid(5), `hidepid`).
             ("ProtectProc", "invisible") => {}
             ("SystemCallArchitectures", "native") => self.restrictions.push(Restriction::ForeignCalls),
             ("ProtectSystem", "strict") => self.strict = true,
@@ -207,7 +205,7 @@ impl FromStr for Unit {
 }
 
 impl Limit {
-    /// Of `infinity`, a number, or two with a colon.
+    /// Parses `infinity`, a number, or two of them with a colon.
     fn of(resource: Resource, value: &str) -> Result<Limit> {
         let number = |text: &str| match text {
             "infinity" => Ok(RLIM_INFINITY),
@@ -222,13 +220,13 @@ fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
 }
 
-/// Words that run the command of a shipped unit inside what it says, with a configuration of its
-/// own.
+/// Returns the words that run the command of a shipped unit with its restrictions, with another
+/// configuration.
 pub(crate) fn words(name: &str, program: &str, config: &Path) -> Result<Vec<String>> {
     words_for(name, &Unit::shipped(name)?.command(program, &config.to_string_lossy()))
 }
 
-/// Words that run another command inside what a shipped unit says.
+/// Returns the words that run another command with the restrictions of a shipped unit.
 pub fn words_for(name: &str, command: &[String]) -> Result<Vec<String>> {
     let program = command.first().map(Path::new).and_then(Path::parent);
     let files = owner::directory();

@@ -1,4 +1,5 @@
-//! The time that a server needs for what it has to send, against the link that it has.
+//! The reported delay, which is the time to transmit the queued bytes, compared with the link's
+//! rate.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +13,14 @@ use crate::Agent;
 use crate::requests::{config, load};
 
 const MEGABITS: u32 = 4;
-/// The part of a frame that is a client's: 1,448 of 1,514 bytes.
+/// TCP payload share of a full frame: 1,448 of 1,514 bytes.
 const PAYLOAD: f64 = 1_448.0 / 1_514.0;
-/// When the delay has to be right, and until when that is looked at.
+/// Time after which the delay must be correct, and end of the observation.
 const KNOWN: Duration = Duration::from_secs(3);
 const OBSERVED: Duration = Duration::from_secs(8);
 
-/// A delay that was told, and how long after the downloads began; and that by the link's rate.
+/// A reported delay, the time since the downloads started, and the delay computed from the link's
+/// rate.
 #[derive(Debug)]
 struct Told {
     at: Duration,
@@ -26,7 +28,7 @@ struct Told {
     true_seconds: f64,
 }
 
-/// Downloads so many times the big file at once from a server, and notes what its agent tells.
+/// Starts several downloads of the big file from a server and records the agent's reports.
 fn delays(farm: &Farm, server: usize, downloads: usize) -> Result<Vec<Told>> {
     let host = farm.server(server);
     let url = format!("http://{}/big", host.address());
@@ -40,7 +42,7 @@ fn delays(farm: &Farm, server: usize, downloads: usize) -> Result<Vec<Told>> {
         let load: Value = load(host)?;
         let bytes = load["bytes_to_send"].as_f64().context("no bytes")?;
         let true_seconds = bytes * 8.0 / (f64::from(MEGABITS) * 1e6 * PAYLOAD);
-        // Before the first download is seen, there is nothing to send.
+        // Until the agent sees the first download, nothing is queued.
         let seconds = load["delay_seconds"].as_f64().unwrap_or_default();
         told.push(Told { at: began.elapsed(), seconds, true_seconds });
     }

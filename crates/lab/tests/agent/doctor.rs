@@ -1,4 +1,4 @@
-//! The findings of `evener doctor` on a server that would not serve.
+//! Findings of `evener doctor` on a server that could not serve.
 
 use anyhow::{Context, Result};
 use evener_lab::evener::program;
@@ -19,7 +19,7 @@ struct Finding {
     message: String,
 }
 
-/// Findings that are not `ok`, by check and state, with their sentence.
+/// Returns the findings that are not `ok`: state, check and message.
 fn wrong(host: &Host) -> Result<Vec<String>> {
     let output = host.output(&[&program()?.to_string_lossy(), "doctor", "--json"])?;
     let text = String::from_utf8(output.stdout)?;
@@ -28,7 +28,7 @@ fn wrong(host: &Host) -> Result<Vec<String>> {
     Ok(wrong.map(|finding| format!("{} {}: {}", finding.state, finding.check, finding.message)).collect())
 }
 
-/// The findings that come only once something was changed.
+/// Returns the findings that are not in `before`.
 fn new(host: &Host, before: &[String]) -> Result<Vec<String>> {
     Ok(wrong(host)?.into_iter().filter(|finding| !before.contains(finding)).collect())
 }
@@ -88,7 +88,7 @@ fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
         output.iter().any(|one| one.starts_with("fail web") && one.contains(&vip6.to_string())),
         "{output:?}"
     );
-    // back, but where it is heard of
+    // The address is back, but on an interface that answers neighbour requests.
     server.ip(&[format!("addr add {vip}/32 dev eth0"), format!("addr add {vip6}/128 dev lo")])?;
     let output = new(server, &before)?;
     assert!(output.iter().any(|one| one.contains("eth0") && one.contains("move it to lo")), "{output:?}");
@@ -100,7 +100,7 @@ fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
     Ok(())
 }
 
-/// Clients' packets come by the director's link, and the way back to them leads elsewhere.
+/// Clients' packets arrive on the director's link, and the route back uses another link.
 #[test]
 fn strict_reverse_path_filter_of_l2_server_is_reported() -> Result<()> {
     if !skip::has_root() {

@@ -1,4 +1,4 @@
-//! The changes of an agent to its host for each method, and that it takes back exactly those.
+//! An agent's changes to its host for each method, and their exact removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use libbpf_rs::Link;
 
 use crate::{Agent, l2_farm, refused, service, snapshot, status, tunnels, vips};
 
-/// Whether `asking` finds a neighbour that answers for the address.
+/// True if a host answers neighbour requests of `querying` for the address.
 fn answers(querying: &Host, address: IpAddr) -> Result<bool> {
     querying.run(&["ip", if address.is_ipv4() { "-4" } else { "-6" }, "neigh", "flush", "all"])?;
-    // any packet to it makes the kernel ask for the address
+    // Any packet makes the kernel send a neighbour request.
     querying.enter(|| -> Result<()> {
         let socket = UdpSocket::bind((Family::of(address).any(), 0))?;
         socket.send_to(b"?", (address, 9))?;
@@ -48,7 +48,7 @@ fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
         assert!(!answers(director, farm.vip_in(family, 0))?, "{family}");
         assert!(answers(director, server.address_in(family))?, "{family}");
     }
-    // an IPv6 service address is for clients only: the host's own connections keep their source
+    // IPv6 service addresses are deprecated: the host's own connections keep their source address.
     let source = server.run(&["ip", "-6", "route", "get", &director.address_in(Family::V6).to_string()])?;
     assert!(!source.contains(&farm.vip_in(Family::V6, 0).to_string()), "{source}");
     assert_eq!(agent.stop()?, 0);
@@ -58,8 +58,8 @@ fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
     Ok(())
 }
 
-/// Asking by a link that has no address, the kernel chooses one of another interface as the sender;
-/// the neighbours would learn that the service address is there.
+/// On an interface without address, the kernel may choose another interface's address as the sender
+/// of ARP requests. Neighbours would then learn the service address at this host.
 #[test]
 fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
     if !skip::has_root() {
@@ -112,7 +112,7 @@ fn existing_addresses_and_sysctls_are_left_alone() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    // servers that are set up by hand
+    // Manually configured servers.
     let farm = Farm::builder().build()?;
     let server = farm.server(0);
     let before = snapshot(server)?;
@@ -189,7 +189,7 @@ fn kept_state_is_removed_by_next_agent() -> Result<()> {
     assert_eq!(keeper.stop()?, 0);
     assert_eq!(status(server)?.addresses.len(), 2);
     let mut agent = Agent::start(server, &config, &[])?;
-    // a setting that somebody else has changed since is theirs
+    // The agent does not restore a sysctl that was changed by others meanwhile.
     server.netns().sysctl(&[("ipv4/conf/all/arp_announce", "1")])?;
     assert_eq!(agent.stop()?, 0);
     assert_eq!(server.run(&["cat", "/proc/sys/net/ipv4/conf/all/arp_announce"])?, "1\n");
@@ -219,7 +219,7 @@ fn host_without_role_gets_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Each thing that the agent has done is undone behind its back, and it does it again.
+/// Each of the agent's changes is removed in turn, and the agent restores it.
 #[test]
 fn removed_part_is_restored_by_agent() -> Result<()> {
     if !skip::has_root() {

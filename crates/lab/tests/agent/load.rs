@@ -1,4 +1,4 @@
-//! The clients of an agent's load.
+//! Clients of an agent's load reports.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
@@ -13,10 +13,10 @@ use evener_lab::wait;
 
 use crate::{Agent, service, vips};
 
-/// Connections that one address opens at most, and says nothing on.
+/// Number of idle connections that one address opens.
 const SILENT: usize = 4_000;
 
-/// Opens one after the other until it is over, and closes none before.
+/// Opens connections one after the other until `is_over`, and keeps them open.
 fn open_silent(
     host: &Host,
     at: SocketAddr,
@@ -26,7 +26,7 @@ fn open_silent(
     for _ in (0..SILENT).take_while(|_| !is_over.load(Relaxed)) {
         let stream = host.enter(|| TcpStream::connect(at))??;
         opened.lock().expect("no panic").push(stream);
-        // So that one machine can do it all the time.
+        // A rate that one machine can sustain.
         thread::sleep(Duration::from_millis(2));
     }
     Ok(())
@@ -44,7 +44,7 @@ fn silent_connections_of_one_address_block_no_director() -> Result<()> {
     let _agent = Agent::start(host, &config, &[])?;
     let at = SocketAddr::from((host.address(), 9_183));
     let url = format!("http://{at}/v1/load");
-    // Behind all that wait, each for as long as one may take, nobody is answered in this time.
+    // A request that had to wait for all idle connections would exceed this timeout.
     let is_answered = |client: &Host| {
         let report = client.run(&["curl", "--silent", "--max-time", "3", &url]);
         report.is_ok_and(|report| report.contains("\"cpu\""))

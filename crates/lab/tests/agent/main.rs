@@ -1,5 +1,5 @@
-//! The agent on real servers: what it puts in place, what comes out of tunnels and what doesn't,
-//! and that it leaves a host as it was.
+//! The agent on real servers: configured parts, decapsulated and rejected packets, and complete
+//! removal.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -24,17 +24,17 @@ use evener_lab::host::Host;
 use evener_lab::proc::Proc;
 use serde::Deserialize;
 
-/// How long an agent may take until it is ready, and until it has ended.
+/// Timeout for start and stop of an agent.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An agent that runs on a server. Dropping it stops it.
+/// An agent on a server. Dropping this value stops the agent.
 struct Agent {
     host: Host,
     words: Vec<String>,
     process: Proc,
 }
 
-/// The output of `evener agent --status --json`.
+/// Output of `evener agent --status --json`.
 #[derive(Debug, Deserialize)]
 struct Status {
     running: bool,
@@ -55,7 +55,7 @@ impl Agent {
         Agent::start_by(host, config, &[], options)
     }
 
-    /// The same with words in front of its command, such as those of setpriv(1).
+    /// Starts an agent with words before its command, such as setpriv(1) with options.
     fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Agent> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("agent.toml", config)?.to_string_lossy().into_owned();
@@ -90,7 +90,7 @@ fn status(host: &Host) -> Result<Status> {
     serde_json::from_str(&text).with_context(|| format!("the status is {text}"))
 }
 
-/// Exit code and standard error of an agent that is expected to refuse.
+/// Returns exit code and standard error of an agent that must refuse to start.
 fn refused(host: &Host, config: &str, options: &[&str]) -> Result<(i32, String)> {
     let config = host.write("refused.toml", config)?;
     let (program, config) =
@@ -100,7 +100,7 @@ fn refused(host: &Host, config: &str, options: &[&str]) -> Result<(i32, String)>
     Ok((output.status.code().context("it was ended by a signal")?, String::from_utf8(output.stderr)?))
 }
 
-/// Everything of a host that an agent may change: addresses, routes, settings, programs.
+/// Returns all state of a host that an agent may change: addresses, routes, sysctls and programs.
 fn snapshot(host: &Host) -> Result<Vec<String>> {
     let settings = host.run(&[
         "sh",
@@ -118,7 +118,7 @@ fn snapshot(host: &Host) -> Result<Vec<String>> {
         .collect())
 }
 
-/// A service of the farm's first server. `keys` are lines of its own.
+/// Returns a service with the farm's first server. `keys` are additional lines.
 fn service(name: &str, addresses: &[String], keys: &str, server: &str) -> String {
     format!(
         "[[service]]\nname = \"{name}\"\naddresses = {addresses:?}\n{keys}\n[[service.server]]\nname = \"web1\"\n\
@@ -126,7 +126,7 @@ fn service(name: &str, addresses: &[String], keys: &str, server: &str) -> String
     )
 }
 
-/// A farm of one server by method `l2`, and its agent.
+/// Returns a farm with one server of method `l2`, and the server's agent.
 fn l2_farm() -> Result<(Farm, Agent)> {
     let farm = Farm::builder().bare().build()?;
     let server = farm.server(0);
@@ -135,7 +135,7 @@ fn l2_farm() -> Result<(Farm, Agent)> {
     Ok((farm, agent))
 }
 
-/// Both service addresses with a port.
+/// Returns both service addresses with a port.
 fn vips(farm: &Farm, port: u16) -> [String; 2] {
     use evener_lab::family::Family;
     Family::BOTH.map(|family| std::net::SocketAddr::new(farm.vip_in(family, 0), port).to_string())

@@ -1,5 +1,5 @@
-//! Faults for which clients time out while everything looks well: the doctor on the director names
-//! each, within a minute of traffic.
+//! Faults that time clients out while all checks look healthy. The doctor on the director names
+//! each fault within a minute of traffic.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,9 +17,9 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::Agent;
 
-/// Networks that clients connect from, each with one client.
+/// Number of client networks, with one client each.
 const NETWORKS: u8 = 24;
-/// The time in which a fault has to be found.
+/// Time limit for a finding.
 const MINUTE: Duration = Duration::from_secs(60);
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -30,7 +30,7 @@ struct Finding {
     message: String,
 }
 
-/// Findings of the doctor on a host that are not `ok`.
+/// Returns the doctor's findings on a host that are not `ok`.
 fn wrong(host: &Host, config: &str) -> Result<Vec<String>> {
     let output = host.output(&[&program()?.to_string_lossy(), "doctor", "--json", "--config", config])?;
     let findings: Vec<Finding> = serde_json::from_slice(&output.stdout)?;
@@ -40,14 +40,14 @@ fn wrong(host: &Host, config: &str) -> Result<Vec<String>> {
 
 struct Night {
     farm: Farm,
-    /// They stop when the test does.
+    /// Running agents, which stop when this value is dropped.
     _agents: Vec<Agent>,
     evener: Evener,
     config: String,
 }
 
 impl Night {
-    /// A farm of three servers whose clients are of many networks. `keys` are those of the service.
+    /// Starts a farm of three servers with clients in many networks. `keys` belong to the service.
     fn start(builder: Builder, keys: &str, with_agents: bool) -> Result<Night> {
         let farm = builder.servers(3).build()?;
         let client = farm.client(0);
@@ -80,8 +80,8 @@ impl Night {
         Ok(Night { farm, _agents: agents, evener, config })
     }
 
-    /// Has clients connect until the doctor on the director has a finding with each of these sets
-    /// of words, or a minute is over.
+    /// Makes clients connect until the doctor on the director has a finding for each set of words.
+    /// Fails after a minute.
     fn finds(&self, wanted: &[&[&str]]) -> Result<()> {
         let ends = AtomicBool::new(false);
         let (client, service) = (self.farm.client(0), self.farm.service());
@@ -116,7 +116,7 @@ fn source(network: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 200, network, 1)
 }
 
-/// One client of each network connects again and again.
+/// Connects from one client of each network again and again.
 fn connect_all(service: SocketAddr, ends: &AtomicBool) {
     std::thread::scope(|scope| {
         for network in 1..=NETWORKS {
@@ -136,7 +136,7 @@ fn connect(from: IpAddr, to: SocketAddr) -> std::io::Result<()> {
     socket.connect_timeout(&to.into(), Duration::from_secs(1))
 }
 
-/// SYNs in the names of strangers, 200 in a second.
+/// Sends 200 SYNs per second with spoofed sources.
 fn flood(farm: &Farm, ends: &AtomicBool) -> Result<()> {
     let link = farm.router().raw(1)?;
     let (to, IpAddr::V4(service)) = (farm.director().mac().parse::<Mac>()?, farm.service().ip()) else {
@@ -157,7 +157,7 @@ fn flood(farm: &Farm, ends: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Drops what comes to port 80 of a server, but from these.
+/// Drops packets to port 80 of a server, except packets from `but`.
 fn firewall(host: &Host, but: Option<Ipv4Addr>) -> Result<()> {
     let from = but.map(|address| format!("ip saddr != {address} ")).unwrap_or_default();
     let rules = format!(
@@ -204,7 +204,7 @@ fn firewall_that_admits_the_director_alone_is_found() -> Result<()> {
         return Ok(());
     }
     for with_agents in [false, true] {
-        // Without an agent a server has the service address by hand.
+        // Without an agent, the server's service address is configured manually.
         let builder = if with_agents { Farm::builder().bare() } else { Farm::builder().silent() };
         let night = Night::start(builder, "method = \"l2\"\n", with_agents)?;
         firewall(night.farm.server(0), Some(night.farm.director().address()))?;
@@ -222,7 +222,7 @@ fn nat_server_that_answers_past_the_director_is_found() -> Result<()> {
         return Ok(());
     }
     let night = Night::start(Farm::builder().bare(), "method = \"nat\"\n", true)?;
-    // The others are on the director's network, or reach it by the router.
+    // The other servers share the director's network, or reach it through the router.
     for server in &night.farm.servers()[1..] {
         let gateway = same_network(&night.farm, server);
         server.ip(&[format!("route replace default via {gateway}")])?;
@@ -233,7 +233,7 @@ fn nat_server_that_answers_past_the_director_is_found() -> Result<()> {
     ])
 }
 
-/// The director's address on a server's network.
+/// Returns the director's address on a server's network.
 fn same_network(farm: &Farm, server: &Host) -> Ipv4Addr {
     let there = |address: Ipv4Addr| address.octets()[..3] == server.address().octets()[..3];
     let own = farm.director().interfaces().iter().map(|interface| interface.address);
@@ -270,8 +270,8 @@ fn narrow_path_that_nobody_tells_of_is_measured() -> Result<()> {
     Ok(())
 }
 
-/// Connections to all servers, a flood in the names of strangers, clients that say nothing: no
-/// server differs.
+/// Connections to all servers, a flood with spoofed sources and idle clients affect all servers
+/// alike.
 #[test]
 fn healthy_farm_under_load_and_flood_has_no_finding() -> Result<()> {
     if !skip::has_root() {

@@ -1,4 +1,4 @@
-//! The packets that do not come out of tunnels, and the fate of congestion marks.
+//! Tunnel packets that the server must not decapsulate, and the handling of ECN marks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::tunnels::config;
 use crate::wrapper::{Kind, Tunnel};
 use crate::{Agent, status};
 
-/// A SYN from a client to a service.
+/// Returns a SYN from a client to a service.
 fn syn(from: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
     let packet = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
@@ -25,13 +25,13 @@ fn syn(from: IpAddr, to: IpAddr, port: u16) -> Vec<u8> {
     bytes
 }
 
-/// Changes the first header of an IPv4 packet, and makes its checksum right.
+/// Changes the first header of an IPv4 packet and corrects its checksum.
 fn changed(packet: &[u8], change: impl FnOnce(&mut Ipv4Header)) -> Vec<u8> {
     let (mut header, rest) = Ipv4Header::from_slice(packet).unwrap();
     change(&mut header);
     let mut bytes = Vec::new();
     header.write_raw(&mut bytes).unwrap();
-    // by hand: write_raw leaves the checksum as it was
+    // `write_raw` does not update the checksum.
     bytes[10..12].copy_from_slice(&[0, 0]);
     let sum: u32 = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -41,7 +41,7 @@ fn changed(packet: &[u8], change: impl FnOnce(&mut Ipv4Header)) -> Vec<u8> {
     bytes
 }
 
-/// One packet after another, each of which must be counted as its reason says, and as nothing else.
+/// Sends packets one by one. Each packet must be counted for exactly the expected reason.
 struct Trial<'a> {
     farm: &'a Farm,
     hook: &'a str,
@@ -58,7 +58,7 @@ impl Trial<'_> {
         let mut expected = before;
         *expected.get_mut(reason).unwrap() += 1;
         let mut after = status(server)?.packets;
-        // answers to SYNs that came out have their own count
+        // Replies to decapsulated SYNs have a separate counter.
         after.insert("clamped".into(), 0);
         expected.insert("clamped".into(), 0);
         assert_eq!(after, expected, "{what} ({})", self.hook);
@@ -111,7 +111,7 @@ fn refusals(hook: &str) -> Result<()> {
         });
         trial.expect("decapsulated", "an inner fragment", || tunnel.send(&fragment))?;
     }
-    // the version inside must be what the outer header says
+    // The inner version must match the outer protocol number.
     trial.expect("malformed", "IPv6 as IPv4", || ipip.send_as(false, &good6))?;
     trial.expect("malformed", "IPv4 as IPv6", || ipip.send_as(true, &good))?;
 
@@ -136,7 +136,7 @@ fn refusals(hook: &str) -> Result<()> {
     congestion(&trial, &ipip, &good)
 }
 
-/// A packet of some protocol with something inside.
+/// Returns an IPv4 packet with this protocol and payload.
 fn nested(from: IpAddr, to: IpAddr, protocol: u8, inside: &[u8]) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("IPv4") };
     let mut bytes = Vec::new();
@@ -147,7 +147,7 @@ fn nested(from: IpAddr, to: IpAddr, protocol: u8, inside: &[u8]) -> Vec<u8> {
 
 fn outer_fragments(trial: &Trial<'_>, good: &[u8]) -> Result<()> {
     let (director, server) = (trial.farm.director(), trial.farm.server(0));
-    // straight into its interface: a bridge between would keep malformed frames to itself
+    // Sent directly into the server's interface: a bridge would drop malformed frames.
     let raw = server.raw_to(0)?;
     let mac = server.mac().parse::<evener_core::net::wire::Mac>()?.0;
     let frame = |change: &dyn Fn(&mut Ipv4Header)| {
@@ -164,12 +164,12 @@ fn outer_fragments(trial: &Trial<'_>, good: &[u8]) -> Result<()> {
     trial.expect("malformed", "an outer length beyond the frame's", || {
         raw.send(&frame(&|header| header.total_len += 1))
     })?;
-    // the frame is all right
+    // The unchanged frame is valid.
     trial.expect("decapsulated", "the same, whole", || raw.send(&frame(&|_| {})))
 }
 
-/// RFC 6040, section 4.2. The host's own stack counts the packets that arrive, and wants the
-/// checksum right.
+/// RFC 6040, section 4.2. The host's stack counts the arriving packets and verifies their
+/// checksums.
 fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
     let server = trial.farm.server(0);
     let ecns = ["not-ect", "ect1", "ect0", "ce"];
@@ -187,7 +187,7 @@ fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
         let text = server.run(&["nft", &format!("list counter inet seen {}", ecn.replace('-', "_"))])?;
         Ok(!text.contains("packets 0 "))
     };
-    // rows: outer; columns: inner, each in the order of `ecns`
+    // Rows: outer ECN field. Columns: inner ECN field. Both in the order of `ecns`.
     let results = [
         ["not-ect", "ect1", "ect0", "ce"],
         ["not-ect", "ect1", "ect1", "ce"],

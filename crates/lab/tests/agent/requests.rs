@@ -1,5 +1,5 @@
-//! Bytes still to send, of each request, against what clients lack: on real servers, and on one
-//! that answers as it is told.
+//! Reported bytes left of each request, compared with the bytes that clients still lack: on real
+//! servers and on a scripted server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,11 +20,11 @@ use serde_json::Value;
 
 use crate::{Agent, service};
 
-/// The most that may be in a client's receive buffer, unread, or on its way.
+/// Limit of bytes in a client's receive buffer or in flight.
 const NEAR: u64 = 64 * 1024;
 const SCRIPTED_PORT: u16 = 8_088;
 
-/// A file for a host whose server has this port.
+/// Returns the configuration of a host whose server listens on this port.
 pub(crate) fn config(farm: &Farm, host: &Host, port: u16) -> String {
     let address = SocketAddr::new(farm.vip(0).into(), port).to_string();
     let service = service("web", &[address], "method = \"nat\"", &host.address().to_string());
@@ -43,16 +43,16 @@ fn bytes(value: &Value, name: &str) -> Result<u64> {
     value[name].as_u64().with_context(|| format!("{name} in {value}"))
 }
 
-/// Whether it is near what it should be.
+/// True if the shown number is close to the expected number.
 fn is_near(shown: u64, lacks: u64, hundredths: u64) -> bool {
     shown.abs_diff(lacks) <= NEAR.max(lacks * hundredths / 100)
 }
 
-/// Waits until an agent knows what these clients lack, of all together and of each.
+/// Waits until the agent reports the bytes that these clients lack, in total and per request.
 fn is_known(host: &Host, clients: &[Reader]) -> Result<()> {
     let lacks: Vec<u64> = clients.iter().map(Reader::lacks).collect::<Result<_>>()?;
     let sum: u64 = lacks.iter().sum();
-    // While the agent begins anew, nobody answers.
+    // During a restart of the agent, requests fail.
     let mut last = None;
     wait::until("the agent knows what clients lack", || {
         let known = load(host).and_then(|load| {
@@ -68,7 +68,7 @@ fn is_known(host: &Host, clients: &[Reader]) -> Result<()> {
     .with_context(|| last.unwrap_or_default())
 }
 
-/// Whether each client's request is among those that are shown, with what it lacks.
+/// Checks that each client's request is listed with the bytes that the client lacks.
 fn are_shown(shown: &[Value], clients: &[Reader], lacks: &[u64]) -> Result<()> {
     for (client, lacks) in clients.iter().zip(lacks).filter(|(_, lacks)| **lacks > NEAR) {
         let address = client.address()?.to_string();
@@ -86,7 +86,7 @@ fn are_shown(shown: &[Value], clients: &[Reader], lacks: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Downloads that stop and go on, two one after the other on each connection.
+/// Downloads that pause and continue, two in sequence on each connection.
 fn downloads_are_followed(client: &Host, server: &Host) -> Result<()> {
     let at = SocketAddr::new(server.address().into(), WEB_PORT);
     let mut clients = (0..4).map(|_| Reader::connect(client, at)).collect::<Result<Vec<_>>>()?;
@@ -107,7 +107,7 @@ fn downloads_are_followed(client: &Host, server: &Host) -> Result<()> {
     Ok(())
 }
 
-/// A request that is open when the agent reads another file stays known.
+/// An open request stays known when the agent reloads its file.
 fn requests_are_followed_over_a_reload(farm: &Farm, agent: &mut Agent) -> Result<()> {
     let server = farm.server(0);
     let mut clients = [Reader::connect(farm.client(0), SocketAddr::new(server.address().into(), WEB_PORT))?];
@@ -145,9 +145,8 @@ fn bytes_to_send_match_client_view_for_every_server_program() -> Result<()> {
 
 type Script = mpsc::Sender<Vec<Vec<u8>>>;
 
-/// A server program that sends what it is given, each piece at once, on one connection after the
-/// other: an empty piece ends the connection. The second channel has an item for each connection
-/// that it is through with.
+/// Starts a server that sends the given pieces of each script, one script per connection. An empty
+/// piece ends the stream. The second channel receives an item per finished connection.
 fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     let listener = host.enter(|| TcpListener::bind((host.address(), port)))??;
     let (script, scripts) = mpsc::channel::<Vec<Vec<u8>>>();
@@ -159,7 +158,7 @@ fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
             stream.set_nodelay(true)?;
             let mut reader = BufReader::new(stream.try_clone()?);
             let mut line = String::new();
-            // Up to the empty line behind the head.
+            // Reads up to the empty line after the request head.
             while reader.read_line(&mut line)? > 2 {
                 line.clear();
             }
@@ -168,13 +167,13 @@ fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
                     stream.shutdown(std::net::Shutdown::Write)?;
                     continue;
                 }
-                // As much as fits: some clients don't read.
+                // Sends as much as fits: some clients do not read.
                 stream.set_nonblocking(piece.len() > 100_000)?;
                 let _ = stream.write(&piece)?;
                 stream.set_nonblocking(false)?;
             }
             kept.push(stream);
-            // Most tests wait for none.
+            // Most tests do not receive this item.
             let _ = done.send(());
         }
         Ok(())
@@ -182,9 +181,9 @@ fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     Ok((script, connections_done))
 }
 
-/// One on a farm's first server, with an agent, which has had its answer: by that it knows a first
-/// speed. The agent asks once, some time after it is ready; a client that came first would have its
-/// answer.
+/// Starts a scripted server with an agent on a farm's first server. The agent measures a first
+/// speed with one request some time after its start. This function waits for the request, because
+/// it would otherwise take a client's script.
 fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
     let host = farm.server(0);
     let (script, connections_done) = scripted(host, SCRIPTED_PORT)?;
@@ -194,14 +193,14 @@ fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
     Ok((script, agent))
 }
 
-/// How what is left of an answer is known.
+/// Source of the number of bytes left of a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
-    /// To the byte.
+    /// Exact number of bytes.
     Exact(u64),
-    /// The kernel's count.
+    /// Lower bound, from the kernel's queue.
     AtLeast,
-    /// Nothing: no request is open.
+    /// No request is open.
     Nothing,
 }
 
@@ -332,7 +331,7 @@ fn answer_end_follows_headers_or_kernel_counts() -> Result<()> {
             })
         })
         .with_context(|| format!("{name}: {last:?}"))?;
-        // A reset: the connection goes, and what was to be sent with it.
+        // A reset discards the connection and its queued data.
         drop(reader);
         wait::until("the connection is gone", || Ok(requests(host)?.is_empty()))?;
     }
@@ -352,7 +351,7 @@ const STATUSES: [&str; 10] = [
     "2000 OK",
 ];
 
-/// Some answer, and how it is cut: much of it right, much of it not.
+/// Returns a random response as pieces, often valid and often not.
 fn some_answer(random: &mut Random) -> Vec<Vec<u8>> {
     let pick = |random: &mut Random, of: &[&str]| of[random.below(of.len())].to_owned();
     let mut answer = Vec::new();
@@ -451,7 +450,7 @@ fn connections_without_memory_to_follow_them_are_counted_and_known_by_the_kernel
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let _agent = Agent::start(host, &config(&farm, host, WEB_PORT), &[])?;
-    // The most that a socket may have beside its buffers; before Linux 6.7 it is the machine's.
+    // Limit of a socket's additional memory. Before Linux 6.7, the limit is global.
     if host.run(&["sysctl", "-qw", "net.core.optmem_max=64"]).is_err() {
         evener_lab::skip::skipped("this kernel has no net.core.optmem_max for each network namespace");
         return Ok(());

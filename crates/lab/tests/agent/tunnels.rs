@@ -1,4 +1,4 @@
-//! The packets that come out of tunnels, by every combination of headers.
+//! Decapsulated packets, with every combination of headers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -14,7 +14,8 @@ use evener_lab::evener::Evener;
 use crate::wrapper::{Kind, Tunnel, Wrapper, cable};
 use crate::{Agent, Program, refused, service, snapshot, status, vips};
 
-/// A file with a service behind tunnels, to the first server's address of either family.
+/// Returns a configuration with services behind tunnels to the first server's IPv4 and IPv6
+/// addresses.
 pub(crate) fn config(farm: &Farm, keys: &str) -> String {
     let (director, server) = (farm.director(), farm.server(0));
     let directors = Family::BOTH.map(|family| director.address_in(family).to_string());
@@ -89,17 +90,17 @@ fn every_encapsulation_is_decapsulated_by_native_xdp() -> Result<()> {
     every_combination("native")
 }
 
-/// Frames that the host's receive offload has put together come out whole.
+/// Frames merged by receive offload are decapsulated completely.
 fn large_transfers(hook: &str) -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     cable(&farm)?;
     let (director, server) = (farm.director(), farm.server(0));
     server.run(&["ethtool", "-K", "eth0", "gro", "on"])?;
-    // a veth puts together only what its peer would not have put together itself
+    // A veth merges only segments that its peer has not merged already.
     let port = &server.interfaces()[0].port;
     let done = farm.switch().enter(|| Command::new("ethtool").args(["-K", port, "tx", "off"]).status())??;
     assert!(done.success());
-    // packets that come one by one are held for those that follow, or nothing would be put together
+    // Delays single packets so that the kernel has packets to merge.
     let hold = "echo 500000 >/sys/class/net/eth0/gro_flush_timeout; echo 10 >/sys/class/net/eth0/napi_defer_hard_irqs";
     let netns = server.netns().name();
     server.run(&["ip", "netns", "exec", netns, "sh", "-c", hold])?;
@@ -181,7 +182,7 @@ fn an_interface_that_comes_back_gets_its_program_back() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     let server = farm.server(0);
     let _agent = Agent::start(server, &config(&farm, ""), &[])?;
-    // a second way in, which then goes and comes again under another number
+    // A second interface, which then disappears and returns with another index.
     for address in ["192.0.2.60", "192.0.2.60"] {
         server.ip(&[
             "link add way type veth peer name back".into(),
@@ -209,7 +210,7 @@ fn servers_offer_segments_that_fit() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     cable(&farm)?;
     let (director, server) = (farm.director(), farm.server(0));
-    // the rest of the MTU behind outer IPv4, GUE, inner IP and TCP headers
+    // The MTU minus outer IPv4, GUE, inner IP and TCP headers.
     for (keys, ipv4, ipv6) in [
         ("mtu = 1400\nencapsulation = \"gue\"", "mss 1328,", "mss 1308,"),
         ("mtu = 1400", "mss 1340,", "mss 1320,"),
@@ -266,7 +267,7 @@ fn without_directors_no_tunnel_is_opened() -> Result<()> {
     Ok(())
 }
 
-/// To a port of their own, and by TCP to a service of UDP.
+/// Probes of a separate port, and TCP probes of a UDP service.
 #[test]
 fn probes_come_out_of_tunnels_beside_clients_packets() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
@@ -278,7 +279,7 @@ fn probes_come_out_of_tunnels_beside_clients_packets() -> Result<()> {
         let keys = format!("method = \"tunnel\"\n{keys}\n{}", probed(health));
         service(name, &[address], &keys, &server.address().to_string())
     };
-    // The server program listens at 80 and 8080.
+    // The server program listens on ports 80 and 8080.
     let file = format!("[farm]\ndirectors = {directors:?}\n\n")
         + &one("web", 9_000, "", "port = 8080")
         + &one("dns", 8_080, "protocol = \"udp\"", "")

@@ -1,4 +1,4 @@
-//! A director by hand: what its host sends to the service addresses goes into tunnels to a server.
+//! A minimal director: packets of its host to the service addresses go into tunnels to a server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -27,17 +27,17 @@ pub(crate) enum Kind {
     Gue,
 }
 
-/// Where tunnels begin and end. The kernel makes the outer headers.
+/// Sockets that send tunnel packets. The kernel adds the outer headers.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     kind: Kind,
-    /// For IPv4 inside, and for IPv6.
+    /// Sockets for inner IPv4 and inner IPv6.
     sockets: [Socket; 2],
     to: SockAddr,
 }
 
 impl Tunnel {
-    /// From an address of the farm's director to one of its first server.
+    /// Opens a tunnel from an address of the farm's director to an address of its first server.
     pub(crate) fn open(farm: &Farm, kind: Kind, from: IpAddr, to: IpAddr) -> Result<Tunnel> {
         let open = |protocol: u8| -> Result<Socket> {
             let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
@@ -53,7 +53,7 @@ impl Tunnel {
         Ok(Tunnel { kind, sockets, to: SocketAddr::new(to, port).into() })
     }
 
-    /// Sends an IP packet through.
+    /// Sends an IP packet through the tunnel.
     pub(crate) fn send(&self, packet: &[u8]) -> Result<()> {
         let ipv6 = packet[0] >> 4 == 6;
         match self.kind {
@@ -65,13 +65,13 @@ impl Tunnel {
         }
     }
 
-    /// Sends whatever, as if it were IPv6 or IPv4; with GUE its header included.
+    /// Sends arbitrary bytes as inner IPv4 or IPv6. With GUE, `bytes` include the GUE header.
     pub(crate) fn send_as(&self, ipv6: bool, bytes: &[u8]) -> Result<()> {
         self.sockets[usize::from(ipv6)].send_to(bytes, &self.to)?;
         Ok(())
     }
 
-    /// Marks what is sent from now on: the lower two bits are ECN (RFC 3168).
+    /// Sets the traffic class of outer headers. The lower two bits are ECN (RFC 3168).
     pub(crate) fn mark(&self, traffic_class: u32) -> Result<()> {
         for socket in &self.sockets {
             match self.to.is_ipv4() {
@@ -83,14 +83,14 @@ impl Tunnel {
     }
 }
 
-/// The director's host routes the service addresses into a cable, at whose other end this reads.
+/// Encapsulates packets from a veth pair to which the director's host routes the service addresses.
 #[derive(Debug)]
 pub(crate) struct Wrapper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Makes that cable.
+/// Creates the veth pair of [`Wrapper`].
 pub(crate) fn cable(farm: &Farm) -> Result<()> {
     let director = farm.director();
     let mut lines = vec!["link add in type veth peer name out".to_owned()];
@@ -123,7 +123,7 @@ impl Wrapper {
                 let _ = poll(&mut fds, PollTimeout::from(50u8));
                 for end in &ends {
                     while let Ok((len, about)) = end.recv(&mut frame) {
-                        // neighbours' talk stays here; and what is too long is lost, as on any way
+                        // Skips multicast. Packets above the MTU are lost, as on any path.
                         let unicast = frame[0] & 1 == 0;
                         if unicast && !about.outgoing && len > ETHERNET_LEN {
                             let _ = tunnel.send(&frame[ETHERNET_LEN..len]);

@@ -1,4 +1,4 @@
-//! Chromium without a window, driven by WebDriver (<https://www.w3.org/TR/webdriver2/>).
+//! Headless Chromium, controlled by WebDriver (<https://www.w3.org/TR/webdriver2/>).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use evener_lab::wait::{self, LONG};
 use serde_json::{Value, json};
 
 const PORT: u16 = 9515;
-/// The member of an answer that stands for an element.
+/// The JSON key of an element id.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// A browser on a host, with one page. Dropping it ends it.
+/// A browser with one page, on a host. Dropping this value stops the browser.
 pub(crate) struct Browser {
     host: Host,
     driver: Proc,
@@ -30,12 +30,12 @@ impl Browser {
             host.spawn("chromedriver", &["env", &format!("HOME={}", home.display()), "chromedriver", &port])?;
         driver.wait_until_listening(host, address())?;
         let folder = format!("--user-data-dir={}", home.join("profile").display());
-        // Root has no sandbox, and what the page shows is this farm's own.
+        // As root, Chromium has no sandbox. The page contains only this farm's data.
         let arguments = [
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
-            // Nor is there anybody else to talk to: it would wait for a name server.
+            // Prevents name lookups, which would wait for a name server.
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost",
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
@@ -84,12 +84,12 @@ impl Browser {
         self.post("/url", &json!({ "url": url })).map(drop)
     }
 
-    /// The value of a script that ends with `return`.
+    /// Returns the value of a script that ends with `return`.
     pub(crate) fn script(&self, script: &str) -> Result<Value> {
         self.post("/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// The value that a script gives its last argument.
+    /// Returns the value that a script passes to its callback, the last argument.
     pub(crate) fn script_later(&self, script: &str) -> Result<Value> {
         self.post("/execute/async", &json!({"script": script, "args": []}))
     }
@@ -99,13 +99,13 @@ impl Browser {
         Ok(found[ELEMENT].as_str().context("no element")?.to_owned())
     }
 
-    /// Clicks as a person does: on what is visible and in the way of nothing.
+    /// Clicks an element as a user does: the element must be visible and not covered.
     pub(crate) fn click(&self, selector: &str) -> Result<()> {
         let element = self.element(selector)?;
         self.post(&format!("/element/{element}/click"), &json!({})).map(drop)
     }
 
-    /// Clicks the button of this text, within an element.
+    /// Clicks a button with this text within an element.
     pub(crate) fn press(&self, within: &str, text: &str) -> Result<()> {
         let script = format!(
             "return [...document.querySelectorAll({})].find((one) => one.textContent.startsWith({}))",
@@ -117,20 +117,20 @@ impl Browser {
         self.post(&format!("/element/{element}/click"), &json!({})).map(drop)
     }
 
-    /// Types in a field in place of its text.
+    /// Replaces the text of a field.
     pub(crate) fn type_in(&self, selector: &str, text: &str) -> Result<()> {
         let element = self.element(selector)?;
         self.post(&format!("/element/{element}/clear"), &json!({}))?;
         self.post(&format!("/element/{element}/value"), &json!({ "text": text })).map(drop)
     }
 
-    /// The visible text of an element; empty if there is none.
+    /// Returns the visible text of an element, or an empty text if there is no such element.
     pub(crate) fn text(&self, selector: &str) -> Result<String> {
         let script = format!("return document.querySelector({})?.innerText ?? ''", json!(selector));
         Ok(self.script(&script)?.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until an element's visible text contains a text.
+    /// Waits until an element's visible text contains `text`.
     pub(crate) fn wait_for(&self, selector: &str, text: &str) -> Result<String> {
         let contains = |found: &String| found.contains(text);
         match wait::for_value(LONG, || self.text(selector), contains)? {
@@ -148,7 +148,7 @@ impl Browser {
         self.post("/goog/cdp/execute", &json!({"cmd": name, "params": parameters}))
     }
 
-    /// A picture of so many pixels of the page, from its top.
+    /// Saves a picture of the top part of the page, in pixels.
     pub(crate) fn screenshot(&self, file: &Path, width: u32, height: u32) -> Result<()> {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.command("Emulation.setDeviceMetricsOverride", &metrics)?;
@@ -162,9 +162,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Else its processes outlive the driver.
+        // Without the end of the session, Chromium's processes outlive the driver.
         let _ = self.send("DELETE", &self.session, &Value::Null);
-        // It takes many seconds to end when it is asked to.
+        // A regular exit takes many seconds.
         let _ = self.driver.kill9();
     }
 }

@@ -1,4 +1,4 @@
-//! Farms by each way of packets, and a large one, as the page shows them.
+//! Farms of each method, and a large farm, on the dashboard.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::browser::Browser;
 use crate::{PAGE, keep_picture};
 
-/// Clients that come and go all the while.
+/// Starts clients that connect again and again.
 fn visitors(farm: &Farm, target: std::net::SocketAddr) -> Running {
     let load = Load {
         path: "/2k".to_owned(),
@@ -24,14 +24,14 @@ fn visitors(farm: &Farm, target: std::net::SocketAddr) -> Running {
     load.start_on(farm.client(0))
 }
 
-/// The page once it shows rates.
+/// Opens the page and waits until it shows rates.
 fn open(browser: &Browser) -> Result<()> {
     browser.open(PAGE)?;
     browser.wait_for("#connection-text", "Live")?;
     browser.wait_until("[...document.querySelectorAll('#services-table td.number div')].some((one) => /[1-9]/.test(one.textContent))")
 }
 
-/// Lets the lines of rates grow, where a picture is kept.
+/// Waits until the rate charts have some points, if a picture is saved.
 fn let_lines_grow(browser: &Browser) -> Result<()> {
     if std::env::var_os("EVENER_SCREENSHOTS").is_none() {
         return Ok(());
@@ -139,7 +139,7 @@ fn page_draws_replies_of_nat_through_the_director_and_of_tunnels_past_it() -> Re
         "#ways",
         "far: requests come by a tunnel, and replies go from the server straight to the client",
     )?;
-    // From each server to the director, and on to the clients.
+    // From each server to the director, and from the director to the clients.
     let replies = "[...document.querySelectorAll('#picture path.reply')].filter((path) => !path.classList.contains('idle')).length";
     browser.wait_until(&format!("{replies} === 3"))?;
     browser.script("const select = document.getElementById('picture-service'); select.selectedIndex = 1; select.dispatchEvent(new Event('change'))")?;
@@ -168,7 +168,7 @@ fn page_of_4096_servers_is_filtered_sorted_and_paged() -> Result<()> {
     browser.wait_until(&format!("{rows} === 0"))?;
     browser.script("const field = document.getElementById('filter'); field.value = ''; field.dispatchEvent(new Event('input'))")?;
     measure(&browser)?;
-    // An older page in a browser whose clock is a day off.
+    // A page of an older version in a browser whose clock is wrong by years.
     let script = "Date.now = () => 4e12; new MutationObserver(() => {
             const version = document.querySelector('meta[name=evener-version]');
             if (version && version.content !== '0.0.1') version.content = '0.0.1';
@@ -181,7 +181,7 @@ fn page_of_4096_servers_is_filtered_sorted_and_paged() -> Result<()> {
     Ok(())
 }
 
-/// Tells how long the page takes until it is there, and for a frame.
+/// Prints the time to the first paint and the time per frame.
 fn measure(browser: &Browser) -> Result<()> {
     if std::env::var_os("EVENER_SCREENSHOTS").is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Pages that take places and never read.
+//! Live streams whose clients never read.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,10 +14,10 @@ use crate::PAGE;
 use crate::browser::Browser;
 
 const IDLE: usize = 1_000;
-/// The most memory that the daemon may take for them, in bytes.
+/// Limit of the daemon's memory growth for idle streams, in bytes.
 const MEMORY_MAX: u64 = 32 << 20;
 
-/// Asks for all frames; nothing is read.
+/// Opens a live stream without reading it.
 fn listen(host: &Host, from: [u8; 4]) -> Result<TcpStream> {
     let admin = SocketAddr::from(([127, 0, 0, 1], 9180));
     let mut stream = host.enter(|| -> Result<TcpStream> {
@@ -30,7 +30,7 @@ fn listen(host: &Host, from: [u8; 4]) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads until a text has come so many times.
+/// Reads until a text has arrived `times` times.
 fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> Result<()> {
     stream.set_read_timeout(Some(LONG))?;
     let (mut all, mut piece) = (String::new(), [0; 65_536]);
@@ -61,7 +61,7 @@ fn thousand_pages_that_never_read_take_no_place_of_others() -> Result<()> {
     let before = evener.daemon().memory()?;
     let idle = (0..IDLE).map(|_| listen(director, [127, 0, 0, 1])).collect::<Result<Vec<_>>>()?;
     read_until(&mut other, "event: delta", 2)?;
-    // Of the same source as those that never read.
+    // From the same source address as the idle streams.
     let browser = Browser::start(director)?;
     browser.open(PAGE)?;
     browser.wait_for("#connection-text", "Live")?;

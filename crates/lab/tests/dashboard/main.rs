@@ -1,4 +1,4 @@
-//! The dashboard in a browser and `evener top` in a terminal, as a person uses them.
+//! The dashboard in a browser and `evener top` in a terminal, as a user operates them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use browser::Browser;
 
-/// The page, on the host of the daemon.
+/// The page's URL on the daemon's host.
 const PAGE: &str = "http://localhost:9180/";
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Keeps a picture for the manual, if `EVENER_SCREENSHOTS` is set.
+/// Saves a picture for the manual if `EVENER_SCREENSHOTS` is set.
 fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Result<()> {
     if std::env::var_os("EVENER_SCREENSHOTS").is_none() {
         return Ok(());
@@ -28,7 +28,7 @@ fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Resul
     browser.screenshot(&repository().join("docs/operating/img").join(name), width, height)
 }
 
-/// Has axe-core look for what keeps people from using the page.
+/// Checks the page with axe-core.
 fn check_accessibility(browser: &Browser) -> Result<()> {
     let libraries = repository().join("target/tools/python/lib");
     let versions = std::fs::read_dir(libraries).into_iter().flatten().flatten();

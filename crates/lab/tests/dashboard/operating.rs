@@ -1,4 +1,4 @@
-//! Tokens, roles, changes and losses, on a server group: its daemon takes no privileges.
+//! Tokens, roles, changes and lost connections. The daemon has a server group and no privileges.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::{PAGE, check_accessibility};
 
 const READER: &str = "reader-reader-reader";
 const OPERATOR: &str = "operator-operator-0";
-/// Names as no operator should choose them.
+/// Names with markup, quotes and right-to-left letters.
 const NAMES: [&str; 2] = ["<script>document.title='x'<b>", "\"quotes'&\u{5e9}\u{5dc}\u{5d5}\u{5dd}"];
 
 fn start() -> Result<(Farm, Evener, Browser)> {
@@ -63,7 +63,7 @@ fn person_signs_in_operates_the_farm_and_sees_what_becomes_of_it() -> Result<()>
     let page = browser.script("return [document.title, document.scripts.length, location.href]")?;
     assert_eq!(page, json!(["Evener", 1, PAGE]), "names are texts, and the token is in no URL");
 
-    // A token of role read that clicks.
+    // With the role `read`, orders are refused.
     details(&browser, 1)?;
     browser.wait_for("#dialog", "Your role here is read")?;
     check_accessibility(&browser)?;
@@ -135,7 +135,7 @@ fn change_and_undo(browser: &Browser) -> Result<()> {
     browser.wait_for("#servers-table tbody tr:first-child", "● up").map(drop)
 }
 
-/// As a laptop that is closed for the night: nothing runs, and the stream is still there.
+/// Like a laptop in sleep: no script runs, and the stream stays open.
 #[test]
 fn page_that_slept_shows_the_farm_as_it_is_when_it_wakes() -> Result<()> {
     let (mut farm, evener, browser) = start()?;

@@ -1,4 +1,4 @@
-//! `evener top` in a terminal of tmux, as over ssh.
+//! `evener top` in a tmux terminal, as over ssh.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use evener_lab::load::Load;
 use evener_lab::proc::Proc;
 use evener_lab::wait::{self, LONG};
 
-/// A terminal server on a host. Dropping it ends all of its terminals.
+/// A tmux server on a host. Dropping this value ends its terminals.
 struct Tmux {
     host: Host,
     socket: PathBuf,
@@ -22,7 +22,7 @@ impl Tmux {
     fn start(host: &Host) -> Result<Tmux> {
         let socket = host.file("tmux");
         let path = socket.display().to_string();
-        // The machine's own settings and language are nobody's here.
+        // Excludes the machine's own configuration and locale.
         let server =
             ["env", "LC_ALL=C.UTF-8", "TERM=xterm-256color", "tmux", "-f/dev/null", "-S", &path, "-D"];
         let server = host.spawn("tmux", &server)?;
@@ -35,7 +35,7 @@ impl Tmux {
         self.host.run(&[&["tmux", "-u", "-S", socket.as_str()], words].concat())
     }
 
-    /// Begins a command in a terminal of this size, whose name is its number.
+    /// Starts `evener top` in a terminal of this size.
     fn open(&self, name: &str, (columns, lines): (u16, u16), language: &str) -> Result<()> {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         let top = format!("LC_ALL={language} {} top --interval 200ms", evener::program()?.display());
@@ -50,7 +50,7 @@ impl Tmux {
         self.run(&["capture-pane", "-p", "-t", name])
     }
 
-    /// Waits until a terminal shows all of this.
+    /// Waits until a terminal shows all of these texts.
     fn wait_for(&self, name: &str, texts: &[&str]) -> Result<String> {
         let shows = |screen: &String| texts.iter().all(|text| screen.contains(text));
         match wait::for_value(LONG, || self.screen(name), shows)? {
@@ -60,7 +60,7 @@ impl Tmux {
     }
 }
 
-/// The names of servers, from the top.
+/// Returns the names of servers from top to bottom.
 fn order(screen: &str) -> Vec<&str> {
     screen
         .lines()
@@ -88,7 +88,7 @@ fn top_sorts_filters_and_drains_in_a_terminal_of_80_columns() -> Result<()> {
         let screen = tmux.screen("wide")?;
         Ok(screen.contains("web2") && !screen.contains("web1") && !screen.contains("web3"))
     })?;
-    // ^D is no d.
+    // Ctrl-D must not act as `d`.
     tmux.press("wide", &["C-d", "d"])?;
     tmux.wait_for("wide", &["drain web/web2"])?;
     assert_eq!(evener.server("web2")?.state, "up", "nothing is changed before it is confirmed");
@@ -99,7 +99,7 @@ fn top_sorts_filters_and_drains_in_a_terminal_of_80_columns() -> Result<()> {
     tmux.press("wide", &["/", "C-u", "Enter"])?;
     tmux.wait_for("wide", &["web1", "down"])?;
 
-    // A terminal without UTF-8, and one that is too small.
+    // A terminal without UTF-8, and a terminal that is too small.
     tmux.open("ascii", (100, 20), "C")?;
     let screen = tmux.wait_for("ascii", &["web1", "web3"])?;
     ensure!(screen.is_ascii(), "{screen}");

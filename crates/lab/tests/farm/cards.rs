@@ -1,5 +1,5 @@
-//! Farms whose director has network cards of other drivers than veth: for guests that have such
-//! cards, see `scripts/kernels`.
+//! Farms whose director has network cards with drivers other than veth. They run in guests with
+//! such cards; see `scripts/kernels`.
 
 use anyhow::{Context, Result};
 use evener_lab::family::Family;
@@ -25,8 +25,8 @@ fn nat() -> Result<()> {
     serves_over_cards(Way::Nat)
 }
 
-/// Prints a line for each MTU, with tabs between `card`, the driver, the number of receive queues,
-/// the MTU, the method and the mode of the kernel engine.
+/// Serves clients over the cards. Prints one line per MTU with tabs between `card`, driver, number
+/// of receive queues, MTU, method and XDP mode.
 fn serves_over_cards(way: Way) -> Result<()> {
     let plan = Plan::new("xdp", way, Family::V4);
     for mtu in MTUS {
@@ -53,10 +53,10 @@ fn serves_over_cards(way: Way) -> Result<()> {
     Ok(())
 }
 
-/// The mount of sysfs that a command inherits shows the interfaces of another namespace.
+/// An inherited mount of sysfs shows the interfaces of another namespace.
 const LIST_QUEUES: &str = "mount -t sysfs sysfs /sys; ls /sys/class/net/eth0/queues";
 
-/// The driver and the number of receive queues of `eth0`.
+/// Returns the driver and the number of receive queues of `eth0`.
 fn description(host: &Host) -> Result<String> {
     let info = host.run(&["ethtool", "-i", "eth0"])?;
     let driver = info.lines().find_map(|line| line.strip_prefix("driver: ")).unwrap_or("unknown");

@@ -1,4 +1,4 @@
-//! The life of a change, step by step: killed in each, and with others that wait.
+//! Run-time changes, step by step: the daemon is killed in each step, or other changes wait.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ on_one_engine! {
     failed_write_refuses_change_only_before_it_lasts,
 }
 
-/// The folder of run-time changes of the only namespace.
+/// Returns the folder with the run-time changes.
 fn state_folder(host: &Host) -> Result<PathBuf> {
     let mut folders = fs::read_dir(host.file("state"))?.flatten();
     Ok(folders.next().context("there is no folder of changes")?.path())
 }
 
-/// A file whose opening waits: a pipe to which nobody comes.
+/// Blocks a file: opening it waits, because it is a FIFO without a peer.
 struct Held {
     path: PathBuf,
     aside: PathBuf,
@@ -42,13 +42,13 @@ impl Held {
         Ok(Held { path, aside })
     }
 
-    /// Waits until a thread of the process waits for the file.
+    /// Waits until a thread of the daemon blocks on the file.
     fn wait_for(&self, evener: &mut Evener) -> Result<()> {
         let tasks = PathBuf::from(format!("/proc/{}/task", evener.daemon().pid()));
         wait::until(&format!("{} is opened", self.path.display()), || waits_in_open(&tasks))
     }
 
-    /// Puts back the file that was there.
+    /// Restores the original file.
     fn end(self) -> Result<()> {
         fs::remove_file(&self.path)?;
         if self.aside.exists() {
@@ -58,7 +58,7 @@ impl Held {
     }
 }
 
-/// Whether a thread waits in the kernel's function for the other end of a pipe.
+/// True if a thread of the process waits for the other end of a FIFO.
 fn waits_in_open(tasks: &Path) -> Result<bool> {
     let places = fs::read_dir(tasks)?.flatten().map(|task| fs::read_to_string(task.path().join("wchan")));
     Ok(places.flatten().any(|place| place == "wait_for_partner"))
@@ -73,7 +73,7 @@ fn daemon_killed_in_any_step_starts_with_old_or_new_farm(engine: &str) -> Result
     let remove = &["remove", "web/web2"][..];
     let steps = [
         ("reading", evener.file().to_owned(), &["reload"][..], 2),
-        // The record has its name by then, and the engine has nothing of it.
+        // The record on disk is complete by then, and the engine has not been changed.
         ("writing", state.join("audit.log"), remove, 1),
         ("applied", run.join("totals.new"), remove, 1),
     ];
@@ -87,7 +87,7 @@ fn daemon_killed_in_any_step_starts_with_old_or_new_farm(engine: &str) -> Result
         held.end()?;
         let status = client.wait(LONG)?;
         ensure!(!status.success(), "{step} is answered: {}", client.log());
-        // A record that was only half written has no name yet.
+        // An incomplete record still has its temporary name.
         fs::write(state.join("changes.json.new"), "{\"format\":1,\"gen")?;
         evener.start_again()?;
         evener.wait_for_servers(servers, LONG)?;
@@ -112,7 +112,7 @@ fn changes_and_reloads_wait_for_each_other(engine: &str) -> Result<()> {
     let held = Held::at(state_folder(farm.director())?.join("audit.log"))?;
     let mut first = evener.begin("first", &["weight", "web/web1", "3"])?;
     held.wait_for(&mut evener)?;
-    // The file overrules the weight that is being written.
+    // The file overrides the weight of the pending change.
     evener.write(&listed.replacen("weight = 1", "weight = 5", 1))?;
     let mut reload = evener.begin("reload", &["reload"])?;
     let mut writers = [
@@ -121,7 +121,7 @@ fn changes_and_reloads_wait_for_each_other(engine: &str) -> Result<()> {
     ];
     assert_eq!(evener.status()?.reloads, reloads, "a reload waits for the change before");
     assert_eq!(evener.server("web1")?.weight, 2, "a change is in force once it is on disk");
-    // All that is written to the pipe until it is put aside.
+    // Takes all log lines that are written to the FIFO until the file is restored.
     let _log = fs::File::options().read(true).write(true).open(&held.path)?;
     for client in [&mut first, &mut reload].into_iter().chain(&mut writers) {
         let status = client.wait(LONG)?;
@@ -137,7 +137,7 @@ fn changes_and_reloads_wait_for_each_other(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A folder stands where a file is to be written, which fails as on a disk that is full.
+/// A folder in place of a file makes writing fail, as on a full disk.
 fn failed_write_refuses_change_only_before_it_lasts(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;

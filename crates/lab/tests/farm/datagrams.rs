@@ -1,5 +1,5 @@
-//! UDP services whatever the way to their servers, and datagrams that take several packets: a real
-//! DNS server, and fragments in every order.
+//! UDP services of every method, with datagrams of several packets: a real DNS server, and
+//! fragments in every order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,8 +28,8 @@ fn dns_answers_and_questions_of_any_length(engine: &str, way: Way) -> Result<()>
         let file = plan.file_with_udp(&farm, dns::PORT);
         let stage = plan.start_with(farm, &file, 4)?;
         let service = SocketAddr::new(stage.service.ip(), dns::PORT);
-        // They are open at a time, so that none has the port of another, whose session it would
-        // meet.
+        // All clients stay open at the same time. Otherwise a client could reuse another one's
+        // port, and with it its session.
         let clients: Vec<_> = (0..6)
             .map(|_| dns::Client::open(stage.client(), service, Duration::from_secs(1)))
             .collect::<Result<_>>()?;
@@ -54,7 +54,7 @@ fn fragments_in_any_order_come_to_one_server(engine: &str, way: Way) -> Result<(
         let service = SocketAddr::new(stage.service.ip(), PORT);
         for order in Order::ALL {
             let echo = |host: &Host| {
-                // with nat a server knows itself by its own address
+                // With NAT, a server is addressed by its own address.
                 let address = if way.is_nat() { host.address_in(family) } else { service.ip() };
                 Echo::start_cut(&stage.farm, host, SocketAddr::new(address, PORT), order)
             };

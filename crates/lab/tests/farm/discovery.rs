@@ -1,4 +1,5 @@
-//! LSMAC's own way: whoever answers ARP for the address is a server (section 3.1), within limits.
+//! LSMAC's discovery: every host that answers ARP for the address is a server (section 3.1), within
+//! limits.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -73,7 +74,7 @@ fn nobody_speaks_for_the_director_or_a_router(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).directors(2).answering().build()?;
     let (director, rogue) = (farm.director(), farm.directors()[1].raw(0)?);
     let router: Ipv4Addr = farm.router().interfaces()[1].address;
-    // a host that has talked to its router knows its MAC
+    // A packet makes the director resolve its router's MAC.
     director.enter(|| UdpSocket::bind("0.0.0.0:0")?.send_to(b"hello", (router, 9)))??;
     let router_mac = farm.router().interfaces()[1].mac.clone();
     wait::until("the director knows its router", || {

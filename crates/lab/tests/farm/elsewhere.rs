@@ -1,5 +1,5 @@
-//! A service address in the servers' network, whose clients come by another interface of the
-//! director's.
+//! A service address in the servers' network, while clients arrive on another interface of the
+//! director.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,10 +25,10 @@ on_one_engine! {
     where_packets_are_not_seen_is_said,
 }
 
-/// How long a client waits before it tries anew.
+/// Timeout of a client's attempt.
 const TRY: Duration = Duration::from_millis(300);
 
-/// A director between the clients' side, eth0, and the servers', eth1.
+/// Returns a farm whose director has clients on eth0 and servers on eth1.
 fn farm(way: Way) -> Result<Farm> {
     let farm = Farm::builder().servers(2).routed().build()?;
     if way == Way::L2 {
@@ -51,7 +51,7 @@ fn service(farm: &Farm, family: Family) -> SocketAddr {
     (farm.own_vip(family, 0), WEB_PORT).into()
 }
 
-/// The director's way to the clients.
+/// Returns the director's next hop to the clients.
 fn router(farm: &Farm, family: Family) -> IpAddr {
     farm.router().interfaces()[1].address_in(family)
 }
@@ -69,7 +69,7 @@ fn configuration(engine: &str, farm: &Farm, way: Way, family: Family) -> String 
 fn clients_may_come_by_any_interface(engine: &str) -> Result<()> {
     for way in [Way::L2, Way::Nat] {
         let farm = farm(way)?;
-        // Not by the default route, which answers of `nat` may always take.
+        // Without a default route, which replies with `nat` may always use.
         let clients = Family::BOTH
             .map(|family| format!("route add {} via {}", farm.client_prefix(family), router(&farm, family)));
         farm.director().ip(&clients)?;

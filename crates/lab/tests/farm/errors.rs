@@ -1,4 +1,4 @@
-//! An order that can't be carried out gets one sentence and one exit code, and leaves nothing.
+//! A refused order has one sentence and one exit code and changes nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -18,7 +18,7 @@ mod application_space {
     pub(super) use super::{a_user_namespace_is_enough, one_capability_is_enough};
 }
 
-/// The one line that says why, among what was logged.
+/// Returns the only line of the output that is an error message.
 fn sentence(output: &str) -> &str {
     let sentences: Vec<_> = output.lines().filter(|line| line.starts_with("evener: ")).collect();
     let [sentence] = sentences.as_slice() else { panic!("not one sentence: {output}") };
@@ -61,7 +61,7 @@ fn each_has_its_exit_code_and_sentence(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The one that packet(7) asks for, and an ordinary user.
+/// The capability that packet(7) requires, and an unprivileged user.
 const RAW_ONLY: [&str; 7] = [
     "setpriv",
     "--reuid=65534",
@@ -80,7 +80,7 @@ fn one_capability_is_enough(engine: &str) -> Result<()> {
     chown(&folder, Some(65534), Some(65534))?;
     let run_dir = format!("EVENER_RUN_DIR={}", folder.display());
     let before = [&["env", &run_dir], &RAW_ONLY[..]].concat();
-    // Probes need no more than packets do.
+    // Probes need no further capability.
     let probed = "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"400ms\"\nrise = 1\n";
     let file = file::listed(engine, &farm, "").replace(file::ALWAYS_UP, probed);
     let mut evener = Evener::start_by(director, &file, &before, &[])?;
@@ -105,7 +105,7 @@ fn a_user_namespace_is_enough(engine: &str) -> Result<()> {
     let folder = director.file("run");
     fs::create_dir(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
-    // a user's own network namespace, into which somebody has put the director's interface
+    // An unprivileged user's network namespace that holds the director's interface.
     let mut holder = director.spawn(
         "holder",
         &["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo here; exec sleep 600"],

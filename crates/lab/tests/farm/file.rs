@@ -1,4 +1,4 @@
-//! Configurations, put together from parts that read as the file does.
+//! Builds configurations from parts, in the order of the file.
 
 use std::net::SocketAddr;
 
@@ -6,41 +6,42 @@ use evener_lab::evener::in_turn;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 
-/// Servers that are never probed: for tests of anything else, lest a busy machine decide them.
+/// Servers without probes, for tests of other properties. On a busy machine, probes could fail.
 pub(crate) const ALWAYS_UP: &str = "[service.health]\nkind = \"none\"\n";
 
-/// The engine, with a small table.
+/// Returns an engine section with a small session table.
 pub(crate) fn engine(kind: &str) -> String {
     format!("[engine]\nkind = \"{kind}\"\nsessions_max = 65536\n")
 }
 
-/// A service. `keys` are lines of its own, [in turn](in_turn) without a policy; those of its tables
-/// come behind it.
+/// Returns a service. `keys` are its additional lines, with [round robin](in_turn) if they name no
+/// policy.
+/// Tables of the service must follow.
 pub(crate) fn service(name: &str, address: impl Into<SocketAddr>, keys: &str) -> String {
     let keys = in_turn(keys);
     format!("[[service]]\nname = \"{name}\"\naddress = \"{}\"\n{keys}\n", address.into())
 }
 
-/// Servers of the service above, by their names and addresses.
+/// Returns the named servers of the preceding service.
 pub(crate) fn servers(hosts: &[Host]) -> String {
     hosts.iter().map(|host| server(host, 1)).collect()
 }
 
-/// A server of the service above.
+/// Returns a server of the preceding service.
 pub(crate) fn server(host: &Host, weight: u16) -> String {
     let (name, address) = (host.name(), host.address());
     format!("[[service.server]]\nname = \"{name}\"\naddress = \"{address}\"\nweight = {weight}\n")
 }
 
-/// One service of all the farm's servers by name.
+/// Returns a service with all servers of the farm by name.
 pub(crate) fn listed(kind: &str, farm: &Farm, keys: &str) -> String {
     engine(kind) + &service("web", farm.service(), keys) + ALWAYS_UP + &servers(farm.servers())
 }
 
-/// The keys of quick discovery.
+/// Keys of fast discovery.
 pub(crate) const DISCOVER: &str = "discover = \"arp\"\ndiscover_interval = \"300ms\"\n";
 
-/// One service of whoever answers.
+/// Returns a service that discovers its servers.
 pub(crate) fn discovered(kind: &str, farm: &Farm, keys: &str) -> String {
     engine(kind) + &service("web", farm.service(), &format!("{DISCOVER}{keys}")) + ALWAYS_UP
 }

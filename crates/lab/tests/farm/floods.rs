@@ -1,5 +1,5 @@
-//! Strangers who send first packets in others' names, and clients who have said all: the one takes
-//! nothing from the other.
+//! Floods of first packets with spoofed sources, and clients that have closed their half: neither
+//! harms the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -30,12 +30,12 @@ on_both_engines! {
     a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6,
 }
 
-// Answers pass the director, with a port of their own or not, or they don't, as those of a tunnel.
+// Replies bypass the director, pass through it, or pass through it to an own source port.
 by_way!(l2, L2: who_has_said_all_is_answered_late);
 by_way!(nat, Nat: who_has_said_all_is_answered_late);
 by_way!(source_nat, SourceNat: who_has_said_all_is_answered_late);
 
-/// First packets to a service, each from another client.
+/// Sends first packets to a service, each from a different client address.
 struct Spoofer {
     link: Raw,
     to: Mac,
@@ -78,10 +78,10 @@ fn spoofed_syns_leave_ports_to_clients_over_ipv6(engine: &str) -> Result<()> {
     spoofed_syns(engine, Family::V6)
 }
 
-/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and
-/// longer if clients are slow: then fewer, since nobody keeps a port who takes longer to answer a
-/// SYN-ACK than others take to ask for all ports, as a client on a busy machine may.
-/// `EVENER_FLOOD_S` makes it last so many seconds at the least, and says what came of it.
+/// Sends 20,000 SYNs per second until they have requested three times the server's ports. The flood
+/// slows down for slow clients: a client loses its port if it answers the SYN-ACK later than others
+/// request all ports, as on a busy machine. `EVENER_FLOOD_S` sets a minimum duration in seconds and
+/// prints the result.
 fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     const A_MILLISECOND: u128 = 20;
     const A_CLIENT: u32 = PORTS as u32 / 4;
@@ -93,7 +93,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     let stage = Plan::new(engine, Way::SourceNat, family).stage(1)?;
     let spoofer = Spoofer::new(&stage.farm, stage.service, false)?;
     let (done, started) = (AtomicBool::new(false), Instant::now());
-    // SYNs that were sent, and those of them before the client that is served now
+    // SYNs sent in total, and SYNs sent before the current client's.
     let (so_far, before) = (AtomicU32::new(0), AtomicU32::new(0));
     let (sent, slowest, served) = thread::scope(|scope| -> Result<_> {
         let flood = scope.spawn(|| -> Result<u32> {
@@ -104,7 +104,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
                     true => u32::MAX,
                     false => (before.load(Relaxed) + A_CLIENT).saturating_sub(sent),
                 };
-                // a machine that can't keep up sends less, and doesn't catch up
+                // A slow machine sends less and does not catch up.
                 for _ in 0..late.min(A_MILLISECOND * PAUSE.as_millis()).min(room.into()) {
                     spoofer.send(sent)?;
                     sent += 1;
@@ -120,15 +120,15 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
                 let sent_at = Instant::now();
                 before.store(so_far.load(Relaxed), Relaxed);
                 let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
-                // A port can't be lost before others have asked for about as many as there are.
+                // A client loses its port only after other SYNs have requested about all ports.
                 visit.with_context(|| {
                     let others = so_far.load(Relaxed) - before.load(Relaxed);
                     let took = sent_at.elapsed();
                     format!("client {served}, {took:?} and {others} SYNs of others after its own")
                 })?;
                 (slowest, served) = (slowest.max(sent_at.elapsed()), served + 1);
-                // fewer a second than the server's ports, each of which an ended connection keeps
-                // for a minute
+                // The rate stays below the server's ports per minute: each closed connection keeps
+                // its port that long.
                 thread::sleep(PAUSE);
             }
             Ok((slowest, served))
@@ -145,7 +145,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
         );
     }
     ensure!(sent as usize >= 3 * PORTS);
-    // the server has reset many a half-open connection that a later SYN fell into
+    // The server has reset many half-open connections that a later SYN reused.
     let ended = stage.evener.sessions()?.iter().filter(|session| session.is_ending()).count();
     ensure!(ended <= served, "{ended} sessions have ended, though only {served} were ever open");
     for number in 0..10 {
@@ -156,8 +156,8 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Queries in others' names, each answered by the server, until its ports were asked for half again
-/// as often as there are.
+/// Spoofed queries, each answered by the server, until they have requested one and a half times its
+/// ports.
 fn spoofed_queries_that_are_answered_leave_ports_to_clients(engine: &str) -> Result<()> {
     const PORT: u16 = 5_353;
     let plan = Plan::new(engine, Way::SourceNat, Family::V4);
@@ -189,7 +189,7 @@ fn a_flooded_service_leaves_room_to_others_over_ipv6(engine: &str) -> Result<()>
     one_is_flooded(engine, Family::V6)
 }
 
-/// A table that one service's spoofed datagrams fill many times over.
+/// Spoofed datagrams of one service fill the table many times.
 fn one_is_flooded(engine: &str, family: Family) -> Result<()> {
     const UDP_PORT: u16 = 5_353;
     let farm = Way::Nat.builder().servers(2).build()?;
@@ -221,7 +221,7 @@ fn a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6(engine: &str) -
     grows(engine, Family::V6)
 }
 
-/// The daemon is killed at whatever it is doing then, and the next one goes on with that.
+/// The daemon is killed while the table grows, and the next daemon continues.
 fn grows(engine: &str, family: Family) -> Result<()> {
     let mut stage = Plan::new(engine, Way::L2, family).stage(2)?;
     let mut open: Vec<Visit> =
@@ -245,8 +245,8 @@ fn grows(engine: &str, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A client's FIN is half a close: what it hears afterwards, and acknowledges, still belongs to its
-/// connection, however long nothing was said.
+/// A client's FIN closes one direction only. Data that the client later receives and acknowledges
+/// still belongs to the connection, even after a long pause.
 fn who_has_said_all_is_answered_late(engine: &str, way: Way) -> Result<()> {
     const PORT: u16 = 7_000;
     let farm = way.builder().servers(2).build()?;

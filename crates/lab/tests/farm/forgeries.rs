@@ -1,5 +1,4 @@
-//! Packets of layer three and four that mean no good, whatever the way to the servers, while
-//! clients are served.
+//! Malicious packets of layers three and four, with every method, while clients are served.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,12 +31,13 @@ mod tunnels {
     }
 }
 
-/// Eight bytes: the ports, and no more of a TCP header than that.
+/// Eight bytes of a TCP header: the ports and the sequence number.
 const TINY: &str = "hex 9c 40 00 50 00 00 00 01";
-/// Sources that there are not, so that nobody answers.
+/// Source addresses that no host has, so that no host answers.
 const UNUSED: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
-/// The error, and a packet with that: from `src` to the service `vip`.
+/// Returns pairs of a drop reason and a packet that must be dropped for it, from `src` to service
+/// `vip`.
 fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
     match family {
         Family::V4 => vec![
@@ -75,7 +75,7 @@ fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
     }
 }
 
-/// Frames as a router sends them to the director.
+/// Returns the frames of packets as the router sends them to the director.
 fn frames(stage: &Stage, packets: impl Iterator<Item = String>) -> Result<Vec<Vec<u8>>> {
     let (router, director) = (stage.farm.router().raw(1)?, stage.farm.director().mac());
     packets.map(|packet| cases::frame(&format!("eth {} > {director} {packet}", router.mac()))).collect()
@@ -94,7 +94,7 @@ fn forgeries_are_counted_and_harm_nobody(engine: &str, way: Way) -> Result<()> {
         let load = Load { connections: 4, path: "/2k".to_owned(), ..Load::to(stage.service) };
         let load = load.start_on(stage.client());
         wait::until("clients are served", || Ok(load.requests() > 20))?;
-        // the other end of the director's cable: a bridge would keep some of them to itself
+        // Sent from the other end of the director's cable: a bridge would drop some frames.
         let rogue = stage.farm.director().raw_to(0)?;
         for _ in 0..ROUNDS {
             frames.iter().try_for_each(|frame| rogue.send(frame))?;
@@ -115,14 +115,14 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
         let plan = Plan::new(engine, way, family);
         let farm = way.builder().servers(2).build()?;
         for server in farm.servers() {
-            // first fragments reach servers, whose stacks wait for the others: half a minute,
-            // unless told otherwise
+            // First fragments reach servers, whose stacks wait for the rest. The default timeout is
+            // half a minute.
             server.netns().sysctl(&[("ipv4/ipfrag_time", "1"), ("ipv6/ip6frag_time", "1")])?;
         }
         let file = plan.file_with_udp(&farm, PORT);
         let mut stage = plan.start_with(farm, &file, 4)?;
         let (src, vip) = (source(family), stage.service.ip());
-        // first ones without others, and others without a first one
+        // First fragments without later ones, and later fragments without a first one.
         let packets = (0..FLOOD).map(|id| match (family, id % 2) {
             (Family::V4, 0) => {
                 format!("ip {src} > {vip} id={id} frag=0x2000 udp 999 > {PORT} len=99 payload 56")
@@ -156,7 +156,7 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
         let _echoes: Vec<Echo> = echoes.collect::<Result<_>>()?;
         let client = Client::open(stage.client(), service, Duration::from_secs(1))?;
         client.request(&"x".repeat(1300)).with_context(|| format!("{family}"))?;
-        // nobody promises that fragments find room in the middle of a flood, only behind it
+        // During a flood, fragments may be dropped. They must pass afterwards.
         for order in Order::ALL {
             let text = "x".repeat(4000);
             wait::until("fragments come through again", || {
@@ -168,8 +168,8 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// Servers take tunnels from listed directors only, and what is inside must be from a client to the
-/// service.
+/// Servers decapsulate packets from listed directors only. The inner packet must be from a client
+/// to the service.
 fn strangers_get_nothing_through_a_server(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let stage = Plan::new(engine, way, family).stage(1)?;

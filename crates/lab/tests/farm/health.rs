@@ -1,4 +1,4 @@
-//! Probes, and what follows from them.
+//! Probes and their consequences.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ on_one_engine! {
     below_the_threshold_failed_servers_are_used_and_drained_ones_are_not,
 }
 
-/// Quick probes. A busy machine may be late for one of them, hardly for three in a row.
+/// Returns fast probes. A busy machine can delay one probe, but rarely three in a row.
 fn probed(keys: &str) -> String {
     let fall = if keys.contains("fall") { "" } else { "fall = 3\n" };
     let rise = if keys.contains("rise") { "" } else { "rise = 1\n" };

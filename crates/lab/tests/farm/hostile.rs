@@ -1,4 +1,4 @@
-//! Frames that mean no good, while clients are served.
+//! Malicious frames while clients are served.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ on_both_engines! {
 
 const CLIENT: [u8; 4] = [198, 18, 0, 1];
 
-/// A SYN to the service.
+/// Returns a SYN to the service.
 fn syn(src: Mac, dst: Mac, client: [u8; 4], port: u16, vip: Ipv4Addr) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2(src.0, dst.0)
         .ipv4(client, vip.octets(), 64)
@@ -31,7 +31,7 @@ fn syn(src: Mac, dst: Mac, client: [u8; 4], port: u16, vip: Ipv4Addr) -> Vec<u8>
     frame
 }
 
-/// A good frame made bad in every way that has a name, and the name.
+/// Returns damaged copies of a valid frame, each with its drop reason.
 fn crimes(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let with = |changes: &[(usize, u8)]| {
         let mut frame = good.to_vec();
@@ -71,7 +71,7 @@ fn malformed_frames_are_counted_and_harm_nobody(engine: &str) -> Result<()> {
         for (_, frame) in &crimes {
             rogue.send(frame)?;
         }
-        // and what has no name: the good frame with bytes changed at random places, or cut off
+        // Random damage: changed bytes, or a frame that is cut off.
         for _ in 0..5 {
             let mut frame = good.clone();
             for _ in 0..4 {
@@ -88,7 +88,7 @@ fn malformed_frames_are_counted_and_harm_nobody(engine: &str) -> Result<()> {
     }
     let packets = evener.status()?.packets;
     for (name, _) in &crimes {
-        // no frame is lost on a veth as long as its receiver keeps up, which a busy machine may not
+        // A veth drops frames only if the receiver is slow, which a busy machine may be.
         assert!(packets[*name] >= ROUNDS as u64 / 2, "{name}: {packets:?}");
     }
     assert!(evener.sessions()?.iter().all(|session| !session.client.starts_with("127.")));
@@ -105,7 +105,7 @@ fn a_flood_that_fills_the_table_breaks_nothing(engine: &str) -> Result<()> {
     let mut old: Vec<_> =
         (0..20).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
     let before: Vec<_> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
-    // by the router, as all spoofed packets come
+    // Spoofed packets come from the router.
     let router = farm.router().raw(1)?;
     let to: Mac = farm.director().mac().parse()?;
     for number in 0..FLOOD {
@@ -120,7 +120,7 @@ fn a_flood_that_fills_the_table_breaks_nothing(engine: &str) -> Result<()> {
     }
     let status = evener.status()?;
     assert!(status.sessions > 1024 && status.sessions_embryonic > 1024, "{status:?}");
-    // one whose place another thread takes at that moment, twice, goes by the hash
+    // A new session falls back to the hash if another thread takes its place twice at that moment.
     assert!(
         status.packets["table_full"] < u64::from(FLOOD) / 100,
         "first packets give way to others: {status:?}"

@@ -1,5 +1,5 @@
-//! ICMP: the service's address echoes, and errors about what a server sent reach that server, as it
-//! knows itself.
+//! ICMP: the service's address answers echo requests, and errors about a server's packets reach
+//! that server with the server's own address.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use crate::stage::{Plan, Stage, Way};
 
 by_every_way! { errors_reach_the_server_that_they_are_about }
 
-/// The director answers before any method comes in.
+/// The director answers before a method is applied.
 mod echo {
     use super::{Result, Way};
 
@@ -37,7 +37,7 @@ fn the_service_echoes(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// A router somewhere in the world.
+/// Addresses of a router on the Internet.
 const SOMEWHERE: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
 /// Sends an error, as a router would, about what the service has sent to a client.
@@ -89,7 +89,7 @@ fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result
                     assert_eq!(from, stage.service, "{family}");
                 }
                 assert_eq!(to == visit.client(), way != Way::SourceNat, "{family}: {to}");
-                // the connection goes on: such an error alone ends none that is established
+                // An error alone never ends an established connection.
                 assert_eq!(visit.who()?, owner, "{family} {words}");
             }
         }

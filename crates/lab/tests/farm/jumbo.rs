@@ -1,4 +1,4 @@
-//! Networks whose frames are six times as long as usual.
+//! Networks with frames six times as long as usual.
 
 use anyhow::{Result, ensure};
 use evener_lab::family::Family;
@@ -11,8 +11,8 @@ use crate::{file, unbroken};
 
 by_every_way! { jumbo_frames }
 
-/// XDP, which a driver may give a frame in several buffers, where the kernel engine would else
-/// attach by TC.
+/// Generic XDP, where the kernel engine would otherwise attach by TC: a driver can deliver a frame
+/// in several buffers.
 mod generic {
     use anyhow::Result;
     use evener_lab::family::Family;
@@ -20,7 +20,7 @@ mod generic {
 
     use super::{Way, arrive};
 
-    /// An engine, and more of its section.
+    /// An engine with a further key of its section.
     const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
 
     #[test]
@@ -47,7 +47,7 @@ fn jumbo_frames(engine: &str, way: Way) -> Result<()> {
     arrive(engine, way, Family::V6)
 }
 
-/// Data in both directions arrive, in frames that are long indeed.
+/// Data arrives in both directions, in frames above the usual length.
 fn arrive(engine: &str, way: Way, family: Family) -> Result<()> {
     let farm = way.builder().servers(2).build()?;
     farm.widen(MTU)?;

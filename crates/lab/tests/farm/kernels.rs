@@ -1,5 +1,5 @@
-//! One farm of each method by the kernel engine, through all that an operator does to it: short
-//! enough for guests of other kernels, see `scripts/kernels`.
+//! A farm of each method with the kernel engine, through all changes of an operator. The tests are
+//! short enough for guests with other kernels; see `scripts/kernels`.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ fn gue(engine: &str) -> Result<()> {
     serves_through_changes(engine, Way::Gue)
 }
 
-/// The servers of 20 new connections.
+/// Returns the number of connections per server, of 20 new connections.
 fn serve(stage: &Stage) -> Result<BTreeMap<String, u64>> {
     let load = Load { requests: Some(REQUESTS), timeout: LONG, ..Load::to(stage.service) };
     let report = unbroken(load.run_on(stage.client())?)?;
@@ -91,11 +91,11 @@ fn serves_through_changes(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// The first segments that come to a host or leave it; see [`Host::capture_inside`].
+/// A filter for SYNs; see [`Host::capture_inside`].
 const SYNS: &str = "tcp[tcpflags]&(tcp-syn|tcp-ack)==tcp-syn";
 
-/// The kernel counts fanout groups from 0 since the boot, so this test must be the first of its
-/// kind in a guest.
+/// The kernel numbers fanout groups from 0 since boot, so this test must be the first of its kind
+/// in a guest.
 fn each_syn_reaches_one_server(engine: &str) -> Result<()> {
     let stage = Plan::new(engine, Way::L2, Family::V4).stage(2)?;
     let capture = |host: &Host| host.capture_inside(0, SYNS);

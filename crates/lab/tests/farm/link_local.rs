@@ -1,5 +1,5 @@
-//! Clients that come from a link-local address, which says where they are on their own link alone
-//! (RFC 4291, section 2.5.6).
+//! Clients with a link-local source address, which is valid only on one link (RFC 4291, section
+//! 2.5.6).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -19,7 +19,7 @@ on_both_engines! {
     nat_serves_link_local_clients_of_the_servers_link,
 }
 
-/// Makes tests for XDP's modes, which send such answers on without the host's stack.
+/// Generates tests for XDP modes, which forward replies without the host's stack.
 macro_rules! by_xdp {
     ($($module:ident, $engine:ident);+) => {
         $(mod $module {
@@ -38,7 +38,7 @@ macro_rules! by_xdp {
 
 by_xdp!(generic, GENERIC; native, NATIVE);
 
-/// A host's link-local address on one of its interfaces, to connect from.
+/// Returns a host's link-local address on an interface, to connect from.
 fn link_local(host: &Host, interface: &str) -> Result<SocketAddrV6> {
     let list = host.run(&["ip", "-6", "-oneline", "address", "show", "dev", interface, "scope", "link"])?;
     let address = list.split_whitespace().skip_while(|word| *word != "inet6").nth(1);
@@ -47,7 +47,8 @@ fn link_local(host: &Host, interface: &str) -> Result<SocketAddrV6> {
     Ok(SocketAddrV6::new(address.parse::<Ipv6Addr>()?, 0, 0, index))
 }
 
-/// The engine's needs of veth, for as long as they are kept.
+/// Prepares the far ends of veth pairs as the engine needs. They stay ready while the result is
+/// kept.
 fn far_ends(farm: &Farm, engine: &str) -> Result<Vec<impl Send + use<>>> {
     if engine == NATIVE { receive_by_xdp(farm) } else { Ok(Vec::new()) }
 }
@@ -69,7 +70,7 @@ fn source_nat_serves_link_local_clients_of_any_link(engine: &str) -> Result<()> 
     let router = stage.farm.router();
     let at_the_front = link_local(router, "eth1")?;
     five_visits(&stage, router, at_the_front)?;
-    // The second server is on a link of its own.
+    // The second server is on a separate link.
     let other = stage.farm.server(1);
     five_visits(&stage, other, link_local(other, "eth0")?)
 }
@@ -81,8 +82,8 @@ fn nat_serves_link_local_clients_of_the_servers_link(engine: &str) -> Result<()>
     let client = stage.farm.server(1);
     let from = link_local(client, "eth0")?;
     let director = stage.farm.director().interfaces().get(1).context("a director without servers")?.address6;
-    // The client is a neighbour of the server's: answers go by the director only where a route says
-    // so.
+    // The client is a neighbour of the server, so replies pass through the director only with this
+    // route.
     stage.farm.server(0).ip(&[format!(
         "route add {}/128 via {} dev eth0",
         IpAddr::V6(*from.ip()),

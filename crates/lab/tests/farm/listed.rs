@@ -1,4 +1,4 @@
-//! Servers that the operator lists, silent for the address; the director announces it.
+//! Servers in the configuration that do not answer ARP for the address. The director announces it.
 
 use anyhow::Result;
 use evener_lab::evener::{Evener, left_on};
@@ -35,7 +35,7 @@ fn an_address_that_another_host_has_is_refused(engine: &str) -> Result<()> {
     let change = |verb: &str| owner.ip(&[format!("addr {verb} {}/32 dev eth0", farm.vip(0))]);
     change("add")?;
     let file = file::listed(engine, &farm, "");
-    // a second time, since the first must leave nothing that makes a difference
+    // Refused twice: the first refusal must leave no trace.
     for _ in 0..2 {
         let (code, output) = Evener::refused(director, &file, &[])?;
         assert_eq!(code, 4, "{output}");

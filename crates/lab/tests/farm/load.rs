@@ -1,5 +1,5 @@
-//! Servers that tell their load, and what becomes of it. Web servers and clients are real; who
-//! tells is played, so that it says what a test wants.
+//! Servers that report their load, and the effect. Web servers and clients are real. The report
+//! servers are simulated and send what a test needs.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ fn cpu(share: f64) -> String {
     json(&format!("{{\"cpu\":{share}}}"))
 }
 
-/// How many of so many connections that stay open each of two servers has.
+/// Opens `count` connections and keeps them open. Returns their number per server.
 fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
     let visits = kept(farm, count)?;
     let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
@@ -53,7 +53,7 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     tellers[0].set_report(&cpu(0.9))?;
     wait::until("web1 is spared", || Ok(evener.server("web1")?.effective_weight < 0.3))?;
     wait::until("connections are over", || Ok(evener.servers()?.iter().all(|server| server.sessions == 0)))?;
-    // four and a half times the load: four of twenty-two, and now and then one whatever the load is
+    // web1 has 4.5 times the load: about 4 of 22 connections, plus an occasional one for any load.
     let (shares, visits) = held(&farm, 22)?;
     ensure!((2..=7).contains(&shares[0]), "{shares:?}");
     ensure!(cause_of("web1")?.starts_with("reported 0.90"), "{}", cause_of("web1")?);
@@ -90,7 +90,7 @@ fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// As the shipped unit runs them.
+/// The agents use the options of the packaged unit.
 fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let expected = format!(
@@ -136,7 +136,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// No server has to tell anything.
+/// Without any report from servers.
 fn latency_of_probes_is_enough(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let health = "health = { interval = \"200ms\" }\n";
@@ -151,7 +151,7 @@ fn latency_of_probes_is_enough(engine: &str) -> Result<()> {
             .iter()
             .all(|server| server.cause.as_ref().is_some_and(|cause| cause.starts_with("latency"))))
     })?;
-    // a busy machine decides whose latency is which, and so who gets how many
+    // On a busy machine, latencies vary, and so do the shares of the servers.
     let (shares, _visits) = held(&farm, 12)?;
     assert_eq!(shares.iter().sum::<usize>(), 12);
     Ok(())

@@ -20,7 +20,7 @@ on_both_engines! {
     a_director_without_the_service_address_has_no_share,
 }
 
-/// Its probes go the local way.
+/// Probes that reach the director through the local path.
 const HEALTH: &str = "[service.health]\nkind = \"http\"\npath = \"/healthz\"\n";
 
 fn a_silent_director_has_its_share(engine: &str) -> Result<()> {
@@ -52,15 +52,15 @@ fn a_director_that_stands_for_its_clients_has_its_share(engine: &str) -> Result<
         .try_for_each(|family| a_nat_director_has_its_share(engine, Way::SourceNat, family))
 }
 
-/// The other servers serve on a port of their own, the director on the service's.
+/// The other servers serve on a different port, and the director on the service's port.
 fn a_nat_director_has_its_share(engine: &str, way: Way, family: Family) -> Result<()> {
     let farm = way.builder().servers(2).director_serves().build()?;
     let file = Plan::new(engine, way, family).file(&farm, "", HEALTH, &[1; 2]) + &itself(&farm, family);
     has_its_share_of(&farm, &file, farm.service_in(family))
 }
 
-/// An operator who lists the director and forgets the address is warned, and no client is sent
-/// there.
+/// A director that is listed as a server without the service address: the daemon warns and sends no
+/// clients there.
 fn a_director_without_the_service_address_has_no_share(engine: &str) -> Result<()> {
     let farm = Way::Nat.builder().servers(1).build()?;
     let family = Family::V4;
@@ -80,7 +80,7 @@ fn a_director_without_the_service_address_has_no_share(engine: &str) -> Result<(
     Ok(())
 }
 
-/// The director as a server of the service above.
+/// Returns the director as a server of the preceding service.
 fn itself(farm: &Farm, family: Family) -> String {
     let (name, address) = (farm.director().name(), farm.director().address_in(family));
     format!("[[service.server]]\nname = \"{name}\"\naddress = \"{address}\"\n")

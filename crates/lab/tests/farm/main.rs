@@ -1,12 +1,12 @@
-//! Whole farms: the daemon as its users run it, real web servers, real clients. Tests of packets
-//! run on both engines, those of the control plane on one.
+//! Complete farms: the daemon as its users run it, real web servers and real clients. Packet tests
+//! run on both engines, and tests of the control plane on one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[macro_use]
 extern crate evener_lab;
 
-/// Makes tests of each function, one for each way to the servers and each engine, which are its
+/// Generates tests of functions, one per method and engine. Method and engine are the functions'
 /// arguments.
 macro_rules! by_every_way {
     ($($name:ident),+ $(,)?) => {
@@ -18,7 +18,7 @@ macro_rules! by_every_way {
     };
 }
 
-/// The same for one way.
+/// Generates tests of functions for one method.
 macro_rules! by_way {
     ($module:ident, $way:ident: $($name:ident),+) => {
         mod $module {
@@ -74,24 +74,25 @@ use evener_lab::host::Host;
 use evener_lab::load::{Load, Report, Running};
 use evener_lab::visit::Visit;
 
-/// The servers of so many new connections to the farm's service, one after another.
+/// Returns the number of connections per server, of sequential new connections to the farm's
+/// service.
 fn shares(farm: &Farm, connections: u64) -> Result<BTreeMap<String, u64>> {
     shares_of(farm, farm.service(), connections)
 }
 
-/// The same for another service.
+/// Returns the number of connections per server, of sequential new connections to a service.
 fn shares_of(farm: &Farm, service: SocketAddr, connections: u64) -> Result<BTreeMap<String, u64>> {
     let load = Load { requests: Some(connections), ..Load::to(service) };
     let report = unbroken(load.run_on(farm.client(0))?)?;
     Ok(report.servers.into_iter().map(|(server, share)| (server, share.connections)).collect())
 }
 
-/// Connections that stay open, and whose they are.
+/// Returns connections that stay open, with the names of their servers.
 fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, Visit)>> {
     kept_of(farm.client(0), farm.service(), count)
 }
 
-/// The same to another service.
+/// Returns connections to a service that stay open, with the names of their servers.
 fn kept_of(client: &Host, service: SocketAddr, count: usize) -> Result<Vec<(String, Visit)>> {
     let open = || -> Result<_> {
         let mut visit = Visit::open(client, service)?;
@@ -100,7 +101,7 @@ fn kept_of(client: &Host, service: SocketAddr, count: usize) -> Result<Vec<(Stri
     (0..count).map(|_| open()).collect()
 }
 
-/// Each is still its server's.
+/// Checks that each connection still reaches its server.
 fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
     for (server, visit) in kept {
         assert_eq!(*server, visit.who()?);
@@ -108,15 +109,15 @@ fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
     Ok(())
 }
 
-/// A report without errors.
+/// Returns the report if it has no errors.
 fn unbroken(report: Report) -> Result<Report> {
     ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
     ensure!(report.requests > 0, "nothing was asked at all");
     Ok(report)
 }
 
-/// Two clients that each download the big file once, slowly enough that it outlasts a change of the
-/// farm.
+/// Starts two clients that each download the big file once, slowly enough to outlast a change of
+/// the farm.
 fn slow_downloads(farm: &Farm) -> Running {
     let slow = Load {
         path: "/big".to_owned(),
@@ -128,7 +129,7 @@ fn slow_downloads(farm: &Farm) -> Running {
     slow.start_on(farm.client(0))
 }
 
-/// `web1`, `web2` ... with their shares, as [`shares`] gives them.
+/// Returns `web1`, `web2` etc. with their shares, in the form that [`shares`] returns.
 fn split<const N: usize>(shares: [u64; N]) -> BTreeMap<String, u64> {
     let named = shares.into_iter().enumerate().filter(|(_, share)| *share > 0);
     named.map(|(number, share)| (format!("web{}", number + 1), share)).collect()

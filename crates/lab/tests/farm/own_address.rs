@@ -1,5 +1,4 @@
-//! A service address that is one of the director's own, as whoever comes from IPVS or a proxy sets
-//! it up.
+//! A service address that is also an address of the director, as in setups for IPVS or a proxy.
 
 use std::net::IpAddr;
 
@@ -19,11 +18,11 @@ by_every_way! {
     a_service_address_may_be_the_directors_own,
 }
 
-/// XDP's modes, where the host's stack finds neighbours: a program of TC's has the kernel do so.
+/// XDP modes in which the host's stack resolves neighbours. TC programs let the kernel do this.
 pub(crate) const GENERIC: &str = "xdp\"\nxdp_mode = \"generic";
 pub(crate) const NATIVE: &str = "xdp\"\nxdp_mode = \"native";
 
-/// Makes tests for one of XDP's modes.
+/// Generates tests for one XDP mode.
 macro_rules! by_xdp {
     ($module:ident, $engine:ident: $($name:ident, $way:ident);+) => {
         mod $module {
@@ -38,7 +37,7 @@ macro_rules! by_xdp {
 by_xdp!(generic, GENERIC: nat, Nat; source_nat, SourceNat; l2, L2);
 by_xdp!(native, NATIVE: nat, Nat; source_nat, SourceNat; l2, L2; ipip, Ipip);
 
-/// The service's address as one of the director's own, on an interface.
+/// Adds the service's address to a director's interface.
 fn give(farm: &Farm, vip: IpAddr, device: &str) -> Result<()> {
     let (bits, more) = if vip.is_ipv4() { (32, "") } else { (128, " nodad") };
     farm.director().ip(&[format!("addr add {vip}/{bits} dev {device}{more}")])
@@ -49,7 +48,7 @@ fn take(farm: &Farm, vip: IpAddr, device: &str) -> Result<()> {
     farm.director().ip(&[format!("addr del {vip}/{bits} dev {device}")])
 }
 
-/// Has the director's stack forget the way to clients.
+/// Flushes the director's neighbour entries of clients.
 fn forget_clients(stage: &Stage) -> Result<()> {
     stage.farm.director().run(&["ip", "neighbour", "flush", "dev", "eth0"]).map(drop)
 }
@@ -58,7 +57,7 @@ fn served(stage: &Stage, how: &str) -> Result<()> {
     forget_clients(stage)?;
     assert_eq!(stage.shares(4)?, split([2, 2]), "{how}");
     forget_clients(stage)?;
-    // from the next hop itself
+    // From the next hop itself.
     let near = Load { path: "/108k".to_owned(), requests: Some(4), timeout: LONG, ..Load::to(stage.service) };
     let report =
         unbroken(near.run_on(stage.farm.router())?).with_context(|| format!("the neighbour, {how}"))?;
@@ -70,7 +69,7 @@ fn a_service_address_may_be_the_directors_own(engine: &str, way: Way) -> Result<
     owned(engine, way)
 }
 
-/// Gives the far ends of the director's cables a program each, without which veth takes nothing
+/// Attaches programs to the far ends of the director's cables. Without them, a veth drops frames
 /// that native XDP sends.
 pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     let ports = farm.director().interfaces().iter().map(|interface| interface.port.as_str());
@@ -78,8 +77,8 @@ pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     farm.switch().enter(|| ports.map(attach).collect())?
 }
 
-/// The kernel's settings for packets from own addresses on the director's last interface, which
-/// leads to servers.
+/// Returns the sysctls for packets with local source addresses, of the director's last interface,
+/// which leads to servers.
 fn believes(farm: &Farm) -> Result<[String; 2]> {
     let interface = farm.director().interfaces().last().context("a director without interfaces")?;
     let value = |name: &str| -> Result<String> {
@@ -94,7 +93,7 @@ fn owned(engine: &str, way: Way) -> Result<()> {
         let farm = way.builder().servers(2).build()?;
         let _far_ends = if engine == NATIVE { receive_by_xdp(&farm)? } else { Vec::new() };
         if engine == GENERIC && way == Way::Nat {
-            // As some distributions have it.
+            // The default of some distributions.
             farm.director().netns().sysctl(&[("ipv4/conf/eth1/rp_filter", "1")])?;
         }
         let believed = believes(&farm)?;

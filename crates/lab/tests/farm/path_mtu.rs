@@ -1,5 +1,5 @@
-//! Narrow links: nothing hangs, and every byte arrives. Routers tell the service, and who is told
-//! is the server that sent the packet.
+//! Links with a small MTU: no transfer hangs, and all bytes arrive. Routers send ICMP errors to the
+//! service, and the errors reach the server that sent the packet.
 
 use anyhow::{Context, Result};
 use evener_lab::family::Family;
@@ -13,7 +13,7 @@ use crate::{file, unbroken};
 
 by_every_way! { a_narrow_link_to_the_clients, a_narrow_link_to_the_servers }
 
-/// Large files in both directions, several at once.
+/// Large files in both directions, several at the same time.
 fn transfers(stage: &Stage) -> Result<()> {
     let big = Load {
         path: "/big".to_owned(),
@@ -26,7 +26,7 @@ fn transfers(stage: &Stage) -> Result<()> {
     transfer::there_and_back(&stage.farm, stage.client(), stage.service, 3_000_000)
 }
 
-/// With and without offloads: packets that are cut on the wire, and packets that are cut later.
+/// Farms without and with offloads: packets are segmented before or after the director.
 fn offloads(way: Way) -> [(bool, Builder); 2] {
     let builder = way.builder().servers(2);
     [(false, builder.clone()), (true, builder.offload_all())]
@@ -46,7 +46,7 @@ fn a_narrow_link_to_the_clients(engine: &str, way: Way) -> Result<()> {
 }
 
 fn a_narrow_link_to_the_servers(engine: &str, way: Way) -> Result<()> {
-    // no way to servers leads through the router
+    // Servers of these methods are not behind the router.
     if matches!(way, Way::L2 | Way::Nat) {
         return Ok(());
     }
@@ -54,8 +54,8 @@ fn a_narrow_link_to_the_servers(engine: &str, way: Way) -> Result<()> {
         for (offload, builder) in offloads(way) {
             let stage =
                 Plan::new(engine, way, family).start(builder.build()?, "", file::ALWAYS_UP, &[1; 2])?;
-            // no IPv6 packet may have to be shorter than 1280 (RFC 8200, section 5), with a header
-            // around it
+            // The inner IPv6 MTU must be at least 1280 (RFC 8200, section 5), plus the outer
+            // header.
             let mtu = if family == Family::V6 && way.is_tunnel() { 1400 } else { 1280 };
             stage.farm.narrow_behind_directors(mtu)?;
             transfers(&stage).with_context(|| format!("{family}, offload {offload}"))?;

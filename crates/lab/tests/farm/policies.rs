@@ -1,4 +1,4 @@
-//! The choice of servers.
+//! Server selection.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,7 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
     let mut held = kept(&farm, 9)?;
     assert_eq!(shares_of(&held), [3, 3, 3]);
 
-    // only web1's visitors stay
+    // Only the connections of web1 stay open.
     let (stay, leave): (Vec<_>, Vec<_>) = held.drain(..).partition(|(server, _)| server == "web1");
     leave.into_iter().try_for_each(|(_, visit)| visit.reset())?;
     wait::until("those who left are forgotten", || {
@@ -119,7 +119,7 @@ fn a_service_without_policy_spares_who_has_many(engine: &str) -> Result<()> {
     spares_who_has_many(&farm, &file)
 }
 
-/// Of two servers each is a candidate of every connection.
+/// With two servers, both are candidates for each connection.
 fn spares_who_has_many(farm: &Farm, file: &str) -> Result<()> {
     let evener = Evener::start(farm.director(), file)?;
     evener.wait_for_servers(2, LONG)?;
@@ -154,7 +154,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     );
     assert_eq!(shares(&farm, 6)?, split([0, 6]));
     assert_eq!(evener.server("web1")?.connections, drained.connections);
-    // the operator's drain outlives the daemon
+    // The operator's drain outlives the daemon.
     evener.daemon().kill9()?;
     evener.start_again()?;
     assert_eq!(shares(&farm, 6)?, split([0, 6]));

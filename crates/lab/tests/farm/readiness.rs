@@ -1,4 +1,4 @@
-//! Whether a director says that it is ready exactly while clients would be served by it; and what
+//! Readiness: a director is ready exactly while it could serve clients. Also, the state that
 //! directors know of each other.
 
 use std::fs;
@@ -26,7 +26,7 @@ on_one_engine! {
     directors_know_each_other_and_their_differences,
 }
 
-/// Quick probes; a busy machine may be late for one of them.
+/// Fast probes. A busy machine can delay one of them.
 const HEALTH: &str =
     "[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"300ms\"\nfall = 3\nrise = 1\n";
 
@@ -47,7 +47,7 @@ fn wait_until_not_ready(evener: &Evener, why: &str) -> Result<()> {
     wait::until(why, || Ok(ready(evener, &[])?.contains(why)))
 }
 
-/// The status of a path of the admin address.
+/// Returns the HTTP status of a path at the admin address.
 fn asked(host: &Host, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:9180{path}");
     host.run(&["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", &url])
@@ -129,7 +129,7 @@ fn readiness_follows_daemon_and_interface(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Unpins the links of a host's programs, which ends them.
+/// Unpins the links of a host's programs, which detaches the programs.
 fn detach_all(host: &Host) -> Result<()> {
     let script = "n=$(stat -Lc %i /proc/self/ns/net); find /sys/fs/bpf/evener/net-$n /proc/1/root/sys/fs/bpf/evener/net-$n \
                   -name 'link-*' -delete 2>/dev/null; true";
@@ -169,7 +169,7 @@ fn watch_runs_a_command_at_each_change(engine: &str) -> Result<()> {
     wait_until_ready(&evener, &[])?;
     let seen = farm.director().file("changes");
     let told = |word: &str| format!("echo {word} $EVENER_REASON >> {}", seen.display());
-    // The first try fails: it is to be tried again.
+    // The first run of the command fails and must be retried.
     let flag = farm.director().file("tried");
     let on = format!("if mkdir {} 2>/dev/null; then exit 3; fi; {}", flag.display(), told("on"));
     let words = ["ready", "--watch", "--on", &on, "--off", &told("off")];
@@ -255,7 +255,7 @@ fn directors_know_each_other_and_their_differences(engine: &str) -> Result<()> {
     wait::until("another secret is told", || Ok(other(&first)?["refused"]["reason"] == "forged"))
 }
 
-/// Datagrams of every length, from a host of the farm.
+/// Sends datagrams of all lengths from a host of the farm.
 fn flood(from: &Host, to: SocketAddr) -> Result<()> {
     let address: IpAddr = from.address().into();
     from.enter(|| -> Result<()> {
@@ -265,7 +265,7 @@ fn flood(from: &Host, to: SocketAddr) -> Result<()> {
             if let Some(magic) = bytes.first_chunk_mut() {
                 *magic = *b"EVNR";
             }
-            // A full queue loses some.
+            // A full queue drops some datagrams.
             let _ = socket.send_to(&bytes, to);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Another configuration: all of it or nothing, and no session the worse for it.
+//! A new configuration is applied completely or not at all, and sessions continue.
 
 use std::fs;
 
@@ -60,7 +60,7 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
     assert_eq!(shares_of(&farm, second, 3)?, split([0, 0, 3]));
     same()?;
 
-    // a server goes without harm to anyone once nobody is left on it
+    // A drained server without sessions can be removed without effect on clients.
     evener.command(&["drain", "web/web3"])?;
     wait::until("nobody is left on the server that goes", || {
         let server = evener.server("web3")?;
@@ -68,7 +68,7 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
         let left = sessions.iter().filter(|session| session.service == "web" && session.server == "web3");
         Ok(server.state == "draining" && left.filter(|session| !session.is_ending()).count() == 0)
     })?;
-    // the other way of asking for it
+    // A reload by signal.
     evener.write(&web)?;
     evener.daemon().sighup()?;
     wait::until("SIGHUP is heeded", || Ok(evener.status()?.reloads == 4))?;
@@ -110,9 +110,9 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The name of an interface of the director's that no engine can have, while what is returned
-/// beside it lives: the kernel engine finds another program on it, and the packet engine can't
-/// write its name in a rule.
+/// Creates an interface of the director that no engine can use while the second result lives. The
+/// kernel engine finds a foreign program on it, and the packet engine cannot quote its name in a
+/// rule.
 fn unusable(engine: &str, farm: &Farm) -> Result<(&'static str, impl Send + use<>)> {
     let director = farm.director();
     let name = if engine == "xdp" { "spare0" } else { "spare'\"0" };
@@ -166,7 +166,7 @@ fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
     evener.reload(&good)?;
     as_it_was()?;
 
-    // the change goes through where nothing speaks against it
+    // The change succeeds without the obstacle.
     evener.reload(&(on(&["eth0"]) + &service + &drained))?;
     assert_eq!(shares(&farm, 6)?, split([0, 6]));
     Ok(())
@@ -187,7 +187,7 @@ fn an_address_of_another_host_is_not_taken(engine: &str) -> Result<()> {
     assert!(code == 1 && output.contains("nothing was changed"), "{code}: {output}");
     assert!(output.contains("owned elsewhere") && output.contains(owner.mac()), "{output}");
     assert_eq!(evener.services()?.len(), 1);
-    // nor by a daemon that carries on with what runs, and reads of it first
+    // A daemon that adopts a running data plane refuses the address, too.
     evener.daemon().kill9()?;
     let (code, output) = Evener::refused(director, &both, &[])?;
     assert!(code == 4 && output.contains("owned elsewhere"), "{code}: {output}");
@@ -209,7 +209,8 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &good)?;
     evener.wait_for_servers(2, LONG)?;
     let larger = good.replacen("65536", "131072", 1);
-    // the second time as the first: it is what runs that counts, not the file before
+    // The second reload reports the same: it is compared with the running state, not with the
+    // previous file.
     for _ in 0..2 {
         let output = evener.reload(&larger)?;
         assert!(output.contains("sessions_max") && output.contains("SIGQUIT"), "{output}");
@@ -223,7 +224,7 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The loop goes on meanwhile, and so does another reload.
+/// The daemon's loop continues meanwhile, and so does another reload.
 fn a_file_that_cannot_be_read_to_its_end_holds_nothing_up(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let probed =
@@ -234,10 +235,10 @@ fn a_file_that_cannot_be_read_to_its_end_holds_nothing_up(engine: &str) -> Resul
     let path = evener.file().to_owned();
     let whole = path.with_extension("whole");
     fs::rename(&path, &whole)?;
-    // nobody writes to it
+    // A FIFO without a writer.
     mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let mut waiting = evener.begin("reload", &["reload"])?;
-    // somebody reads it as soon as it can be opened for writing
+    // A nonblocking open for writing succeeds once the daemon opens the file.
     let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK;
     let opened = wait::for_value(LONG, || Ok(open(&path, flags, Mode::empty())), |opened| opened.is_ok())?;
     let writer = opened.map_err(|last| anyhow!("nobody reads the file: {last:?}"))??;

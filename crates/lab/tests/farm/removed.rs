@@ -1,5 +1,4 @@
-//! Somebody else removes or changes what the daemon has in the kernel: it is seen, mended, and
-//! said.
+//! Foreign changes of the daemon's state in the kernel are detected, repaired and reported.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +42,7 @@ fn stage(engine: &str, way: Way) -> Result<Stage> {
     Plan::new(engine, way, Family::V4).start(farm, "", file::ALWAYS_UP, &[1; 2])
 }
 
-/// Removes or changes a part, whatever it is.
+/// Removes or changes a part of any kind.
 fn remove(director: &Host, parts: &[Installed], part: &Installed) -> Result<()> {
     match part.kind.as_str() {
         "program" => {
@@ -89,7 +88,7 @@ fn each_part_is_restored(engine: &str, way: Way) -> Result<()> {
         go_on(&mut kept)?;
         assert_eq!(stage.shares(4)?, split([2, 2]), "{part:?}");
     }
-    // a successor finds the maps that were pinned anew
+    // The next daemon finds the maps that were pinned again.
     stage.evener.daemon().kill9()?;
     stage.evener.start_again()?;
     assert!(stage.evener.status()?.adopted);
@@ -115,7 +114,7 @@ fn a_new_mac_is_announced(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Somebody's table of the same name, which the kernel lets nobody else change.
+/// A table of the same name whose owner lets no other process change it.
 fn what_cannot_be_restored_is_said(engine: &str) -> Result<()> {
     let stage = stage(engine, Way::L2)?;
     wait::until("all is installed", || Ok(!stage.evener.status()?.installed.is_empty()))?;
@@ -137,8 +136,7 @@ fn what_cannot_be_restored_is_said(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each of the first tables is flushed as soon as the kernel announces it, so before the daemon
-/// does anything else.
+/// Flushes each new table as soon as the kernel announces it, before the daemon can act.
 fn flushes_in_a_row_leave_the_guard(engine: &str) -> Result<()> {
     const FLUSHES: usize = 10;
     let stage = stage(engine, Way::L2)?;

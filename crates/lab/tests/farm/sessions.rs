@@ -1,4 +1,4 @@
-//! Packets that belong together stay together.
+//! Packets of a connection reach the same server.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::again;
@@ -63,7 +63,7 @@ fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
 
 fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    // half a close lasts longer than the test, so that a port is used again within it
+    // A half-closed session outlives the test, so that its port is reused within it.
     let keys = "timeouts = { half_closed = \"2m\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
@@ -81,8 +81,8 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where the SYN goes to the server of before, its answer belongs to no session, and the client
-/// asks again a second later.
+/// If the SYN went to the previous server, the reply would belong to no session, and the client
+/// would retransmit after a second.
 fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
     const USES: i64 = 40;
     for (way, family) in [(Way::Nat, Family::V4), (Way::SourceNat, Family::V6)] {
@@ -94,7 +94,7 @@ fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
             let visit = visit.and_then(Visit::reset_behind_the_end);
             visit.with_context(|| format!("{way:?}, use {use_}"))?;
         }
-        // A busy machine may be late for some.
+        // A busy machine can delay some.
         let twice = again::syns_sent_twice(client)? - before;
         ensure!(twice < USES / 2, "{way:?}: {twice} SYNs of {USES} connections were sent again");
     }
@@ -108,7 +108,7 @@ fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     let mut visit = Visit::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
-    // for longer than the time-out, with rests of a twentieth of it
+    // Longer than the timeout in total, with pauses of a twentieth of it.
     for _ in 0..24 {
         std::thread::sleep(std::time::Duration::from_millis(250));
         assert_eq!(visit.who()?, server, "who talks is not idle");
@@ -118,7 +118,7 @@ fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     wait::until("it no longer counts", || Ok(evener.status()?.sessions == 0))
 }
 
-/// Its client would else send again for a quarter of an hour.
+/// Without the reset, the client would retransmit for a quarter of an hour.
 fn a_connection_that_nat_has_forgotten_is_reset(engine: &str) -> Result<()> {
     for (way, family) in [(Way::Nat, Family::V6), (Way::SourceNat, Family::V4)] {
         let farm = way.builder().servers(1).build()?;

@@ -1,5 +1,5 @@
-//! A farm for each way to its servers, set up as its users would: for tests that hold whatever the
-//! way.
+//! Farms of each method, set up as users do, for tests of properties that do not depend on the
+//! method.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,23 +14,23 @@ use evener_lab::web;
 
 use crate::{file, shares_of};
 
-/// How packets get to servers.
+/// Method of forwarding packets to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By their MAC address.
+    /// By the server's MAC address.
     L2,
-    /// By rewriting; servers are behind the director.
+    /// NAT of the destination. Servers are behind the director.
     Nat,
-    /// By rewriting both ends; servers are anywhere.
+    /// NAT of both source and destination. Servers are anywhere.
     SourceNat,
-    /// In an IP packet.
+    /// IP in IP.
     Ipip,
-    /// In UDP.
+    /// Generic UDP Encapsulation.
     Gue,
 }
 
 impl Way {
-    /// The farm that it is for. Servers are as they come, if agents see to them.
+    /// Returns the builder of a matching farm. Servers are unconfigured if agents configure them.
     pub(crate) fn builder(self) -> Builder {
         match self {
             Way::L2 => Farm::builder(),
@@ -47,7 +47,7 @@ impl Way {
         matches!(self, Way::Nat | Way::SourceNat)
     }
 
-    /// Keys of a service.
+    /// Returns the service keys of this method.
     pub(crate) fn keys(self) -> &'static str {
         match self {
             Way::L2 => "",
@@ -59,19 +59,19 @@ impl Way {
     }
 }
 
-/// The plan of a farm.
+/// The parameters of a farm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) engine: &'a str,
     pub(crate) way: Way,
-    /// Of the service's address.
+    /// IP version of the service's address.
     pub(crate) family: Family,
-    /// Of the servers' addresses.
+    /// IP version of the servers' addresses.
     pub(crate) servers: Family,
 }
 
 impl<'a> Plan<'a> {
-    /// One family for all.
+    /// Returns a plan with one IP version for all addresses.
     pub(crate) fn new(engine: &'a str, way: Way, family: Family) -> Plan<'a> {
         Plan { engine, way, family, servers: family }
     }
@@ -80,12 +80,12 @@ impl<'a> Plan<'a> {
         farm.service_in(self.family)
     }
 
-    /// A configuration whose service has these keys besides, and these servers by weight.
+    /// Returns a configuration whose service has these additional keys and these servers by weight.
     pub(crate) fn file(&self, farm: &Farm, keys: &str, health: &str, weights: &[u16]) -> String {
         self.head(farm) + &self.part(farm, ("web", WEB_PORT, web::OTHER_PORT), keys, health, weights)
     }
 
-    /// A configuration of two services, the web's and one over UDP, of all servers.
+    /// Returns a configuration with a web service and a UDP service, both with all servers.
     pub(crate) fn file_with_udp(&self, farm: &Farm, port: u16) -> String {
         let weights = vec![1; farm.servers().len()];
         let udp = "protocol = \"udp\"\n";
@@ -98,7 +98,7 @@ impl<'a> Plan<'a> {
         format!("{}\n[farm]\ndirectors = {directors:?}\n\n", file::engine(self.engine))
     }
 
-    /// A service with its servers. With nat they serve on a port of their own.
+    /// Returns a service with its servers. With NAT, servers listen on a different port.
     fn part(
         &self,
         farm: &Farm,
@@ -121,20 +121,20 @@ impl<'a> Plan<'a> {
         format!("[[service.server]]\nname = \"{name}\"\naddress = \"{address}\"\nweight = {weight}\n{port}")
     }
 
-    /// A farm of so many servers, all equal, that is ready.
+    /// Starts a farm of `servers` equal servers and waits until all are up.
     pub(crate) fn stage(&self, servers: u8) -> Result<Stage> {
         let farm = self.way.builder().servers(servers).build()?;
         self.start(farm, "", file::ALWAYS_UP, &vec![1; servers.into()])
     }
 
-    /// The same with a farm that is there.
+    /// Starts the plan on an existing farm and waits until all servers are up.
     pub(crate) fn start(&self, farm: Farm, keys: &str, health: &str, weights: &[u16]) -> Result<Stage> {
         let up = weights.iter().filter(|weight| **weight > 0).count();
         let file = self.file(&farm, keys, health, weights);
         self.start_with(farm, &file, up)
     }
 
-    /// The same with this configuration, until so many servers are up.
+    /// Starts this configuration on an existing farm and waits until `up` servers are up.
     pub(crate) fn start_with(&self, farm: Farm, file: &str, up: usize) -> Result<Stage> {
         let agents = if self.way.is_tunnel() { Agent::start_all(farm.servers(), file)? } else { Vec::new() };
         let evener = Evener::start(farm.director(), file)?;
@@ -143,7 +143,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A farm at work. Fields are dropped in order.
+/// A running farm. Fields are dropped in order.
 pub(crate) struct Stage {
     pub(crate) service: SocketAddr,
     pub(crate) evener: Evener,
@@ -156,12 +156,12 @@ impl Stage {
         self.farm.client(0)
     }
 
-    /// The servers of so many new connections.
+    /// Returns the number of connections per server, of new connections.
     pub(crate) fn shares(&self, connections: u64) -> Result<BTreeMap<String, u64>> {
         shares_of(&self.farm, self.service, connections)
     }
 
-    /// How often something was counted.
+    /// Returns the count of a packet reason.
     pub(crate) fn counted(&self, reason: &str) -> Result<u64> {
         Ok(self.evener.status()?.packets.get(reason).copied().unwrap_or_default())
     }

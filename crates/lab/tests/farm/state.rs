@@ -1,4 +1,4 @@
-//! Changes at run time: they last, are put in force without harm to anybody, and are undone.
+//! Run-time changes: they persist, harm no connection, and can be undone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ on_one_engine! {
     server_in_maintenance_is_left_alone,
 }
 
-/// The weights and states of all servers.
+/// Returns the weights and states of all servers.
 fn weights(evener: &Evener) -> Result<BTreeMap<String, (u32, String)>> {
     let servers = evener.servers()?.into_iter();
     Ok(servers.map(|server| (server.name, (server.weight, server.state))).collect())
@@ -48,7 +48,7 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     let table = evener.command(&["servers"])?;
     ensure!(table.contains("weight 3 (file: 1, by root"), "{table}");
 
-    // A file that is the same there keeps them, and one that has changed there doesn't.
+    // A file with unchanged values keeps the run-time changes. Changed values replace them.
     let reloaded = evener.reload(&listed)?;
     ensure!(!reloaded.contains("counts again"), "{reloaded}");
     assert_eq!(weights(&evener)?["web1"].0, 3);
@@ -58,7 +58,7 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     assert_eq!(weights(&evener)?["web1"].0, 2);
     evener.reload(&listed)?;
 
-    // The same where a daemon starts with another file: a change that is dropped stays so.
+    // A daemon's start with another file has the same effect: a dropped change stays dropped.
     evener.command(&["weight", "web/web1", "4"])?;
     for (file, weight) in [(&other, 2), (&listed, 1)] {
         evener.daemon().kill9()?;
@@ -79,7 +79,7 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     Ok(())
 }
 
-/// The audit log, in the folder of the only namespace.
+/// Returns the audit log.
 fn audit_log(farm: &Farm) -> Result<String> {
     let mut folders = fs::read_dir(farm.director().file("state"))?.flatten();
     let log = folders.find_map(|folder| fs::read_to_string(folder.path().join("audit.log")).ok());
@@ -103,7 +103,7 @@ fn servers_and_services_come_and_go_at_run_time(engine: &str) -> Result<()> {
     let (_, why) = evener.failure(&["add", "web/web4", &address])?;
     ensure!(why.replace('\n', " ").contains("two servers of this service have the address"), "{why}");
 
-    // A whole service, from the state that was printed; whoever is late changes nothing.
+    // A complete service, added by the printed state. An outdated state changes nothing.
     let mut state: Value = evener.json(&["state"])?;
     let late = farm.director().write("late.json", &state.to_string())?;
     let mut service = state["service"][0].clone();
@@ -137,7 +137,7 @@ fn full_disk_leaves_all_as_it_was(engine: &str) -> Result<()> {
     let state = farm.director().file("state");
     let aside = farm.director().file("aside");
     fs::rename(&state, &aside)?;
-    // A folder can't be made where a file is: writing fails as on a disk that is full.
+    // A file in place of the folder makes writing fail, as on a full disk.
     fs::write(&state, "")?;
     for change in
         [&["weight", "web/web1", "9"][..], &["drain", "web/web1"], &["undo"], &["remove", "web/web2"]]
@@ -168,7 +168,7 @@ fn server_in_maintenance_is_left_alone(engine: &str) -> Result<()> {
     evener.command(&["maintenance", "web/web1"])?;
     assert_eq!(state(&evener, "web1")?, "maintenance");
     assert_eq!(shares(&farm, 4)?, split([0, 4]));
-    // Both lose their cables; that of the other one is noticed.
+    // Both servers lose their cables. Only the server that is not in maintenance is reported down.
     farm.server(0).unplug()?;
     farm.server(1).unplug()?;
     wait::until("web2 is down", || Ok(state(&evener, "web2")? == "down"))?;
@@ -176,7 +176,7 @@ fn server_in_maintenance_is_left_alone(engine: &str) -> Result<()> {
     let of =
         |name: &str| failures.iter().find(|server| server["name"] == name).unwrap()["probe_failures"].clone();
     ensure!(of("web1") == 0 && of("web2").as_u64() > Some(0), "{failures:?}");
-    // So it is for the next daemon, and until it is over.
+    // The maintenance state persists over a restart until it is ended.
     evener.daemon().kill9()?;
     evener.start_again()?;
     assert_eq!(state(&evener, "web1")?, "maintenance");

@@ -1,4 +1,4 @@
-//! Clients that go to a server of `nat` itself, past the service.
+//! Clients that connect to a `nat` server directly, not through the service.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ fn a_closing_session_leaves_its_port_to_others_over_ipv6(engine: &str) -> Result
 fn from_the_port_of_a_closing_session(engine: &str, family: Family) -> Result<()> {
     let farm = Way::Nat.builder().servers(1).build()?;
     farm.director().netns().sysctl(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
-    // none ends by itself within the test
+    // No session expires during the test.
     let keys = "timeouts = { closing = \"2m\" }\n";
     let stage = Plan::new(engine, Way::Nat, family).start(farm, keys, file::ALWAYS_UP, &[1])?;
     let server = SocketAddr::new(stage.farm.server(0).address_in(family), web::OTHER_PORT);

@@ -1,4 +1,4 @@
-//! The farm goes on after any fault of the daemon; and when it shall end, nothing is left of it.
+//! The farm keeps working after any fault of the daemon. After a final stop, nothing is left of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,7 @@ mod kernel {
     };
 }
 
-/// Clients of every kind. They wait as long as a TCP does that sends again.
+/// Starts clients of all kinds, with timeouts long enough for TCP retransmissions.
 fn audience(farm: &Farm) -> [Running; 3] {
     let visit =
         Load { connections: 4, pause: Duration::from_millis(5), timeout: LONG, ..Load::to(farm.service()) };
@@ -49,7 +49,7 @@ fn audience(farm: &Farm) -> [Running; 3] {
     [visit, kept, slow].map(|load| load.start_on(farm.client(0)))
 }
 
-/// The server of each established session, by client.
+/// Returns the server of each established session, by client.
 fn established(evener: &Evener) -> Result<BTreeMap<String, String>> {
     let sessions = evener.sessions()?.into_iter().filter(|session| session.state == "established");
     Ok(sessions.map(|session| (session.client, session.server)).collect())
@@ -126,7 +126,7 @@ fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     assert_eq!(left_on(director)?, [""; 0]);
     let (code, output) = evener.failure(&["status"])?;
     assert!(code == 1 && output.starts_with("evener: "), "{output}");
-    // the leftovers of a killed daemon go with the next one
+    // The next daemon cleans up after a killed one.
     evener.start_again()?;
     evener.daemon().kill9()?;
     evener.start_again()?;
@@ -163,13 +163,13 @@ fn a_second_daemon_is_refused(engine: &str) -> Result<()> {
         Ok(())
     };
     is_refused(&mut evener, &[])?;
-    // another folder is no other data plane
+    // A different folder still refers to the same data plane.
     let run_dir = format!("EVENER_RUN_DIR={}", farm.director().file("elsewhere").display());
     is_refused(&mut evener, &["env", &run_dir])?;
-    // and neither is the same one anew
+    // A new copy of the same folder also refers to the same data plane.
     fs::remove_dir_all(run_folder(farm.director())?)?;
     is_refused(&mut evener, &[])?;
-    // it is free as soon as who had it is dead
+    // The data plane is free as soon as its daemon is dead.
     evener.daemon().kill9()?;
     evener.start_again()?;
     evener.wait_for_servers(2, LONG)?;
@@ -178,7 +178,7 @@ fn a_second_daemon_is_refused(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where the daemon of a host has its lock.
+/// Returns the folder of the daemon's lock on a host.
 pub(crate) fn run_folder(host: &Host) -> Result<PathBuf> {
     let number = host.run(&["stat", "-L", "-c", "%i", "/proc/self/ns/net"])?;
     Ok(PathBuf::from(format!("/run/evener/net-{}", number.trim())))
@@ -208,8 +208,8 @@ fn daemons_in_two_namespaces_never_meet(engine: &str) -> Result<()> {
 
 fn a_daemon_with_mounts_of_its_own_survives(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    // ip-netns(8) gives each command mounts of its own, among them a BPF file system that goes with
-    // it
+    // ip-netns(8) gives each command its own mounts, among them a BPF file system that disappears
+    // with it.
     let name = farm.director().netns().name();
     let file = file::listed(engine, &farm, "");
     let mut evener = Evener::start_by(farm.director(), &file, &["ip", "netns", "exec", name], &[])?;
@@ -260,7 +260,7 @@ fn vanished_namespaces_are_cleared_up_after(engine: &str) -> Result<()> {
     assert!(pins.is_dir(), "no daemon removes them while the namespace lives");
     farm.switch().ip(&[format!("link delete {}", farm.director().interfaces()[0].port)])?;
     farm.router().run(&["ip", "netns", "delete", farm.director().netns().name()])?;
-    // from here on any daemon that starts clears them, those of other tests too
+    // Any daemon that starts removes the leftovers, also daemons of other tests.
 
     let second = SocketAddr::from((farm.vip(1), 80));
     let other = file::engine(engine) + &file::service("other", second, file::DISCOVER) + file::ALWAYS_UP;
@@ -272,7 +272,7 @@ fn vanished_namespaces_are_cleared_up_after(engine: &str) -> Result<()> {
     })
 }
 
-/// The unit's options for the daemon beside its file.
+/// Returns the daemon's options in the packaged unit.
 fn options_of_the_unit() -> Vec<&'static str> {
     let unit = include_str!("../../../../packaging/evener.service");
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
@@ -289,13 +289,13 @@ fn as_the_unit_says_a_restart_breaks_nothing(engine: &str) -> Result<()> {
     let mut kept = kept(&farm, 4)?;
     let downloads = slow_downloads(&farm);
     wait::until("downloads run", || Ok(evener.sessions()?.len() == 6))?;
-    // as systemctl restart does
+    // `systemctl restart` stops the daemon in the same way.
     assert_eq!(evener.stop()?, 0);
     evener.start_again()?;
     assert!(evener.status()?.adopted);
     go_on(&mut kept)?;
     assert_eq!(unbroken(downloads.join()?)?.requests, 2);
-    // and this is how it is stopped for good
+    // SIGQUIT also stops the data plane.
     evener.daemon().signal(Signal::SIGQUIT)?;
     assert!(evener.daemon().wait(LONG)?.success());
     assert_eq!(left_on(farm.director())?, [""; 0]);
@@ -327,7 +327,7 @@ fn sums_never_fall(engine: &str) -> Result<()> {
     };
     assert_eq!(shares(&farm, 12)?, split([4, 4, 4]));
     assert_eq!(look(&evener)?, 12);
-    // one server goes by a reload, one while there is no daemon
+    // One server is removed by a reload, and one while no daemon runs.
     evener.reload(&some(&farm.servers()[..2]))?;
     evener.wait_for_servers(2, LONG)?;
     assert_eq!(look(&evener)?, 12);
@@ -336,7 +336,8 @@ fn sums_never_fall(engine: &str) -> Result<()> {
     evener.start_again()?;
     evener.wait_for_servers(1, LONG)?;
     assert_eq!(look(&evener)?, 12);
-    // a slot's next owner begins with nothing, and one that comes back goes on where its service is
+    // A slot's next server starts at zero. A server that returns to its service continues its own
+    // counts.
     evener.reload(&some(farm.servers()))?;
     evener.wait_for_servers(3, LONG)?;
     assert_eq!(shares(&farm, 6)?, split([2, 2, 2]));
@@ -364,7 +365,7 @@ fn sessions_stay_where_another_size_is_asked_for(engine: &str) -> Result<()> {
     assert!(status.adopted && keys.contains("sessions_max"), "{keys}");
     assert!(evener.daemon().log().contains("sessions_max"));
     go_on(&mut kept)?;
-    // as it says
+    // The remedy in the log message.
     evener.daemon().signal(Signal::SIGQUIT)?;
     assert!(evener.daemon().wait(LONG)?.success());
     evener.start_again()?;
@@ -391,13 +392,13 @@ fn an_adopted_data_plane_follows_xdp_mode(engine: &str) -> Result<()> {
         evener.reload(&file(mode))?;
         evener.daemon().kill9()?;
         evener.start_again()?;
-        // the kernel's view, and the daemon's
+        // As reported by the kernel and by the daemon.
         let link = farm.director().run(&["ip", "-details", "link", "show", "dev", "eth0"])?;
         let is_xdp = link.contains("prog/xdp") || link.contains("xdpgeneric");
         assert!(if word.is_empty() { !is_xdp } else { link.contains(word) }, "{mode}: {link}");
         assert!(evener.command(&["status"])?.contains(&format!("{mode} on eth0")), "{mode}");
         if mode != "native" {
-            // a veth's other end would need a program for that
+            // Native XDP would need a program on the other end of the veth.
             go_on(&mut kept)?;
         }
     }

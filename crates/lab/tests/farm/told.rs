@@ -1,4 +1,4 @@
-//! The operator's view: by the log, by commands, and by `evener doctor`.
+//! The operator's view: log, commands and `evener doctor`.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, program};
@@ -17,7 +17,7 @@ on_one_engine! {
     the_doctor_knows_what_run_would_refuse,
 }
 
-/// Waits until the daemon's log has all of these words in one line.
+/// Waits until a line of the daemon's log contains all of these words.
 pub(crate) fn is_logged(evener: &mut Evener, words: &[&str]) -> Result<()> {
     wait::until(&format!("the log says {words:?}"), || {
         let log = evener.daemon().log();
@@ -62,7 +62,7 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Events so far, by name and what they are about.
+/// Returns the events so far: name, server and reason.
 fn happened(listener: &Proc) -> Result<Vec<(String, String, String)>> {
     let log = listener.log();
     let whole = log.get(..=log.rfind('\n').unwrap_or_default()).unwrap_or_default();
@@ -108,7 +108,7 @@ fn events_are_shown_while_they_happen(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The doctor's findings on a file, without line breaks.
+/// Returns the doctor's findings for a configuration, without line breaks.
 pub(crate) fn doctor(host: &Host, file: &str) -> Result<String> {
     let path = host.write("doctor.toml", file)?;
     let output =
@@ -125,7 +125,8 @@ fn the_doctor_knows_what_run_would_refuse(engine: &str) -> Result<()> {
     ensure!(!output.contains("owned elsewhere"), "{output}");
     let evener = Evener::start(first, &file)?;
     evener.wait_for_servers(2, LONG)?;
-    // The first director gets no other answer; one that would be the second does, as `run` would.
+    // The doctor reports no foreign owner on the first director. On the second, its result agrees
+    // with `run`.
     let output = doctor(first, &file)?;
     ensure!(!output.contains("owned elsewhere"), "{output}");
     let output = doctor(second, &file)?;
@@ -137,7 +138,7 @@ fn the_doctor_knows_what_run_would_refuse(engine: &str) -> Result<()> {
     let handoff = file::listed(engine, &farm, "method = \"handoff\"\nannounce = false\n") + secret;
     let output = doctor(second, &handoff)?;
     ensure!(output.contains("FAIL secret the farm's secret can't be read"), "{output}");
-    // The daemon puts the address of such a service on this host itself.
+    // For such a service, the daemon adds the address to this host itself.
     let vip = farm.vip(0);
     second.ip(&[format!("addr add {vip}/32 dev lo")])?;
     let output = doctor(second, &handoff)?;

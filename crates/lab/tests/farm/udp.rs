@@ -1,4 +1,4 @@
-//! UDP services: a session is whatever comes between two idle times.
+//! UDP services: a session ends with an idle time.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn datagrams_of_a_session_go_to_one_server(engine: &str) -> Result<()> {
         }
     }
     wait::until("idle sessions are forgotten", || Ok(evener.sessions()?.is_empty()))?;
-    // the ring stands where the first session began: another client meets its server now
+    // Round robin is back at the first session's server, so the other client gets this server.
     assert_eq!(clients[1].request("again")?, first[0]);
     Ok(())
 }

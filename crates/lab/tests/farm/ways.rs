@@ -1,4 +1,4 @@
-//! Properties that hold whatever the way to the servers is, in both families.
+//! Properties that hold for every method and both IP versions.
 
 use std::thread;
 use std::time::Duration;
@@ -25,8 +25,8 @@ by_every_way! {
     ports_are_used_again,
 }
 
-/// The server is chosen before the method comes in. Of the two that also count how a connection
-/// ends, one is enough.
+/// Servers are selected before the method is applied, so one method is enough. NAT is one of the
+/// two methods that also see the end of a connection.
 mod choice {
     use super::{Result, Way};
 
@@ -37,7 +37,7 @@ mod choice {
     }
 }
 
-/// Probes are the daemon's own packets, and go another way with each method.
+/// Probes are the daemon's own packets and take a different path with each method.
 mod failure {
     use super::{Result, Way, a_server_that_fails_is_left_out_until_it_works as is_left_out};
 
@@ -64,7 +64,7 @@ mod failure {
     }
 }
 
-/// Quick probes of the servers themselves.
+/// Returns fast probes of the servers.
 fn probed(way: Way) -> String {
     let port = if way.is_nat() { "port = 8080\n" } else { "" };
     format!(
@@ -205,7 +205,7 @@ fn killed_under_load_nothing_breaks(engine: &str, way: Way) -> Result<()> {
         } else {
             thread::sleep(Duration::from_millis(300));
         }
-        // decapsulation goes on as well
+        // Decapsulation continues, too.
         if let Some(agent) = stage.agents.first_mut() {
             agent.process().kill9()?;
         }
@@ -244,7 +244,7 @@ fn a_reload_breaks_nothing(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// The settings of routers, on a host.
+/// Returns the forwarding sysctls of the director.
 fn forwarding(stage: &Stage) -> Result<Vec<String>> {
     let list = "cd /proc/sys/net; grep -r . ipv4/conf/*/forwarding ipv6/conf/*/forwarding";
     let settings = stage.farm.director().run(&["sh", "-c", list])?;

@@ -1,5 +1,5 @@
-//! Servers that answer and reset at once: a connection that is over before anybody has looked for
-//! it isn't made again.
+//! Servers that respond and reset at once: a connection that has ended before it is looked up must
+//! not be created a second time.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -23,24 +23,24 @@ on_both_engines! {
 
 const PORT: u16 = 7_001;
 
-/// How many requests of each client have run, on any server.
+/// Number of executed requests per client, on all servers.
 #[derive(Clone, Debug, Default)]
 struct Runs(Arc<Mutex<BTreeMap<SocketAddr, usize>>>);
 
 impl Runs {
-    /// Starts a server on each host. It leaves most of a request unread, so that its stack resets
-    /// the connection.
+    /// Starts a server on each host. The server leaves most of a request unread, so that its stack
+    /// resets the connection.
     fn on(hosts: &[Host]) -> Result<Runs> {
         let runs = Runs::default();
         for host in hosts {
-            // of both families
+            // Accepts both IP versions.
             let listener = host.enter(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)))??;
             let runs = runs.clone();
             thread::spawn(move || {
                 while let Ok((mut stream, client)) = listener.accept() {
                     if stream.read_exact(&mut [0]).is_ok() {
                         runs.note(client);
-                        // the client may be gone, which is nothing to this test
+                        // A write error is ignored: the client may be gone.
                         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap_or_default();
                     }
                 }
@@ -59,8 +59,8 @@ impl Runs {
     }
 }
 
-/// Whether the data plane decides or the daemon, and also when the request comes again, as if the
-/// reset were lost.
+/// Routed by the data plane or by the daemon, and with a repeated request, as if the reset were
+/// lost.
 fn each_request_runs_once(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).bare().build()?;
     let runs = Runs::on(farm.servers())?;
@@ -89,7 +89,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
         let client = call.client();
         assert_eq!(runs.of(client), 1, "{client}");
     }
-    // requests behind all that are served as well
+    // Requests after all others are served as well.
     for family in Family::BOTH {
         let mut last = hand.call(u16::try_from(calls.len())?, handoff.service(family))?;
         last.acknowledge(0)?;

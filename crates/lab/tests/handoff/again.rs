@@ -1,4 +1,4 @@
-//! Ports that come again while a server has the connection before in TIME-WAIT.
+//! Client ports that are reused while a server holds the previous connection in TIME-WAIT.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::again::{self, MET_AGAIN, PAUSE};
@@ -17,14 +17,13 @@ on_both_engines! {
     an_end_is_taken_at_once,
 }
 
-/// Connections were met in TIME-WAIT, of which there were so many, and no reset of another had to
-/// wait.
+/// Checks that sockets in TIME-WAIT were removed for new connections, `times` at most, and that no
+/// other reset was delayed.
 fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
     let [cleared, held] = [count("time_wait_evicted")?, count("reset_delayed")?];
-    // A client's stack may end TIME-WAIT by itself, when a FIN comes to it once more: on a busy
-    // machine that is more than half of them. Its last acknowledgment, if that comes behind, then
-    // meets nothing, as an early segment would. One that isn't cleared where it should be breaks a
-    // connection, which the client sees.
+    // A repeated FIN can end TIME-WAIT in the client's stack, on a busy machine more than half of
+    // the time. The server's last acknowledgment then meets no socket, like an early segment. A
+    // socket that should be removed but stays breaks a connection, which the client notices.
     ensure!(
         (1..=times).contains(&cleared) && held <= times - cleared,
         "{cleared} of {times} were cleared, {held} held"
@@ -53,29 +52,29 @@ fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
     cleared(|reason| Ok(tunnels.get(reason).copied().unwrap_or_default()), 2 * 2 * MET_AGAIN)
 }
 
-/// A server that closes first keeps its connection in TIME-WAIT, as it did the one before from the
-/// same port; the client's end is no segment that has to wait for that one to be cleared, and to
-/// come in again and again meanwhile.
+/// A server that closes first keeps its connections in TIME-WAIT, one after the other from the same
+/// port. The client's FIN must not be held, or be received repeatedly, while the previous socket is
+/// removed.
 fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
     const USES: u64 = 40;
     let handoff = farm(engine, 1, &[route("path = \"/*\"", &["web1"])])?;
     let server = handoff.farm.server(0);
     handoff.client().netns().sysctl(&[("ipv4/ip_local_port_range", "20000 20003")])?;
     let ends = server.capture_inside(0, "src portrange 20000-20003 and tcp[13] & 1 != 0")?;
-    // So long that the client acknowledges the server's end before it has read all, and ends the
-    // connection then.
+    // The response is so long that the client acknowledges the server's FIN before it has read
+    // everything and closes.
     let load =
         Load { path: "/108k".to_owned(), requests: Some(USES), ..Load::to(handoff.service(Family::V4)) };
     let report = load.run_on(handoff.client())?;
     ensure!(report.requests == USES && report.errors.total() == 0, "{report:?}");
     cleared(|reason| counted(server, reason), USES)?;
     let ends = ends.stop()?;
-    // Some may have been sent twice.
+    // Some FINs may have been retransmitted.
     ensure!((1..=3 * USES as usize).contains(&ends.len()), "{} ends: {:?}", ends.len(), ends.first());
     Ok(())
 }
 
-/// As two processors make it.
+/// Two CPUs can reorder segments this way.
 fn an_acknowledgment_comes_behind_the_data(engine: &str) -> Result<()> {
     const SEGMENT_LEN: usize = 1_400;
     let farm = Farm::builder().bare().servers(1).build()?;

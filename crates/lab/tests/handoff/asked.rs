@@ -1,5 +1,5 @@
-//! A request that the data plane doesn't decide is read in user space: it goes where routes say as
-//! well, or is answered.
+//! Requests that the data plane cannot route are read in user space: the daemon routes them or
+//! responds itself.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ on_one_engine! {
     the_silent_are_not_waited_for,
 }
 
-/// Images are `web2`'s, and nothing else is.
+/// Returns routes for images to `web2` and for other paths to `web1`.
 fn images() -> Vec<String> {
     vec![route("path = \"/img/*\"", &["web2"]), route("path = \"/*\"", &["web1"])]
 }
@@ -40,7 +40,7 @@ fn open(handoff: &Handoff, family: Family) -> Result<Talk> {
     Talk::open(handoff.client(), handoff.service(family))
 }
 
-/// Checks that so many connections were read, and all were given to a server.
+/// Checks that `count` connections were read in user space and all handed off to a server.
 fn given(handoff: &Handoff, count: u64) -> Result<()> {
     handoff.wait_for_punted("handed_off", count)?;
     let status = handoff.evener.status()?;
@@ -61,7 +61,7 @@ fn heads_in_pieces(engine: &str) -> Result<()> {
                 talk.send_slowly(&request, len)?;
                 let context = || format!("{family}: {path} in pieces of {len} bytes");
                 assert_eq!(talk.reply().with_context(context)?.server, server, "{}", context());
-                // it is the server's own connection from now on
+                // From here on, the connection belongs to the server alone.
                 for _ in 0..3 {
                     assert_eq!(talk.request(&get("x", "/who")).with_context(context)?.server, server);
                 }
@@ -88,7 +88,7 @@ fn odd_requests_are_made_normal(engine: &str) -> Result<()> {
             let reply = open(&handoff, family)?.request(&get("www.example.com", target))?;
             assert_eq!(reply.server, server, "{family}: {target}");
         }
-        // empty lines in front, which servers overlook (RFC 9112, section 2.2)
+        // Leading empty lines, which servers ignore (RFC 9112, section 2.2).
         let reply = open(&handoff, family)?.request(&format!("\r\n{}", get("www.example.com", "/img/a")))?;
         assert_eq!(reply.server, "web2");
     }
@@ -112,7 +112,7 @@ fn complex_routes(engine: &str) -> Result<()> {
     given(&handoff, 3)
 }
 
-/// A FIN right behind the request, in the same moment as the connection is moved.
+/// A FIN directly after the request, while the connection is being handed off.
 fn half_closed_clients_are_served(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &images())?;
     for family in Family::BOTH {
@@ -130,7 +130,7 @@ fn half_closed_clients_are_served(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// However long that takes, whether the data plane has decided or the daemon.
+/// Even after a long time, for routing by the data plane and by the daemon.
 fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     const PORT: u16 = 7_000;
     let farm = Farm::builder().servers(2).bare().build()?;
@@ -154,7 +154,7 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     requests.into_iter().try_for_each(|(kind, requests)| requests.read_answers().context(kind))
 }
 
-/// Uploads whose head had to be asked about: bytes of the body are with the head, and more come
+/// Uploads whose head is read in user space: body bytes arrive with the head, and more follow
 /// meanwhile.
 fn bodies_go_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[route("path = \"/*/*d/*\"", &["web2"])])?;
@@ -194,13 +194,13 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
             assert_eq!((reply.status, reply.server.as_str()), (status, ""), "{family}: {:.80?}", text);
             assert_eq!(talk.rest()?, b"", "and hung up");
         }
-        // HTTP/2 with prior knowledge (RFC 9113, section 3.3): SETTINGS, and GOAWAY with
-        // HTTP_1_1_REQUIRED
+        // HTTP/2 with prior knowledge (RFC 9113, section 3.3): the reply is SETTINGS, and GOAWAY
+        // with HTTP_1_1_REQUIRED.
         let mut talk = open(&handoff, family)?;
         talk.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
         let frames = talk.rest()?;
         assert_eq!((frames[3], frames[12], frames[frames.len() - 1]), (4, 7, 0xd), "{frames:?}");
-        // neither HTTP nor TLS
+        // Neither HTTP nor TLS.
         let mut talk = open(&handoff, family)?;
         talk.send([0x7f; 40])?;
         assert!(talk.rest().is_err(), "it is reset");
@@ -246,7 +246,7 @@ fn nobody_for_a_route(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// All by way of the process that reads.
+/// All requests are read in user space.
 fn many_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[route("path = \"/*h?\"", &["web2"])])?;
     let load = |service: SocketAddr| {

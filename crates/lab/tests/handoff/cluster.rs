@@ -1,5 +1,5 @@
-//! Where every host decides, reads and serves: a client comes to any of them, and is served by whom
-//! its request names.
+//! Every-host selection, with hosts that read and serve: a client reaches any host, and the server
+//! that its request selects serves it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ on_one_engine! {
     a_host_without_a_web_server_is_given_nothing,
 }
 
-/// The servers by first label: the second host images, the third documents.
+/// Servers by first path component: the second host serves images, the third documents.
 const PLACES: [(&str, &[&str]); 3] =
     [("/img", &["web2"]), ("/doc", &["web3"]), ("/any", &["web1", "web2", "web3"])];
 
@@ -47,14 +47,14 @@ fn plan(engine: &str, hosts: usize, routes: &[String]) -> Plan {
     }
 }
 
-/// Three hosts, and routes as in [`PLACES`].
+/// Starts three hosts with the routes of [`PLACES`].
 fn team(engine: &str, family: Family) -> Result<Team> {
     let routes = [route("path = \"/img/*\"", &["web2"]), route("path = \"/doc/*\"", &["web3"])];
     let farm = Farm::builder().every_host(3).build()?;
     Team::start(farm, Plan { family, ..plan(engine, 3, &routes) })
 }
 
-/// The service at the address of a host.
+/// Returns the service at the address of a host.
 fn service(team: &Team, host: usize) -> SocketAddr {
     (team.farm.own_vip(team.plan.family, host), WEB_PORT).into()
 }
@@ -64,7 +64,7 @@ fn request(team: &Team, host: usize, text: &str) -> Result<Reply> {
     reply.with_context(|| format!("by web{}: {text:?}", host + 1))
 }
 
-/// The count of connections that all hosts have read, by this name.
+/// Returns the number of connections with this outcome that all hosts have read in user space.
 fn punted(team: &Team, outcome: &str) -> Result<u64> {
     let of = |host: &evener_lab::evener::Evener| {
         Ok(host.status()?.punted.get(outcome).copied().unwrap_or_default())
@@ -72,7 +72,7 @@ fn punted(team: &Team, outcome: &str) -> Result<u64> {
     team.hosts.iter().map(of).sum()
 }
 
-/// Checks that hosts have read so many connections, all of which were given to somebody.
+/// Checks that the hosts have read `count` connections in user space and handed all of them off.
 fn given(team: &Team, count: u64) -> Result<()> {
     wait_for_count("handed_off", count, || punted(team, "handed_off"))?;
     for outcome in ["spliced", "refused", "no_server", "client_timeout", "evicted"] {
@@ -81,7 +81,7 @@ fn given(team: &Team, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// The servers of so many new connections to the address of a host.
+/// Returns the servers of new connections to the address of a host.
 fn shares(team: &Team, host: usize, connections: u64) -> Result<BTreeSet<String>> {
     let load = Load { requests: Some(connections), timeout: LONG, ..Load::to(service(team, host)) };
     Ok(unbroken(load.run_on(team.farm.client(0))?)?.servers.into_keys().collect())
@@ -101,7 +101,7 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
                     );
                 }
             }
-            // the first request's server is the connection's, here as anywhere
+            // A connection stays with the server of its first request, as elsewhere.
             let mut talk = Talk::open(team.farm.client(0), service(&team, host))?;
             for path in ["/img/a", "/doc/a", "/img/a"] {
                 assert_eq!(talk.request(&get("x", path))?.server, "web2");
@@ -112,8 +112,8 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A request that is punted on any host is decided by one of them, and so servers take turns over
-/// all of it.
+/// Requests that any host reads in user space are routed by one host, so round robin covers all of
+/// them.
 fn one_host_decides_for_all(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
     let dispatcher = farm.server(0).address();
@@ -137,7 +137,7 @@ fn one_host_decides_for_all(engine: &str) -> Result<()> {
     assert_eq!((lccp(&team, 1, "dispatch_answered")?, lccp(&team, 2, "dispatch_answered")?), (6, 6));
     assert_eq!(lccp(&team, 0, "dispatch_served")?, 12);
     given(&team, 12)?;
-    // without it each decides for itself
+    // Without the dispatcher, each host routes by itself.
     team.hosts[0].daemon().kill9()?;
     wait::until("the others serve without it", || {
         Ok(request(&team, 1, &get("x", "/who")).is_ok_and(|reply| reply.status == 200))
@@ -170,14 +170,14 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
             acknowledged.sum::<Result<u64>>()? > 0,
             "{family}: no host said that it has what it was given"
         );
-        // the host that the client came to refuses bad requests
+        // The host that received the client's connection rejects bad requests.
         assert_eq!(request(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
         wait_for_count("refused", 1, || punted(&team, "refused"))?;
     }
     Ok(())
 }
 
-/// Uploads whose head had to be asked about, to a host itself and to another.
+/// Uploads whose head is read in user space, to the same host and to another one.
 fn bodies_go_on_to_all_hosts_alike(engine: &str) -> Result<()> {
     let routes = [route("path = \"/*/*d/*\"", &["web2"])];
     for family in Family::BOTH {
@@ -223,14 +223,14 @@ fn one_host_takes_all_arrivals(engine: &str) -> Result<()> {
     ensure!(team.counted(0, "cookie_sent")? >= 600, "it greeted all");
     for host in 1..3 {
         assert_eq!(team.counted(host, "cookie_sent")?, 0);
-        // a packet that is passed on to a host counts as its own
+        // Packets that another host forwarded count as the host's own.
         let own = team.hosts[host].server(team.farm.server(host).name())?;
         ensure!(own.connections >= 180, "{own:?}");
     }
     Ok(())
 }
 
-/// The web server alone is down: a host knows that of its own, and tells the others.
+/// Only the web server is down: its host detects this and reports it to the others.
 fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
     let mut team = team(engine, Family::V4)?;
     team.farm.stop_web(1)?;
@@ -239,7 +239,7 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
     }
     for host in 0..3 {
         ensure!(!shares(&team, host, 12)?.contains("web2"), "by web{}", host + 1);
-        // its routes have nobody
+        // Routes to web2 have no available server.
         assert_eq!(request(&team, host, &get("x", "/img/a"))?.status, 503);
     }
     wait_for_count("no_server", 3, || punted(&team, "no_server"))?;
@@ -249,15 +249,15 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A slow download that lasts long enough for a change of the farm.
+/// A slow download that lasts longer than a change of the farm.
 struct Download {
-    /// The number of the host whose address was asked.
+    /// Index of the host whose address the client uses.
     by: usize,
     server: String,
     thread: JoinHandle<Result<()>>,
 }
 
-/// By each address one from the host itself and one from another.
+/// Starts two downloads per address: one served by the host itself and one by another host.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
     let start = |(by, passed): (usize, bool)| -> Result<Download> {
         for _ in 0..100 {
@@ -280,7 +280,7 @@ fn all_whole(downloads: Vec<Download>) -> Result<()> {
     })
 }
 
-/// Visits to all addresses, without a rest.
+/// Returns a load of continuous visits to all addresses.
 fn audience(team: &Team) -> Load {
     let targets = (0..team.hosts.len()).map(|host| service(team, host)).collect();
     let pause = std::time::Duration::from_millis(5);
@@ -308,8 +308,8 @@ fn a_host_dies(engine: &str) -> Result<()> {
 
 fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    // On a busy machine a daemon may take longer to be back than others wait by default until they
-    // own what it did.
+    // On a busy machine, a daemon's restart can take longer than the default time after which other
+    // hosts take over its share.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..plan(engine, 3, &[]) };
     let mut team = Team::start_by(farm, patient, &["--keep"])?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);
@@ -321,7 +321,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     }
     all_whole(slow)?;
     unbroken(load.stop()?)?;
-    // the new reader has a new listener
+    // The new daemon has a new listener for punted connections.
     for host in 0..3 {
         assert_eq!(request(&team, host, &get("x", "//who"))?.status, 200);
     }
@@ -338,7 +338,7 @@ fn a_host_is_drained(engine: &str) -> Result<()> {
     })?;
     for host in 0..3 {
         ensure!(!shares(&team, host, 12)?.contains("web2"), "by web{}", host + 1);
-        // nor is it given what is asked
+        // Requests that are read in user space are not sent to the drained server either.
         ensure!(request(&team, host, &get("x", "//a"))?.server != "web2", "by web{}", host + 1);
     }
     let own = team.hosts[1].server("web2")?;

@@ -1,5 +1,4 @@
-//! Several directors that hand connections over, behind one front: a router that shares clients
-//! among them, or a director by layer two.
+//! Several directors with handoff behind one front: an ECMP router, or a director by layer 2.
 
 use std::net::SocketAddr;
 
@@ -22,7 +21,7 @@ on_both_engines! {
     a_director_by_layer_two_in_front,
 }
 
-/// Directors that announce nothing, with one file and one secret, and servers with agents.
+/// Directors without announcement that share file and secret, and servers with agents.
 struct Fronted {
     directors: Vec<Evener>,
     _agents: Vec<Agent>,
@@ -30,7 +29,7 @@ struct Fronted {
 }
 
 impl Fronted {
-    /// The farm's directors from this number on; those before it are the front.
+    /// Starts the farm's directors from index `first` on. Earlier directors are the front.
     fn start(engine: &str, farm: Farm, first: usize) -> Result<Fronted> {
         let secret = farm.server(0).file("farm.key");
         let program = program()?.to_string_lossy().into_owned();
@@ -54,7 +53,7 @@ impl Fronted {
         Ok(fronted)
     }
 
-    /// Has the router send the service's packets by these directors, each flow by one of them.
+    /// Makes the router distribute the service's flows over these directors.
     fn route_by(&self, directors: &[usize]) -> Result<()> {
         for family in Family::BOTH {
             let address = format!("{}/{}", self.farm.vip_in(family, 0), family.bits());
@@ -75,12 +74,12 @@ impl Fronted {
         (self.farm.vip_in(family, 0), WEB_PORT).into()
     }
 
-    /// How often a director counted packets for a reason.
+    /// Returns a director's count of a packet reason.
     fn counted(&self, director: usize, reason: &str) -> Result<u64> {
         Ok(self.directors[director].status()?.packets.get(reason).copied().unwrap_or_default())
     }
 
-    /// Many clients, each of which is served by whom the routes say.
+    /// Checks that many clients are all served by the server that the routes select.
     fn serves_all(&self, path: &str, server: &str) -> Result<()> {
         for family in Family::BOTH {
             let service = self.service(family);
@@ -101,7 +100,7 @@ impl Fronted {
 
 fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
-    // The requests that the data plane decides, and those that each director's daemon reads.
+    // Requests that the data plane routes, and requests that the directors' daemons read.
     for (path, server) in [("/who", "web2"), ("/2k", "web1"), ("/./who", "web2"), ("/./2k", "web1")] {
         fronted.serves_all(path, server)?;
     }
@@ -115,8 +114,8 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The router changes its mind between the SYN and the request: the cookie is the farm's, not the
-/// director's.
+/// The router switches directors between SYN and request. Cookie keys belong to the farm, not to a
+/// director.
 fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
     let hand = ByHand::on(&fronted.farm, fronted.client())?;
@@ -136,8 +135,8 @@ fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// New clients are served by the others. Open connections of its own are told that they are over,
-/// and no others.
+/// Other directors serve new clients. Open connections of the dead director are reset, and no
+/// others.
 fn what_a_dead_director_leaves(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
     let mut talks = Vec::new();
@@ -160,7 +159,7 @@ fn what_a_dead_director_leaves(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// It shares clients by layer two, and sends on what directors answer by it.
+/// The front distributes clients by layer 2 and forwards the directors' replies.
 fn a_director_by_layer_two_in_front(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(3).build()?;
     farm.forward_on_directors()?;
@@ -183,7 +182,7 @@ fn a_director_by_layer_two_in_front(engine: &str) -> Result<()> {
     for director in [0, 1] {
         ensure!(fronted.counted(director, "forwarded")? > 0, "director {director} has a part of them");
     }
-    // A director whose host is gone gets no clients any more.
+    // A director without link gets no clients.
     fronted.farm.directors()[2].unplug()?;
     front.wait_for_servers(1, LONG)?;
     wait::until("new clients are served", || {

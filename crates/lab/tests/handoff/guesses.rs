@@ -1,5 +1,5 @@
-//! A client that sees no answers can't guess what a client sends back of one, and one that has seen
-//! them is served meanwhile.
+//! A client that does not see SYN-ACKs cannot guess cookies, and other clients are served during
+//! such a flood.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,9 @@ on_both_engines! {
     the_clock_in_the_answer_goes_on,
 }
 
-/// More wrong cookies than one address looks at in a flood, and the most that are sent.
+/// Limit of forged segments. One address has fewer cookies checked during a flood.
 const FLOOD: u32 = 20_000;
-/// Nobody's address.
+/// An address that no host has.
 const OTHER: &str = "203.0.113.202";
 const REQUEST: &str = "text \"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n\"";
 
@@ -28,7 +28,7 @@ fn service(handoff: &Handoff) -> Result<Service> {
     handoff.evener.services()?.into_iter().next().context("There is no service")
 }
 
-/// A flood of segments in a foreign name that acknowledge what nobody has said, until it is enough.
+/// Sends segments with a forged source and guessed cookies until `enough` returns true.
 fn guess(
     handoff: &Handoff,
     forged: &str,
@@ -55,8 +55,9 @@ fn guess(
     wait::for_value(wait::LONG, seen, enough)?.map_err(|seen| anyhow::anyhow!("after all guesses: {seen:?}"))
 }
 
-/// Those without timestamps soon aren't looked at, and those with them are all looked at and wrong.
-/// Clients with timestamps notice nothing of either; clients without are served when it is over.
+/// Forged segments without timestamps are soon no longer checked. Segments with timestamps are all
+/// checked and rejected. Clients with timestamps are not affected, and clients without are served
+/// after the flood.
 fn guesses_are_limited_and_clients_are_served(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let load = Load { connections: 2, ..Load::to(handoff.service(Family::V4)) }.start_on(handoff.client());
@@ -88,25 +89,24 @@ fn guesses_are_limited_and_clients_are_served(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The service's clock, as a line of tcpdump's has it.
+/// Returns the service's timestamp value in a line of tcpdump.
 fn clock(line: &str) -> Option<u32> {
     line.split_once("TS val ")?.1.split(' ').next()?.parse().ok()
 }
 
-/// How long the server takes a segment and its acknowledgment to be on their way, in milliseconds:
-/// `rtt:0.061/0.03`.
+/// Returns the smoothed round-trip time of a socket in milliseconds, from `rtt:0.061/0.03`.
 fn round_trip(sockets: &str) -> Option<f64> {
     sockets.split_once(" rtt:")?.1.split('/').next()?.parse().ok()
 }
 
-/// To a client the answer to its SYN, whatever is read in user space, and the server are one TCP
-/// with one clock: none of what it hears is older than what it has heard (RFC 7323, section 5),
-/// also where it waits before its first word.
+/// The SYN-ACK, the user-space reader and the server continue one timestamp clock. A client never
+/// receives an older timestamp than before (RFC 7323, section 5), even if it waits before its first
+/// request.
 fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let mut port = 40_000;
     for family in Family::BOTH {
-        // The requests that the data plane decides, and those that are punted.
+        // Requests that the data plane routes, and requests that are punted.
         for path in ["/who", "/./who"] {
             for pause in [Duration::ZERO, Duration::from_millis(1_500)] {
                 port += 1;
@@ -114,7 +114,7 @@ fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
                 let capture = handoff.client().capture(0, "tcp and src port 80")?;
                 let started = Instant::now();
                 let mut talk = Talk::open_from(handoff.client(), port, handoff.service(family))?;
-                // Not waiting for anything: this is how slow the client is.
+                // The pause of a slow client; nothing to wait for.
                 std::thread::sleep(pause);
                 for _ in 0..3 {
                     let reply = talk.request(&get("x", path)).with_context(what)?;

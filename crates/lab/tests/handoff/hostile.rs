@@ -1,4 +1,4 @@
-//! Segments that mean no good make no connection, and leave nothing.
+//! Forged segments open no connection and leave no state.
 
 use anyhow::{Result, ensure};
 use evener_lab::cases;
@@ -49,14 +49,14 @@ fn forged_segments_make_no_connection(engine: &str) -> Result<()> {
         sockets.lines().filter_map(|line| line.split_whitespace().last()?.rsplit(':').next()?.parse().ok());
     let clients = handoff.evener.sessions()?;
     let noted = clients.iter().filter_map(|session| session.client.rsplit(':').next()?.parse().ok());
-    // the load's own ports may be among them, but not all
+    // The load's own ports may be among the forged ones, but not all of them.
     let found = peers.chain(noted).filter(|port| forged(*port)).count() as u64;
     ensure!(found < ROUNDS / 2, "{found} of the forged connections are there");
     ensure!(counted(server, "accepted")? >= before + report.connections, "the load's were made");
     Ok(())
 }
 
-/// Clients that go away at each point: by FIN or RST, before and after their first word.
+/// Clients that leave at each point, by FIN or RST, before and after their first bytes.
 fn handshakes_that_end_leave_nothing(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     for family in Family::BOTH {

@@ -1,4 +1,5 @@
-//! Clients that connect first and ask later, and servers that answer line by line.
+//! Clients that connect early and send their request late, and servers that send a head line by
+//! line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
@@ -20,13 +21,13 @@ on_both_engines! {
     answers_whose_head_comes_in_pieces_let_connections_move,
 }
 
-/// The port of servers that write each line by itself.
+/// Port of servers that write each line separately.
 const PORT: u16 = 7_002;
-/// Between two of their lines.
+/// Pause between two lines.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// With timestamps and without, over both families, longer than a segment without a connection
-/// waits for its reset.
+/// With and without timestamps and over both IP versions, the client waits longer than the delay of
+/// resets.
 fn a_client_that_probes_before_it_asks_is_served(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let handoff = Handoff::start(farm, Offer::new(engine, 1, &[route("path = \"/*\"", &["web1"])]))?;
@@ -45,7 +46,7 @@ fn a_client_that_probes_before_it_asks_is_served(engine: &str) -> Result<()> {
             Ok((format!("{} over {family}", client.name()), visit))
         })
         .collect::<Result<_>>()?;
-    // Without answers the third probe in a row would end a connection.
+    // Without acknowledgments, a connection would end after the third probe.
     thread::sleep(Duration::from_secs(6));
     for (what, mut visit) in visits {
         ensure!(visit.who().with_context(|| what.clone())? == "web1", "{what}");
@@ -55,14 +56,14 @@ fn a_client_that_probes_before_it_asks_is_served(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Serves its name, and writes each line of a head by itself.
+/// Starts a server that returns its name and writes each line of the response head separately.
 fn serve_by_lines(host: &Host) -> Result<()> {
     let listener = host.enter(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT)))??;
     let name = host.name().to_owned();
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
             let name = name.clone();
-            // A client that is gone needs no answer.
+            // A write error is ignored: the client may be gone.
             thread::spawn(move || answer_by_lines(&stream, &name).unwrap_or_default());
         }
     });
@@ -88,7 +89,7 @@ fn answer_by_lines(mut stream: &TcpStream, name: &str) -> std::io::Result<()> {
     }
 }
 
-/// As CGI programs and small servers write them.
+/// CGI programs and small servers write responses this way.
 fn answers_whose_head_comes_in_pieces_let_connections_move(engine: &str) -> Result<()> {
     const ROUNDS: usize = 4;
     let farm = Farm::builder().bare().servers(2).build()?;

@@ -1,5 +1,5 @@
-//! A farm by the kernel engine through all that an operator does to it: short enough for guests of
-//! other kernels, see `scripts/kernels`.
+//! A farm with the kernel engine, through all changes of an operator. The test is short enough for
+//! guests with other kernels; see `scripts/kernels`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{farm, unbroken};
 
 on_engine!(xdp: handoff);
 
-/// The servers of 20 new connections.
+/// Returns the number of connections per server, of 20 new connections.
 fn serve(handoff: &Handoff) -> Result<BTreeMap<String, u64>> {
     let load = Load { requests: Some(20), timeout: LONG, ..Load::to(handoff.service(Family::V4)) };
     let report = unbroken(load.run_on(handoff.client())?)?;

@@ -1,4 +1,4 @@
-//! Messages between the nodes of a farm: servers acknowledge the connections that they are given.
+//! Control messages between the nodes of a farm: servers acknowledge handed-off connections.
 
 use std::fs;
 use std::io::Read as _;
@@ -41,15 +41,15 @@ on_one_engine! {
     who_decides_counts_what_it_has_decided,
 }
 
-/// An IPv4 header without options; messages have none in front.
+/// Length of the IPv4 header before a message. Messages have no IP options.
 const IP_LEN: usize = 20;
-/// Where a message has its version, its sequence number, and its command.
+/// Positions of a message's version, sequence number and command.
 const VERSION_AT: usize = 4;
 const SEQUENCE: std::ops::Range<usize> = 20..28;
 const COMMAND: std::ops::Range<usize> = 48..52;
 const HANDOFF: [u8; 4] = [0, 0, 0, 5];
 
-/// Everything has to be asked about, and all servers serve it.
+/// Returns a route for all servers that always needs user space.
 fn all_asked() -> [String; 1] {
     [route("path = \"/*?*\"", &["web1", "web2"])]
 }
@@ -62,12 +62,12 @@ fn servers_say_what_they_took(engine: &str) -> Result<()> {
             there_and_back(&handoff.farm, handoff.client(), handoff.service(family), len)
                 .with_context(|| format!("{family}: {len} bytes"))?;
         }
-        // a head that is longer than a message
+        // A request head longer than a control message.
         let long = format!("GET /who HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(7_000));
         let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&long)?;
         assert_eq!(reply.status, 200, "{family}");
     }
-    // A server answers its client before the director has counted what became of the connection.
+    // A server responds to its client before the director has counted the outcome.
     wait::until("what was handed over was acknowledged, each once", || {
         let status = handoff.evener.status()?;
         let given = status.punted["handed_off"];
@@ -109,8 +109,8 @@ fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The program that accepts connections works on without the agent, and so they are given as to one
-/// that never spoke.
+/// The accept program works without the agent, so handoffs go to the server as to a node without an
+/// agent.
 fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.wait_for_nodes()?;
@@ -131,7 +131,7 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
     handoff.wait_for_lccp("handoffs_acknowledged", 2)
 }
 
-/// Hears the control messages that come to a host.
+/// Captures the control messages that arrive at a host.
 struct Receiver(LinkSocket);
 
 impl Receiver {
@@ -141,7 +141,7 @@ impl Receiver {
         Ok(Receiver(host.enter(open)??))
     }
 
-    /// The frames so far.
+    /// Returns the captured frames so far.
     fn received(&self) -> Vec<Vec<u8>> {
         let mut buffer = vec![0; 4_096];
         let mut frames = Vec::new();
@@ -155,7 +155,7 @@ impl Receiver {
     }
 }
 
-/// A frame between two hosts with another message in it.
+/// Returns a frame with a different message, and optionally a different source address.
 fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<Vec<u8>> {
     let (mut ip, _) = Ipv4Header::from_slice(&frame[ETHERNET_LEN..])?;
     if let Some(IpAddr::V4(source)) = source {
@@ -166,8 +166,8 @@ fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<
     Ok([&frame[..ETHERNET_LEN], &ip.to_bytes(), message].concat())
 }
 
-/// The forgeries that a host without the secret could make of a message that it saw: the same once
-/// more, cut off, changed in one place, and with a newer number and another secret.
+/// Returns forgeries that a host without the secret can derive from a captured message: a
+/// repetition, truncations, modifications, and a newer sequence number sealed with another secret.
 fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
     let message = &frame[ETHERNET_LEN + IP_LEN..];
     let mut changed = message.to_vec();
@@ -187,7 +187,7 @@ fn keys(secret: &Secret) -> Result<HourlyKeys> {
     Ok(HourlyKeys::at(secret, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs()))
 }
 
-/// The client's connections that a server has.
+/// Returns the number of the client's connections at a server.
 fn connections(handoff: &Handoff) -> Result<usize> {
     let sockets = handoff.farm.server(0).run(&["ss", "-Htan"])?;
     let client = handoff.client().address().to_string();
@@ -206,7 +206,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     wait::until("these are over", || Ok(connections(&handoff)? == 0))?;
     let (to_server, to_director) = (at_server.received(), at_director.received());
     let is_handoff = |frame: &&Vec<u8>| frame[ETHERNET_LEN + IP_LEN..][COMMAND] == HANDOFF;
-    // more where an answer is late
+    // A late reply causes more handoff messages.
     ensure!(to_server.iter().filter(is_handoff).count() >= 3);
     ensure!(to_director.len() >= 3, "nothing was acknowledged");
     handoff.wait_for_punted("handed_off", 3)?;
@@ -233,7 +233,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     assert_eq!((after.lccp["handoffs_acknowledged"], after.punted["handed_off"]), (3, 3));
     ensure!(after.sessions <= before.sessions, "{} sessions, then {}", before.sessions, after.sessions);
 
-    // with the secret, but no node of the file
+    // A sender that has the secret but is no node of the configuration.
     let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
     let stranger = IpAddr::from(handoff.client().address());
     let own = LocalNode { address: stranger, incarnation: 7, components: Components::new(&[]) };
@@ -247,8 +247,8 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     handoff.wait_for_lccp("handoffs_acknowledged", 4)
 }
 
-/// A server's node with another secret, of another day, and of another version: each is named, with
-/// what to do.
+/// Nodes with another secret, a wrong clock and another protocol version: the daemon names each
+/// with a remedy.
 fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.agents[1].stop()?;
@@ -296,7 +296,7 @@ fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two daemons with one file: one has the clients, the other one decides.
+/// Two daemons with the same file: one receives the clients, the other is the dispatcher.
 fn one_node_decides_for_all(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
     let chief = farm.directors()[1].clone();
@@ -322,8 +322,8 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     dispatcher.wait_for_servers(2, LONG)?;
     wait::until("it is asked", || Ok(!alone(&handoff)?))?;
     dispatcher.command(&["drain", "web/web1"])?;
-    // An answer counts that comes within a tenth of a second, which a busy machine may miss: then
-    // it is asked once more.
+    // The dispatcher's reply counts only within a tenth of a second. A busy machine can miss this
+    // limit, so the requests are repeated.
     let served_as_decided = || -> Result<Vec<String>> {
         for _ in 0..100 {
             let before = handoff.lccp("dispatch_answered")?;
@@ -336,7 +336,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     };
     assert_eq!(served_as_decided()?, ["web2"; 8], "as the dispatcher says");
     ensure!(dispatcher.status()?.lccp["dispatch_served"] >= 8);
-    // an answer that names a drained server is not believed
+    // A reply that names a drained server is rejected.
     handoff.evener.command(&["drain", "web/web2"])?;
     assert_eq!(served_as_decided()?, ["web1"; 8]);
     ensure!(handoff.lccp("dispatch_rejected")? >= 8);
@@ -358,8 +358,8 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The server with the fewest connections gets the next one, also where another node has the
-/// clients.
+/// With least connections, the next connection goes to the server with the fewest, even if another
+/// node receives the clients.
 fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
     let chief = farm.directors()[1].clone();
@@ -381,7 +381,7 @@ fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let counted = |name: &str| -> Result<u64> { Ok(dispatcher.server(name)?.sessions) };
     let talks: Vec<(String, Talk)> = (0..8).map(|_| open()).collect::<Result<_>>()?;
     assert_eq!((counted("web1")?, counted("web2")?), (4, 4));
-    // the first server's connections end, and so the next ones are for it
+    // The first server's connections end, so it gets the next ones.
     let (ended, kept): (Vec<_>, Vec<_>) = talks.into_iter().partition(|(server, _)| server == "web1");
     assert_eq!((ended.len(), kept.len()), (4, 4));
     drop(ended);
@@ -393,7 +393,7 @@ fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     wait::until("nothing is left", || Ok(counted("web1")? + counted("web2")? == 0))
 }
 
-/// Speaks in the place of a server's agent with the director.
+/// Acts as a server's agent towards the director.
 struct Node {
     socket: Socket,
     director: IpAddr,
@@ -425,7 +425,7 @@ impl Node {
         Ok(())
     }
 
-    /// The next message, but for greetings, which are answered.
+    /// Returns the next message. Greetings are answered and skipped.
     fn received(&mut self) -> Result<Option<LccpMessage>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
@@ -434,14 +434,14 @@ impl Node {
         Ok(received.message)
     }
 
-    /// Tells the forwarder something; what it answers.
+    /// Sends a message to the forwarder and returns the reply.
     fn tell(&mut self, body: &MessageBody) -> Result<MessageBody> {
         let (mut answer, mut first) = (None, None);
         wait::until("the forwarder answers", || {
             let message = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
             let (sequence, message) = message.context("The director isn't known any more")?;
             self.send(&message)?;
-            // it answers a repeated message each time
+            // The forwarder answers each repetition.
             let first = *first.get_or_insert(sequence);
             answer = self.received()?.filter(|received| received.echo.sequence >= first);
             Ok(answer.is_some())
@@ -450,7 +450,7 @@ impl Node {
     }
 }
 
-/// By a node that has given a client's connection to a server itself.
+/// A node hands a client's connection to a server itself.
 fn forwarders_do_as_they_are_told(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.agents[1].stop()?;

@@ -1,4 +1,4 @@
-//! As many routes as a service may have, and one more; frames that are six times as long as usual.
+//! The largest number of routes of a service, and one more. Also, jumbo frames.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Handoff, Offer, route};
@@ -17,7 +17,7 @@ on_both_engines! {
 
 const MOST: usize = 10_000;
 
-/// Each of a host of its own, whose requests every other one of two servers has.
+/// Returns routes for different hosts, alternately to two servers.
 fn routes(count: usize, first: usize) -> Vec<String> {
     let server = |number: usize| if (number + first).is_multiple_of(2) { "web1" } else { "web2" };
     (0..count).map(|number| route(&format!("host = \"h{number}.example.com\""), &[server(number)])).collect()
@@ -46,15 +46,14 @@ fn ten_thousand_routes_and_not_one_more(engine: &str) -> Result<()> {
     assert!(refused.contains("10001 routes"), "{refused}");
     assert!(handoff.evener.status()?.reload_error.is_some_and(|error| error.contains("10001 routes")));
     go_by(&handoff, 0)?;
-    // As many others take their place.
+    // The same number of different routes replaces them.
     handoff.offer.routes = routes(MOST, 1).concat();
     handoff.reload()?;
     go_by(&handoff, 1)
 }
 
-/// Uploads whose route the data plane finds, and others that are read in application space. A
-/// cookie has no room for longer segments than usual, so that is what connections use; the paths
-/// are longer all the same.
+/// Uploads whose route the data plane finds, and uploads read in user space. A cookie cannot encode
+/// an MSS above the usual one, so connections use the usual MSS on paths with a larger MTU.
 fn jumbo_frames(engine: &str) -> Result<()> {
     const LEN: usize = 3_000_000;
     let farm = Farm::builder().bare().servers(2).build()?;

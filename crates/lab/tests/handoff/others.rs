@@ -1,4 +1,4 @@
-//! Web servers are as they come: not only nginx takes what is handed over.
+//! Unmodified web servers of several kinds accept handed-off connections.
 
 use anyhow::{Context, Result};
 use evener_lab::evener::{Handoff, Offer, route};
@@ -22,14 +22,14 @@ fn servers_are_probed_at_another_port(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let offer = Offer::new(engine, 2, &[route("path = \"/*\"", &["web1", "web2"])]);
     let health = offer.health.clone() + &format!("port = {OTHER_PORT}\n");
-    // It waits until all servers are up.
+    // This call waits until all servers are up.
     let handoff = Handoff::start(farm, Offer { health, ..offer })?;
     let client = handoff.client();
     assert!(client.curl(&[&format!("http://{}/who", handoff.service(Family::V4))])?.starts_with("web"));
     Ok(())
 }
 
-/// With one socket for both families, as it has by default.
+/// Apache with its default of one socket for both IP versions.
 fn apache_serves(engine: &str) -> Result<()> {
     if !web_others::apache_is_there() {
         return Ok(());
@@ -40,7 +40,7 @@ fn apache_serves(engine: &str) -> Result<()> {
     files_come_whole(engine, farm)
 }
 
-/// The view of Go's TCP and HTTP: one socket for both families.
+/// Caddy uses Go's network stack, with one socket for both IP versions.
 fn caddy_serves(engine: &str) -> Result<()> {
     if !web_others::caddy_is_there() {
         return Ok(());
@@ -51,7 +51,7 @@ fn caddy_serves(engine: &str) -> Result<()> {
     files_come_whole(engine, farm)
 }
 
-/// HTTP/1 and HTTP/2 in TLS, by the name in the hello.
+/// HTTP/1 and HTTP/2 over TLS, routed by the server name in the ClientHello.
 fn caddy_serves_encrypted(engine: &str) -> Result<()> {
     if !web_others::caddy_is_there() {
         return Ok(());
@@ -72,7 +72,7 @@ fn caddy_serves_encrypted(engine: &str) -> Result<()> {
         let service = handoff.service(family);
         for version in ["--http1.1", "--http2"] {
             let (url, connect_to) = ("https://www.example.com/108k", format!("::{service}"));
-            // twice on one connection
+            // Two requests on one connection.
             let words = ["--insecure", version, "--connect-to", &connect_to, url, url];
             let what = || format!("{family}, {version}");
             let body = handoff.client().curl(&words).with_context(what)?;
@@ -85,8 +85,8 @@ fn caddy_serves_encrypted(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of `web2`, by routes that the data plane decides and such as it asks about; on connections of
-/// their own and on kept ones.
+/// Downloads files from `web2`, by routes of the data plane and of user space, on new and on
+/// persistent connections.
 fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
     let routes = [route("path = \"/2k\"", &["web2"]), route("path = \"/*8k\"", &["web2"])];
     let handoff =

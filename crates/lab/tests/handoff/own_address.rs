@@ -1,4 +1,4 @@
-//! Service addresses that the operator has given the director, as one does for other balancers.
+//! Service addresses that the operator has added to the director, as for other load balancers.
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Handoff, Offer, route};
@@ -46,11 +46,11 @@ fn a_service_address_may_be_the_directors_own(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Their router is the director, which has the service's address: what they answer comes to it from
-/// an address of its own.
+/// The servers' default router is the director, which has the service's address: the director
+/// receives replies with its own address as source.
 fn servers_may_answer_through_their_director(engine: &str) -> Result<()> {
     let farm = Farm::builder().routed().servers(2).build()?;
-    // as some distributions have it
+    // The default of some distributions.
     farm.director().netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
     farm.forward_on_directors()?;
     let mut handoff = Handoff::start(farm, Offer::new(engine, 2, &[]))?;

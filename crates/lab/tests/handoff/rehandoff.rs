@@ -1,5 +1,4 @@
-//! Connections that move from server to server as their requests do, and clients that notice
-//! nothing of it.
+//! Connections that move between servers as their requests require, unnoticed by the client.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -31,7 +30,7 @@ on_both_engines! {
     what_others_say_moves_nothing,
 }
 
-/// Pictures are on one server, downloads on two, all else on another one.
+/// Returns routes for images to one server, for downloads to two, and for all else to a fourth.
 fn routes() -> [String; 3] {
     [
         route("host = \"img.example.com\"", &["web1"]),
@@ -40,7 +39,7 @@ fn routes() -> [String; 3] {
     ]
 }
 
-/// The hosts' content: several may have the same.
+/// Servers that may serve each host name.
 const HOSTS: [(&str, &[&str]); 3] =
     [("img.example.com", &["web1"]), ("dl.example.com", &["web2", "web3"]), ("www.example.com", &["web4"])];
 
@@ -56,8 +55,8 @@ fn near(engine: &str) -> Result<Handoff> {
     start(engine, Farm::builder().bare().servers(4).build()?, "")
 }
 
-/// Asks hosts in turn, `rounds` times, over one connection; all answers must be whole, and from who
-/// has them.
+/// Sends requests for all hosts, `rounds` times, on one connection. Checks that each response is
+/// complete and from a permitted server.
 fn go_round(client: &Host, handoff: &Handoff, family: Family, rounds: usize) -> Result<()> {
     let mut talk = Talk::open(client, handoff.service(family))?;
     for round in 0..rounds {
@@ -81,7 +80,7 @@ fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         go_round(handoff.client(), &handoff, family, 6)?;
     }
-    // Three moves a round, but for where it began.
+    // Each round has three moves, minus the first request of all.
     wait::until("all moves are counted", || Ok(handoff.punted("handed_off")? >= 2 * 17))?;
     let status = handoff.evener.status()?;
     ensure!(status.lccp["released"] >= 2 * (3 * 6 - 1), "{:?}", status.lccp);
@@ -97,7 +96,7 @@ fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each client's own loop: while one connection moves, others do.
+/// Several connections move at the same time.
 fn many_move_at_once(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     thread::scope(|scope| {
@@ -114,8 +113,8 @@ fn many_move_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connections that don't move go on, and those that moved and will move again do so with the next
-/// daemon.
+/// Connections that do not move continue without the daemon. Connections that moved can move again
+/// under the next daemon.
 fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     let mut handoff = near(engine)?;
     let mut talks: Vec<(Family, Talk)> = Family::BOTH
@@ -129,7 +128,8 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
             assert_eq!(reply.server, server, "{family}");
         }
     }
-    // the server answers as soon as it has the connection, the director notes so a moment later
+    // The server responds as soon as it has the connection, and the director records it a moment
+    // later.
     wait::until("all have moved", || {
         Ok(handoff.evener.sessions()?.iter().all(|session| session.server != "-"))
     })?;
@@ -148,7 +148,7 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A connection that the kernel has kept back without a mover ends once there is one.
+/// The kernel holds a connection without a rehandoff task. The next daemon resets the connection.
 fn no_orphan_waits_for_ever(mut handoff: Handoff) -> Result<()> {
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
@@ -156,8 +156,7 @@ fn no_orphan_waits_for_ever(mut handoff: Handoff) -> Result<()> {
     talk.send(get("img.example.com", "/who"))?;
     thread::sleep(Duration::from_millis(300));
     handoff.evener.start_again()?;
-    // Each waits for as long as a reply may take; the client's segment comes again after ever
-    // longer times.
+    // Each attempt waits for a reply's timeout; the client retransmits at growing intervals.
     let resets = (0..4).map(|_| is_reset(talk.reply())).find(Result::is_ok);
     resets.context("the client was not told")?
 }
@@ -177,11 +176,11 @@ fn a_lan_that_loses_packets(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A client that doesn't wait for an answer gets it all the same, and all in order.
+/// A client that sends requests early gets all responses in order.
 fn requests_that_come_before_the_answer(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
-        // While a long answer is on its way: the client reads it later.
+        // During a long response that the client reads later.
         let mut talk = Talk::open_narrow(handoff.client(), handoff.service(family))?;
         talk.send(get("img.example.com", "/108k"))?;
         thread::sleep(Duration::from_millis(50));
@@ -212,8 +211,8 @@ fn requests_in_pieces(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Some clients send an empty line behind a request or before one, which servers pass over (RFC
-/// 9112, section 2.2).
+/// Some clients send an empty line before or after a request, which servers ignore (RFC 9112,
+/// section 2.2).
 fn empty_lines_around_requests(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
@@ -225,7 +224,8 @@ fn empty_lines_around_requests(engine: &str) -> Result<()> {
             ensure!(talk.reply().with_context(|| format!("{family}: before {host}"))?.server == server);
         }
         for (host, server) in requests {
-            // Mostly a segment of its own; where it isn't, it is the case above.
+            // The empty line is usually a separate segment. Otherwise this equals the previous
+            // case.
             talk.send_slowly("\r\n", 2)?;
             ensure!(
                 talk.request(&get(host, "/who")).with_context(|| format!("{family}: {host}"))?.server
@@ -237,7 +237,7 @@ fn empty_lines_around_requests(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the client was told at once that its connection is over.
+/// Fails unless the client's connection was reset.
 fn is_reset(reply: Result<Reply>) -> Result<()> {
     let error = match reply {
         Ok(reply) => bail!("It was answered by {:?}", reply.server),
@@ -248,8 +248,8 @@ fn is_reset(reply: Result<Reply>) -> Result<()> {
     Ok(())
 }
 
-/// An exchange on a connection may leave its rest unknown. It ends then, and no server answers what
-/// others are for.
+/// Some exchanges leave unknown state on a connection. A later request for another server then
+/// resets the connection.
 fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
@@ -272,7 +272,7 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
         Ok(nodes.values().any(|state| state == "silent"))
     })?;
     for family in Family::BOTH {
-        // From there nothing moves, and what moves there is carried.
+        // Without web1's agent, connections cannot leave web1, and moves to web1 are relayed.
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
         assert_eq!(talk.request(&get("img.example.com", "/who"))?.server, "web1", "{family}: carried");
@@ -291,7 +291,7 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
     Family::BOTH.into_iter().try_for_each(|family| go_round(handoff.client(), &handoff, family, 1))
 }
 
-/// Segments that are damaged, or not the client's at all, neither move a connection nor end it.
+/// Damaged or forged segments neither move nor end a connection.
 fn what_others_say_moves_nothing(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;

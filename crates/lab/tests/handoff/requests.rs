@@ -1,5 +1,5 @@
-//! Requests of connections that were handed over are followed as others are: the first comes before
-//! its connection has a socket.
+//! Requests on handed-off connections are tracked like others, although the first request arrives
+//! before the connection has a socket.
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{program, route};

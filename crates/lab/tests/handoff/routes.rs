@@ -1,4 +1,4 @@
-//! Each request goes to a server that its route names, and the connection stays there.
+//! Each request goes to a server of its route, and the connection stays there.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ on_both_engines! {
     policies_choose_among_a_routes_servers,
 }
 
-/// Routes of every simple kind; `web1` is in none of them.
+/// Returns all kinds of simple routes. `web1` is in none of them.
 fn every_kind() -> [String; 5] {
     [
         route("host = \"img.example.com\"\npath = \"/img/*\"", &["web2"]),
@@ -33,7 +33,7 @@ fn every_kind() -> [String; 5] {
     ]
 }
 
-/// The servers that must answer; `web1` stands for any of them, in turn.
+/// The expected servers. `web1` stands for all servers by round robin.
 const EXPECTED: [(&str, &str, &str, &[&str]); 13] = [
     ("GET", "img.example.com", "/img/a.png", &["web2"]),
     ("GET", "IMG.example.com:80", "/img/", &["web2"]),
@@ -78,7 +78,7 @@ fn connections_stay_where_they_are(engine: &str) -> Result<()> {
         for (method, host, path, _) in EXPECTED {
             assert_eq!(talk.request(&request(method, host, path))?.server, "web2", "{method} {host} {path}");
         }
-        // all of them in the first segment
+        // Several requests in the first segment.
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         talk.send([get("a.static.example.com", "/who"), get("img.example.com", "/img/a")].concat())?;
         assert_eq!(talk.reply()?.body, b"web3\n");
@@ -97,7 +97,7 @@ fn connections_stay_where_they_are(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A later request that other servers are for isn't answered by the wrong one.
+/// A later request for other servers is never answered by the wrong server.
 fn later_requests_end_connections(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(4).build()?;
     let keys = "later_requests = \"close\"\n".to_owned();
@@ -109,7 +109,8 @@ fn later_requests_end_connections(engine: &str) -> Result<()> {
         }
         let refused = talk.request(&get("a.static.example.com", "/who"));
         assert!(refused.is_err(), "{family}: answered by {:?}", refused.map(|reply| reply.server));
-        // by another connection it is answered; one that was asked about keeps to it as well
+        // On a new connection, the request is answered. Connections read in user space behave the
+        // same.
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         assert_eq!(talk.request(&get("a.static.example.com", "/./who"))?.server, "web3");
         assert_eq!(talk.request(&get("a.static.example.com", "/who"))?.server, "web3");
@@ -150,7 +151,7 @@ fn much_goes_there_and_back(engine: &str) -> Result<()> {
     })
 }
 
-/// By a tunnel, in which less fits: segments are agreed on so that nothing is too long.
+/// Through a tunnel, with its smaller MTU: the agreed MSS avoids packets that are too long.
 fn servers_behind_a_router(engine: &str) -> Result<()> {
     for keys in ["", "encapsulation = \"gue\"\n"] {
         let farm = Farm::builder().remote().bare().servers(3).server_lans(2).build()?;

@@ -1,4 +1,4 @@
-//! The records of single connections: in the access log, and for those who follow a client.
+//! Records of single connections: the access log, and traces of a client.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,17 +34,17 @@ on_one_engine! {
     traces_end,
 }
 
-/// Images are `web2`'s, and nothing else is.
+/// Returns routes for images to `web2` and for other paths to `web1`.
 fn images() -> Vec<String> {
     vec![route("path = \"/img/*\"", &["web2"]), route("path = \"/*\"", &["web1"])]
 }
 
-/// Where the director's access log is.
+/// Returns the path of the director's access log.
 fn log_of(handoff: &Handoff) -> PathBuf {
     handoff.farm.director().file("access.log")
 }
 
-/// Has the director note connections from now on.
+/// Enables the access log.
 fn noted(handoff: Handoff) -> Result<Handoff> {
     handoff.evener.reload(&file_with_log(&handoff))?;
     Ok(handoff)
@@ -54,7 +54,7 @@ fn file_with_log(handoff: &Handoff) -> String {
     format!("{}\n[log]\naccess = \"{}\"\n", handoff.file(), log_of(handoff).display())
 }
 
-/// The log's lines by client, once there are so many.
+/// Waits for `count` lines and returns them by client.
 fn lines(handoff: &Handoff, count: usize) -> Result<BTreeMap<String, Value>> {
     let read = || Ok(fs::read_to_string(log_of(handoff))?);
     let text = wait::for_value(wait::LONG, read, |text: &String| text.lines().count() >= count)?;
@@ -69,12 +69,12 @@ fn lines(handoff: &Handoff, count: usize) -> Result<BTreeMap<String, Value>> {
     text.lines().map(by_client).collect()
 }
 
-/// Whether an event has come so often.
+/// True if the event has occurred exactly `count` times.
 fn happened(handoff: &Handoff, event: &str, count: u64) -> Result<bool> {
     Ok(handoff.evener.status()?.events.get(event) == Some(&count))
 }
 
-/// A line without what is another each time, which must be there.
+/// Removes the fields that vary, and checks that they are present.
 fn steady(line: &Value) -> Result<Value> {
     let mut line = line.clone();
     let fields = line.as_object_mut().context("no object")?;
@@ -86,7 +86,7 @@ fn steady(line: &Value) -> Result<Value> {
     Ok(line)
 }
 
-/// The client's bytes, in how many at a time, the answer's status, and the line.
+/// Bytes of a client, size of the pieces, expected status, and expected line of the log.
 struct Case {
     says: Vec<u8>,
     pieces: usize,
@@ -98,7 +98,7 @@ fn case(says: impl AsRef<[u8]>, pieces: usize, status: u16, line: Value) -> Case
     Case { says: says.as_ref().to_vec(), pieces, status, line }
 }
 
-/// The line of a request for an image, which is `web2`'s.
+/// Returns the expected line of a request for an image, which `web2` serves.
 fn image(host: &str, path: &str, mechanism: &str) -> Value {
     json!({"service": "web", "kind": "http", "method": "GET", "host": host, "path": path, "route": 1,
         "server": "web2", "mechanism": mechanism})
@@ -125,7 +125,7 @@ fn cases() -> [Case; 6] {
         ),
         case(b"GET /b HTTP/1.1\r\nA: b\r\n\r\n", 4_096, 400, refused(400, None, "/b")),
         case(b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 4_096, 421, refused(421, Some("a"), "http://b/")),
-        // a client that would write lines of its own
+        // A client that tries to inject lines into the log.
         case(
             b"GET /\",\r{}\xff\x1b[2J HTTP/1.1\r\nHost: \"a\r\n\r\n",
             4_096,
@@ -188,7 +188,7 @@ fn hellos_are_in_the_log(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// As logrotate(8) does it; and the log comes and goes with the file.
+/// Log rotation as by logrotate(8), and removal of the log from the configuration.
 fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     let mut handoff = noted(farm(engine, 1, &[])?)?;
     let log = log_of(&handoff);
@@ -204,13 +204,13 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     assert_eq!(paths(&handoff)?, ["/first"]);
     fs::rename(&log, log.with_extension("1"))?;
     handoff.evener.daemon().sighup()?;
-    // The event comes once the log is open again; `reloads` counts before that.
+    // The event follows the opening of the log; `reloads` is counted before.
     wait::until("it is opened again", || happened(&handoff, "reloaded", 2))?;
     request(&handoff, "/second")?;
     assert_eq!(paths(&handoff)?, ["/second"]);
 
-    // By signal and by command, and no half-finished edit is in force by that. The file is there
-    // before lines go into it.
+    // Reopening by signal and by command must not load an incomplete configuration. The new file
+    // exists before lines are written.
     let reloads = handoff.evener.status()?.reloads;
     handoff.evener.write("[engin]\n")?;
     for (number, path) in [("2", "/by-signal"), ("3", "/by-command")] {
@@ -227,7 +227,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     let status = handoff.evener.status()?;
     assert!(status.reload_error.is_none() && status.reloads == reloads);
 
-    // a reload that is refused opens it again, too
+    // A refused reload reopens the log, too.
     fs::rename(&log, log.with_extension("4"))?;
     handoff.evener.daemon().sighup()?;
     wait::until("it is opened again", || happened(&handoff, "reload_refused", 1))?;
@@ -243,7 +243,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     request(&handoff, "/unseen")?;
     let status = handoff.evener.status()?.access_log;
     assert_eq!((status.path, status.written), (None, 5));
-    // lines of the last moment are not lost
+    // Lines of the last moment are not lost.
     handoff.evener.reload(&file_with_log(&handoff))?;
     request(&handoff, "/last")?;
     assert_eq!(handoff.evener.stop()?, 0);
@@ -283,7 +283,7 @@ fn a_director_that_was_killed_notes_on(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each is a line, or counted as lost.
+/// Each connection is a line or is counted as lost.
 fn many_are_noted(engine: &str) -> Result<()> {
     const USERS: usize = 8;
     const EACH: u64 = 50;
@@ -315,7 +315,7 @@ fn many_are_noted(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The lines of a trace so far, whole ones only.
+/// Returns the complete lines of a trace so far.
 fn lines_of(trace: &Proc) -> Result<Vec<Value>> {
     let log = trace.log();
     let whole = log.get(..=log.rfind('\n').unwrap_or_default()).unwrap_or_default();
@@ -323,14 +323,14 @@ fn lines_of(trace: &Proc) -> Result<Vec<Value>> {
     lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Follows a client, and is heard.
+/// Starts a trace of a client and waits until the trace is active.
 fn follow(evener: &Evener, name: &str, words: &[&str]) -> Result<Proc> {
     let mut trace = evener.begin(name, &[&["trace"], words].concat())?;
     trace.wait_for("evener: following", wait::LONG)?;
     Ok(trace)
 }
 
-/// Waits for a line that has all of this.
+/// Waits for a line with all of these fields.
 fn wait_for(trace: &Proc, wanted: &Value) -> Result<Value> {
     let fields = wanted.as_object().context("no object")?;
     let has = |line: &Value| fields.iter().all(|(key, value)| line.get(key) == Some(value));
@@ -375,7 +375,7 @@ fn a_client_is_followed(engine: &str) -> Result<()> {
             assert!(ends.iter().any(is_its), "of another: {line}");
         }
     }
-    // as people see it, until there were enough
+    // Plain output that ends after a number of events.
     let address = handoff.client().address().to_string();
     let mut trace = follow(&handoff.evener, "people", &[&address, "--count", "3"])?;
     Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("www.example.com", "/img/a"))?;
@@ -394,7 +394,7 @@ fn traces_end(engine: &str) -> Result<()> {
     running(4)?;
     let (code, output) = handoff.evener.failure(&["trace", &address])?;
     assert!(code == 1 && output.contains("4 traces run already"), "{code}: {output}");
-    // killed, with nobody to say that it is over
+    // A kill leaves no time to report the end.
     traces.pop().context("no trace")?.kill9()?;
     running(3)?;
     let fifth = follow(&handoff.evener, "e", &[&address, "--seconds", "1"])?;

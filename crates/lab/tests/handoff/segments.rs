@@ -1,5 +1,5 @@
-//! Clients whose segments come in another order, with hardly any room for a reply, or end at any
-//! moment: made by hand.
+//! Clients that reorder segments, have very small windows or leave at any moment, with hand-made
+//! segments.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,16 +25,16 @@ on_both_engines! {
     a_late_syn_has_nothing_chosen_anew,
 }
 
-/// The requests that the data plane decides, and those that are punted.
+/// Paths that the data plane routes, and paths that are punted.
 const DECIDED: &str = "/who";
 const PUNTED: &str = "/./who";
 
-/// Everything is `web1`'s.
+/// Returns a route for all requests to `web1`.
 fn routes() -> [String; 1] {
     [route("path = \"/*\"", &["web1"])]
 }
 
-/// The next reply, if it is whole.
+/// Parses the next response. `None` if the response is incomplete.
 fn whole(received: &[u8]) -> Option<Reply> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
@@ -54,8 +54,8 @@ fn reply(call: &mut Call) -> Result<Reply> {
     whole(call.received()).context("no reply")
 }
 
-/// The first piece of what is uploaded is behind the head or in the same segment with it; in each
-/// case the second segment comes before the first one, and both come again.
+/// The upload's first bytes are in the head's segment or follow it. In both cases, the second
+/// segment arrives before the first, and both are repeated.
 fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -80,7 +80,7 @@ fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
                 assert_eq!((reply.status, reply.server.as_str()), (201, "web1"), "{what}");
                 let stored = std::fs::read(handoff.farm.page(&format!("upload/disorder{port}")))?;
                 assert!(stored == body, "{what}: other bytes were stored");
-                // the connection goes on
+                // The connection continues.
                 call.reset(bytes.len())?;
             }
         }
@@ -88,7 +88,7 @@ fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A segment without data that belongs behind the request comes before it.
+/// A segment without data that belongs after the request arrives first.
 fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -117,8 +117,8 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// So few that the service has to probe for room (RFC 9293, section 3.8.6.1), and then a little
-/// more.
+/// The window is so small that the service must probe it (RFC 9293, section 3.8.6.1). Later, the
+/// window grows a little.
 fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -145,18 +145,18 @@ fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// When a client leaves.
+/// A moment at which a client leaves.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// Its SYN was answered.
+    /// After the SYN-ACK.
     Greeted,
-    /// It has acknowledged that.
+    /// After the acknowledgment of the SYN-ACK.
     Open,
-    /// Some of its request was read.
+    /// After a part of the request was read.
     Requesting,
-    /// It has asked.
+    /// After the request.
     Requested,
-    /// Some of the reply came.
+    /// After a part of the response.
     Answered,
 }
 
@@ -165,7 +165,7 @@ impl Moment {
         [Moment::Greeted, Moment::Open, Moment::Requesting, Moment::Requested, Moment::Answered];
 }
 
-/// A client's steps until that moment; how many bytes it has sent.
+/// Performs a client's steps up to a moment. Returns the number of bytes sent.
 fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     const SOME: usize = 12;
     if !matches!(moment, Moment::Greeted) {
@@ -187,8 +187,8 @@ fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     Ok(sent.len())
 }
 
-/// A client's whole life. One that has asked and sends no more is answered, others aren't waited
-/// for.
+/// A client's complete life. Only a client that has sent its request and closes by FIN gets a
+/// response.
 fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> Result<()> {
     let sent = until(call, moment, request)?;
     if end == End::Reset {
@@ -203,7 +203,7 @@ fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> R
     Ok(())
 }
 
-/// By FIN or RST; neither a socket nor a session stays of them.
+/// By FIN or RST. No socket and no session remains.
 fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let keys = "timeouts = { half_closed = \"1s\", closing = \"1s\" }\n".to_owned();
@@ -212,7 +212,7 @@ fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     let mut calls = Vec::new();
     for family in Family::BOTH {
         for moment in Moment::ALL {
-            // nginx waits for nobody who has hung up: only of a short reply it is sure to send all
+            // nginx may drop a response of a half-closed client, except for a short response.
             for (path, end) in
                 [("/2k", End::Fin), ("/./2k", End::Fin), ("/108k", End::Reset), ("/./108k", End::Reset)]
             {
@@ -254,7 +254,7 @@ fn nothing_stays_of(handoff: &Handoff, calls: &mut [Call]) -> Result<()> {
     Ok(())
 }
 
-/// The SYN is answered by a key, and when the client has asked there is a new one.
+/// The cookie key changes between SYN-ACK and request.
 fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let offer = Offer { farm: "cookie_epoch = \"8s\"".to_owned(), ..Offer::new(engine, 2, &routes()) };
@@ -262,7 +262,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
     let now = || -> Result<Duration> { Ok(SystemTime::now().duration_since(UNIX_EPOCH)?) };
     let epoch = || -> Result<u64> { Ok(now()?.as_secs() / 8) };
-    // just before the change
+    // Shortly before the change.
     let period = Duration::from_secs(8);
     let next = period * u32::try_from(epoch()? + 1)?;
     std::thread::sleep(next.saturating_sub(now()? + Duration::from_secs(8)));
@@ -283,7 +283,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
         let reply = reply(call).with_context(|| format!("{}: {path}", call.client()))?;
         assert_eq!(reply.server, "web1", "{}: {path}", call.client());
     }
-    // and by the new one
+    // With the new key.
     for family in Family::BOTH {
         let mut call = hand.call(calls.len() as u16, handoff.service(family))?;
         call.send_data(0, get("x", DECIDED))?;
@@ -292,8 +292,9 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server answers as soon as it has a connection that was read on the director, which notes so a
-/// moment later. The client's bytes meanwhile are not lost: it sends them once.
+/// A server responds as soon as it has a connection from user space, and the director records it a
+/// moment later. Bytes that the client sends meanwhile are not lost: the client sends them only
+/// once.
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -312,14 +313,14 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
             call.reset(first.len() + second.len())?;
         }
     }
-    // Clients' last packets may be on their way between the two views.
+    // The last packets of clients can be in flight between the two queries.
     wait::until("the server has each forwarded packet", || {
         Ok(handoff.counted("forwarded")? == handoff.evener.server("web1")?.packets)
     })
 }
 
-/// A duplicate of the SYN comes when the first segment was served, and then that comes again, as if
-/// its answer were lost.
+/// A repeated SYN arrives after the first segment was served. Then the first segment is repeated,
+/// as if its acknowledgment were lost.
 fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[])?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;

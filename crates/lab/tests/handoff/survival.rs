@@ -1,5 +1,5 @@
-//! Connections go on after any fault of daemons, agents and servers, and new ones go where a server
-//! works.
+//! Connections continue after any fault of daemons, agents and servers, and new connections go to
+//! working servers.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,10 +41,10 @@ mod doctor {
     pub(super) use super::settings_that_lose_connections_are_told;
 }
 
-/// By a path that has to be asked about.
+/// A path that is read in user space.
 const PUNTED: &str = "/./who";
 
-/// Clients of every kind. They wait as long as a TCP does that sends again.
+/// Starts clients of all kinds, with timeouts long enough for TCP retransmissions.
 fn audience(handoff: &Handoff) -> [Running; 4] {
     let visit = Load {
         connections: 4,
@@ -83,7 +83,8 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     let server = talk.request(&get("x", PUNTED))?.server;
     let first = moved.who()?;
-    // the server answers as soon as it has the connection, the director notes so a moment later
+    // The server responds as soon as it has the connection, and the director records it a moment
+    // later.
     wait::until("the connection has moved", || {
         let own = talk.client()?.to_string();
         let is_moved = |session: &Session| session.client != own || session.server != "-";
@@ -123,11 +124,11 @@ fn a_killed_agent_breaks_nothing(engine: &str) -> Result<()> {
     all_whole(loads)
 }
 
-/// Cookies of this farm live for three to six seconds: with nobody who knows what comes after them,
-/// none would be good any more after four epochs.
+/// Cookies of this farm are valid for three to six seconds. If the data plane could not derive
+/// later keys itself, no cookie would be valid after four epochs.
 const EPOCH: Duration = Duration::from_secs(3);
 
-/// A farm with short epochs.
+/// Starts a farm with short epochs.
 fn of_short_epochs(engine: &str) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let offer = Offer { farm: "cookie_epoch = \"3s\"".to_owned(), ..Offer::new(engine, 2, &[]) };
@@ -204,7 +205,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     assert_eq!(report.servers.keys().collect::<Vec<_>>(), ["web2"]);
     let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
     assert_eq!(before, after);
-    // a route that has nobody else
+    // A route without another server.
     let mut talk = Talk::open(handoff.client(), service)?;
     assert_eq!(talk.request(&get("x", "/2k"))?.status, 503);
     assert_eq!(unbroken(slow.join()?)?.requests, 4);

@@ -1,4 +1,4 @@
-//! One client that says what it likes, piece by piece.
+//! A client that sends arbitrary bytes, in arbitrary pieces.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,17 +11,17 @@ use evener_lab::host::Host;
 use evener_lab::wait;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// Longer than the director waits for a request.
+/// Longer than the director's timeout for requests.
 const LIMIT: Duration = Duration::from_secs(15);
-/// Between pieces, so that each is a segment of its own.
+/// Pause between pieces, so that each is a separate segment.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// An open connection. Dropping it closes it, by FIN.
+/// An open connection. Dropping this value closes the connection by FIN.
 pub(crate) struct Talk {
     stream: BufReader<TcpStream>,
 }
 
-/// Connects from this port, with so many bytes of room.
+/// Connects from this port. `buffer` is the size of the receive buffer in bytes.
 fn connect(port: u16, service: SocketAddr, buffer: Option<usize>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -33,11 +33,11 @@ fn connect(port: u16, service: SocketAddr, buffer: Option<usize>) -> io::Result<
     Ok(socket.into())
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// The server that answers; empty if it is none of the farm.
+    /// Name of the responding server. Empty if the response is not from a server of the farm.
     pub(crate) server: String,
     pub(crate) body: Vec<u8>,
 }
@@ -47,27 +47,27 @@ impl Talk {
         Self::open_from(host, 0, service)
     }
 
-    /// The same from this port; 0 for any.
+    /// Opens a connection from this port; 0 selects any port.
     pub(crate) fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Talk> {
-        // until it has its own program, a process that starts elsewhere in this one holds the
-        // port's last socket
+        // A child process of another thread holds a copy of the port's last socket until it calls
+        // exec.
         let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
         let connect = || host.enter(|| connect(port, service, None));
         let stream = wait::for_value(LIMIT, connect, |stream| !taken(stream))?;
         Self::of(stream.unwrap_or_else(|stream| stream), service)
     }
 
-    /// With as little room for what comes as the kernel lets a socket have.
+    /// Opens a connection with the smallest receive buffer that the kernel allows.
     pub(crate) fn open_narrow(host: &Host, service: SocketAddr) -> Result<Talk> {
         Self::of(host.enter(|| connect(0, service, Some(1)))?, service)
     }
 
-    /// Several at once.
+    /// Opens several connections.
     pub(crate) fn open_many(host: &Host, count: usize, service: SocketAddr) -> Result<Vec<Talk>> {
         host.enter(|| (0..count).map(|_| Self::of(connect(0, service, None), service)).collect())?
     }
 
-    /// The client's own address and port.
+    /// Returns the client's address and port.
     pub(crate) fn client(&self) -> Result<SocketAddr> {
         Ok(self.stream.get_ref().local_addr()?)
     }
@@ -80,12 +80,12 @@ impl Talk {
         Ok(Talk { stream: BufReader::new(stream) })
     }
 
-    /// Says something, in one segment if it is short.
+    /// Sends bytes, in one segment if they are few.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.stream.get_mut().write_all(bytes.as_ref())?)
     }
 
-    /// Says something and that it is all, in one segment.
+    /// Sends bytes and FIN in one segment.
     pub(crate) fn send_and_end(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         let socket = SockRef::from(self.stream.get_ref());
         socket.set_tcp_cork(true)?;
@@ -93,7 +93,7 @@ impl Talk {
         Ok(socket.shutdown(Shutdown::Write)?)
     }
 
-    /// Says something in pieces of so many bytes.
+    /// Sends bytes in pieces of `len` bytes.
     pub(crate) fn send_slowly(&mut self, bytes: impl AsRef<[u8]>, len: usize) -> Result<()> {
         for piece in bytes.as_ref().chunks(len) {
             self.send(piece)?;
@@ -102,30 +102,30 @@ impl Talk {
         Ok(())
     }
 
-    /// Says no more.
+    /// Sends FIN.
     pub(crate) fn end(&self) -> Result<()> {
         Ok(self.stream.get_ref().shutdown(Shutdown::Write)?)
     }
 
-    /// Leaves by RST.
+    /// Resets the connection.
     pub(crate) fn reset(self) -> Result<()> {
         let socket = Socket::from(self.stream.into_inner());
         Ok(socket.set_linger(Some(Duration::ZERO))?)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and returns the response.
     pub(crate) fn request(&mut self, request: &str) -> Result<Reply> {
         self.send(request)?;
         let reply = self.reply_to(request);
         reply.with_context(|| format!("to {:?}", request.get(..request.len().min(100)).unwrap_or_default()))
     }
 
-    /// The next answer.
+    /// Returns the next response.
     pub(crate) fn reply(&mut self) -> Result<Reply> {
         self.reply_to("GET")
     }
 
-    /// The same, read in pieces of so many bytes, with a pause before each.
+    /// Returns the next response, read in pieces of `len` bytes with a pause before each.
     pub(crate) fn reply_slowly(&mut self, len: usize) -> Result<Reply> {
         let (mut reply, left) = self.head("GET")?;
         for at in (0..left).step_by(len) {
@@ -135,14 +135,14 @@ impl Talk {
         Ok(reply)
     }
 
-    /// All that still comes, until the other side closes.
+    /// Returns all bytes until the other end closes.
     pub(crate) fn rest(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.stream.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// So many bytes of what comes next.
+    /// Returns the next `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes)?;
@@ -154,7 +154,7 @@ impl Talk {
         Ok(Reply { body: self.take(len)?, ..reply })
     }
 
-    /// An answer without its body, and the body's length.
+    /// Returns a response without its body, and the length of the body.
     fn head(&mut self, request: &str) -> Result<(Reply, usize)> {
         let first = self.line()?;
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -182,7 +182,7 @@ impl Talk {
     }
 }
 
-/// A request for a path of a host.
+/// Returns a GET request for a path of a host.
 pub(crate) fn get(host: &str, path: &str) -> String {
     request("GET", host, path)
 }

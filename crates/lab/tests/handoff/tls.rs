@@ -1,4 +1,5 @@
-//! Encrypted connections go by the name in their hello, and stay encrypted up to the server.
+//! TLS connections are routed by the server name in the ClientHello and stay encrypted up to the
+//! server.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use evener_lab::web_tls::{self, PORT};
 
 on_both_engines! { hellos_go_by_their_name, hellos_in_pieces, hellos_in_several_records }
 
-/// A farm whose servers have a certificate for all names, and serve their name.
+/// A farm whose servers have a certificate for all names and return their name.
 pub(crate) struct Stage {
     pub(crate) handoff: Handoff,
     _webs: Vec<Proc>,
@@ -27,7 +28,7 @@ pub(crate) fn stage(engine: &str) -> Result<Stage> {
     let routes = [
         route("host = \"a.example\"", &["web1"]),
         route("host = \"*.b.example\"", &["web2"]),
-        // of what is encrypted only the server knows the path
+        // A path route does not apply: only the server can decrypt the path.
         route("path = \"/who\"", &["web1"]),
         route("", &["web3"]),
     ];
@@ -36,7 +37,7 @@ pub(crate) fn stage(engine: &str) -> Result<Stage> {
     Ok(Stage { handoff: Handoff::start(farm, offer)?, _webs: webs })
 }
 
-/// The server that answers for a name, as curl(1) asks by way of `to`.
+/// Returns the server that responds for a name, to a request of curl(1) sent to address `to`.
 pub(crate) fn who(client: &Host, name: &str, to: SocketAddr) -> Result<String> {
     let connect_to = format!("{name}:443:{}:{}", host_of(to), to.port());
     let url = format!("https://{name}/who");
@@ -59,7 +60,7 @@ fn hellos_go_by_their_name(engine: &str) -> Result<()> {
                 assert_eq!(answer.with_context(|| format!("{family}: {name}"))?, server, "{name}");
             }
         }
-        // without a name: there is none in hellos to an address (RFC 6066, section 3)
+        // ClientHellos to an IP address contain no server name (RFC 6066, section 3).
         let url = format!("https://{}/who", host_of(handoff.service(family)));
         assert_eq!(handoff.client().curl(&["--insecure", &url])?, "web3\n", "{family}");
     }
@@ -85,8 +86,8 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
     handoff.wait_for_punted("handed_off", count)
 }
 
-/// RFC 8446, section 5.1, lets a hello be cut into records; openssl(1) does so on request. Names of
-/// protocols make it longer than one.
+/// A ClientHello can be split into several records (RFC 8446, section 5.1). openssl(1) does this on
+/// request, and long protocol names make the ClientHello longer than a record.
 fn hellos_in_several_records(engine: &str) -> Result<()> {
     let Stage { handoff, _webs } = &stage(engine)?;
     let protocols = format!("http/1.1,{},{}", "x".repeat(200), "y".repeat(200));
@@ -104,7 +105,7 @@ fn hellos_in_several_records(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Passes one connection on, and cuts what comes first after so many bytes.
+/// Relays one connection and splits its first bytes after `len` bytes.
 struct Relay {
     address: SocketAddr,
     thread: JoinHandle<Result<()>>,
@@ -131,7 +132,7 @@ fn pass_on(listener: &TcpListener, service: SocketAddr, len: usize) -> Result<()
     far.write_all(tail)?;
     let (mut from_near, mut to_far) = (near.try_clone()?, far.try_clone()?);
     let upwards = thread::spawn(move || io::copy(&mut from_near, &mut to_far));
-    // either may end it by a reset
+    // Either end may finish with a reset.
     let _ = io::copy(&mut far, &mut near);
     let _ = near.shutdown(std::net::Shutdown::Both);
     let _ = upwards.join();

@@ -1,4 +1,4 @@
-//! Networks that lose and repeat, clients that come back by the same port, and very many of them.
+//! Networks with loss and duplicates, clients that reuse a port, and very many clients.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -29,8 +29,8 @@ on_both_engines! {
     a_flood_of_handshakes_costs_no_memory,
 }
 
-/// Two paths that the data plane knows; whatever has `8` in its path, and all else, has to be asked
-/// about.
+/// Returns two routes that the data plane evaluates. Paths with an `8` and paths without a route
+/// are read in user space.
 fn some_requested() -> [String; 3] {
     let both = &["web1", "web2"];
     [route("path = \"/who\"", both), route("path = \"/2k\"", both), route("path = \"/*8*\"", &["web2"])]
@@ -64,8 +64,8 @@ fn every_tenth_packet_is_lost(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// All that a client sends, the first segment too; on the director's side and on the process's that
-/// reads.
+/// Each packet of a client is duplicated, including the first segment, for the data plane and for
+/// user space.
 fn packets_come_twice(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &some_requested())?;
     let (client, router) = (&handoff.client().interfaces()[0], &handoff.farm.router().interfaces()[0]);
@@ -93,7 +93,7 @@ fn packets_come_twice(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// In both directions, at the client.
+/// Packets are reordered in both directions, at the client.
 fn packets_come_in_disorder(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &some_requested())?;
     let shuffle = handoff.client().shuffle()?;
@@ -118,15 +118,14 @@ fn packets_come_in_disorder(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// As little as the kernel lets them have, and a pause after each piece: the window is closed again
-/// and again.
+/// The smallest receive buffer and a pause after each piece close the window again and again.
 fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
     const PIECE: usize = 3_000;
     let handoff = farm(engine, 2, &some_requested())?;
     let right: Vec<u8> = PATTERN.iter().copied().cycle().take(108_000).collect();
     let mut talks = Vec::new();
     for family in Family::BOTH {
-        // decided, and asked about
+        // Routed by the data plane, and by user space.
         for path in ["/2k", "/108k"] {
             let mut talk = Talk::open_narrow(handoff.client(), handoff.service(family))?;
             talk.send(get("x", path))?;
@@ -143,8 +142,7 @@ fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The server has closed first, so that its end of the connection is in TIME-WAIT when the port
-/// comes again.
+/// The server closes first, so its end is in TIME-WAIT when the client reuses the port.
 fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
     const PORT: u16 = 40_000;
     let routes = [
@@ -166,8 +164,7 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
             }
         }
     }
-    // and from one server to another, whose segments then meet what is left of the connection
-    // before
+    // Changes between two servers: segments meet the remains of the previous connection.
     for family in Family::BOTH {
         for round in 0..6 {
             for (host, server) in [("www.example.com", "web1"), ("other.example.com", "web2")] {
@@ -183,10 +180,10 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// From one client, half of them over IPv6; of every four one has to be asked about.
+/// From one client, half of them with IPv6. A quarter of the requests is read in user space.
 fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     const COUNT: usize = 10_000;
-    // a process may not have enough files for two of these
+    // The limit of open files may be too small for two such tests at the same time.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -212,15 +209,14 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     for (number, talk) in talks.iter_mut().enumerate() {
         assert_eq!(talk.request(&get("x", "/who"))?.status, 200, "{number}");
     }
-    // and some more, if probes came so late among all these that no server was up for a moment
+    // The count can be larger: if all probes were late for a moment, more requests were punted.
     wait::until("all are counted", || Ok(handoff.punted("handed_off")? >= COUNT as u64 / 4))?;
     drop(talks);
     let open = || -> Result<Vec<Session>> {
         let sessions = handoff.evener.sessions()?;
         Ok(sessions.into_iter().filter(|session| !session.is_ending()).collect())
     };
-    // an end that gets lost among so many isn't always said again; its session waits for its idle
-    // time
+    // A lost FIN is not always repeated. The session then ends after its idle timeout.
     if let Err(left) = wait::for_value(2 * LONG, open, |open| open.len() <= COUNT / 1_000)? {
         bail!("{} sessions stay open, such as {:?}", left.len(), left.first());
     }
@@ -229,7 +225,7 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// From sources that there are not, as fast as one thread can.
+/// From sources that no host has, as fast as one thread can send.
 fn a_flood_of_handshakes_costs_no_memory(engine: &str) -> Result<()> {
     const FLOOD: Duration = Duration::from_secs(3);
     let handoff = farm(engine, 2, &some_requested())?;

@@ -1,5 +1,5 @@
-//! Connections that are handed over inside what the shipped unit files say, and strangers who hold
-//! as many as they can there.
+//! Handed-off connections within the limits of the packaged units, and clients that hold as many
+//! connections as they can.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -36,7 +36,7 @@ mod in_user_space {
         carried_clients_are_told_of);
 }
 
-/// One server has images, the other all else.
+/// Starts a farm in which one server has images and the other all other paths.
 fn shipped(engine: &str, clients: u8, keys: &str) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(2).clients(clients).build()?;
     let routes = [route("path = \"/img/*\"", &["web2"]), route("path = \"/*\"", &["web1"])];
@@ -87,8 +87,8 @@ fn open_connections_move(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connections of one host, on which half a request was said, by processes of their own: none needs
-/// more descriptors than it may have.
+/// Opens connections from one host, each with half a request. Several processes share them, because
+/// of the limit of descriptors per process.
 fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<Proc>> {
     const EACH: usize = 5_000;
     let service = handoff.service(Family::V4);
@@ -107,7 +107,7 @@ fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<Pro
     Ok(started)
 }
 
-/// Somebody else's requests in two segments, each by a connection of its own.
+/// Checks that another client is served, with requests in two segments on separate connections.
 fn others_are_served(handoff: &Handoff, host: &Host) -> Result<()> {
     for _ in 0..20 {
         for family in Family::BOTH {
@@ -127,7 +127,7 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     let greedy = half_requests(&handoff, handoff.client(), count)?;
     wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
     others_are_served(&handoff, other)?;
-    // probes, the admin socket and the control protocol have what they need
+    // Probes, the admin socket and the control protocol still have descriptors.
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
     handoff.wait_for_punted("handed_off", 80)?;
@@ -137,7 +137,7 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     others_are_served(&handoff, other)
 }
 
-/// More than there are places: 4,096 within the unit's limit.
+/// More than the limit of 4,096 under the unit's limit of files.
 fn who_opens_many_takes_no_place_from_others(engine: &str) -> Result<()> {
     with_half_requests(engine, 4_200)
 }
@@ -146,15 +146,15 @@ fn so_it_is_with_many_more(engine: &str) -> Result<()> {
     with_half_requests(engine, 20_000)
 }
 
-/// A client that says all at once, its end too: such a connection can't be handed over, and is
-/// carried. Its answer is for later.
+/// Sends a complete request and FIN at once. Such a connection cannot be handed off, so the
+/// director relays it. The response is read later.
 fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
     let mut talk = Talk::open_narrow(host, service)?;
     talk.send_and_end(get("x", path))?;
     Ok(talk)
 }
 
-/// The daemon may have as many descriptors as a process usually has.
+/// Starts a daemon with the usual limit of descriptors per process.
 fn with_few_descriptors(engine: &str) -> Result<Handoff> {
     let mut handoff = shipped(engine, 2, "")?;
     handoff.evener.stop()?;
@@ -169,7 +169,7 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     let handoff = with_few_descriptors(engine)?;
     let (client, other) = (handoff.client(), handoff.farm.client(1));
     let service = handoff.service(Family::V4);
-    // nobody reads any of these answers
+    // No client reads these responses.
     let greedy: Vec<Talk> =
         (0..200).map(|_| say_and_end(client, service, "/%3108k")).collect::<Result<_>>()?;
     wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
@@ -183,14 +183,14 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Under any limit, a daemon keeps descriptors for its probes.
+/// A daemon reserves descriptors for its probes under any limit.
 fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     let handoff = with_few_descriptors(engine)?;
     let other = handoff.farm.client(1);
     let greedy = half_requests(&handoff, handoff.client(), 1_100)?;
     wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
     others_are_served(&handoff, other)?;
-    // a server that fails and comes back is seen to do so
+    // The failure and recovery of a server is still detected.
     handoff.farm.set_healthy(1, false)?;
     handoff.evener.wait_for_servers(1, wait::LONG)?;
     handoff.farm.set_healthy(1, true)?;
@@ -199,7 +199,8 @@ fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A carried connection comes from the director; the server learns the client, where it takes that.
+/// A relayed connection comes from the director. A server with PROXY protocol learns the client's
+/// address.
 fn carried_clients_are_told_of(engine: &str) -> Result<()> {
     const PORT: u16 = 8_081;
     let handoff = shipped(engine, 1, &format!("proxy_protocol_port = {PORT}\n"))?;

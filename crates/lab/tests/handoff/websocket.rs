@@ -1,5 +1,5 @@
-//! WebSocket (RFC 6455): a connection that stays HTTP for one request, and is anything then, for as
-//! long as both like.
+//! WebSocket (RFC 6455): a connection with one HTTP request and arbitrary data in both directions
+//! afterwards.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -17,17 +17,17 @@ use crate::talk::{Talk, get};
 
 on_both_engines! { frames_go_both_ways }
 
-/// The key of RFC 6455, section 1.3, and its answer. The server knows no other.
+/// The key of RFC 6455, section 1.3, with its accept value. The test server knows no other key.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ANSWER: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// First bytes of frames: the only one of its message (FIN), and its opcode (section 5.2).
+/// First bytes of single-frame messages: FIN bit and opcode (section 5.2).
 const TEXT: u8 = 0x81;
 const CLOSE: u8 = 0x88;
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 const MASKED: u8 = 0x80;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// By a path that the data plane decides, and by one that it asks about.
+/// With a path that the data plane routes, and with a path read in user space.
 fn frames_go_both_ways(engine: &str) -> Result<()> {
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
@@ -48,7 +48,7 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
             chats.push(talk);
         }
     }
-    // with pauses, and others in between
+    // With pauses, and with data of other connections in between.
     for round in 0_usize..20 {
         for (number, talk) in chats.iter_mut().enumerate() {
             let text: Vec<u8> =
@@ -62,8 +62,7 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
         assert_eq!(other.request(&get("x", "/who"))?.server, "web1");
         thread::sleep(PAUSE);
     }
-    // the server may begin as well, when it hasn't heard anything for a while; and closing is
-    // answered
+    // The server can also send first after a silence, and it answers a close frame.
     for talk in &mut chats {
         let greeting = frame(TEXT, b"still there?", false);
         talk.send(frame(TEXT, b"ask me", true))?;
@@ -75,7 +74,7 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A whole message. Clients' messages are masked (section 5.3).
+/// Returns a complete message. Messages of clients are masked (section 5.3).
 fn frame(first: u8, payload: &[u8], masked: bool) -> Vec<u8> {
     let mut frame = vec![first];
     let flag = if masked { MASKED } else { 0 };
@@ -95,7 +94,7 @@ fn frame(first: u8, payload: &[u8], masked: bool) -> Vec<u8> {
     frame
 }
 
-/// A server that says what it hears. Dropping it ends it.
+/// An echo server. Dropping this value stops the server.
 struct Echo {
     listener: TcpListener,
     thread: Option<JoinHandle<()>>,
@@ -109,7 +108,7 @@ impl Echo {
         let serve = move || {
             while let Ok((stream, _)) = clients.accept() {
                 let name = name.clone();
-                // the server doesn't mind clients that leave; a test sees what it doesn't get
+                // The server ignores errors of clients; a test notices missing data.
                 thread::spawn(move || serve(stream, &name));
             }
         };
@@ -119,7 +118,7 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // nobody is accepted any more, and the thread sees that
+        // Makes `accept` fail, which ends the thread.
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
     }
@@ -153,7 +152,7 @@ fn serve(mut stream: TcpStream, name: &str) -> Result<()> {
     }
 }
 
-/// A client's message: its first byte, and what it says.
+/// Reads a client's message. Returns its first byte and its payload.
 fn hear(stream: &mut TcpStream) -> Result<(u8, Vec<u8>)> {
     let mut start = [0; 2];
     stream.read_exact(&mut start)?;

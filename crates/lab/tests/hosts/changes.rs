@@ -1,4 +1,4 @@
-//! An operator's changes break no connection: hosts come and go, daemons restart.
+//! Changes by an operator break no connection: hosts join and leave, and daemons restart.
 
 use std::thread;
 use std::time::Duration;
@@ -76,8 +76,8 @@ fn drained(engine: &str, keys: &str) -> Result<()> {
 
 fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    // On a busy machine a daemon may take longer to be back than others wait by default until they
-    // own what it did.
+    // On a busy machine, a daemon's restart can take longer than the default time after which other
+    // hosts take over its share.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..Plan::new(engine, IN_TURN, 3) };
     let mut team = Team::start_by(farm, patient, &["--keep"])?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);
@@ -93,7 +93,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
 
 fn killed_daemons_come_back(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    // as above: hosts that are given up for a moment give connections of stateless services away
+    // As above. Stateless services move connections when a host is considered dead for a moment.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..Plan::new(engine, STATELESS, 3) };
     let mut team = Team::start(farm, patient)?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);

@@ -1,4 +1,4 @@
-//! UDP services and datagrams in fragments, which the paper's stateless hosts could not pass on
+//! UDP services and fragmented datagrams, which the paper's stateless hosts could not forward
 //! (section 3).
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Hosts that die or are cut off: their addresses are answered for by others, by one at a time, and
-//! given back.
+//! Hosts that die or lose their link: exactly one other host answers for each of their addresses,
+//! and gives the address back later.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,7 +26,7 @@ on_one_engine! {
     hosts_that_hear_nothing_claim_nothing_that_is_answered,
 }
 
-/// The packet engine ends with its daemon.
+/// The packet engine ends with its daemon, so this test is for XDP only.
 mod dead_for_long {
     use super::what_a_host_without_a_daemon_serves_goes_on;
 
@@ -46,7 +46,8 @@ fn what_a_host_without_a_daemon_serves_goes_on(engine: &str) -> Result<()> {
     all_whole(slow)
 }
 
-/// The MAC address that the router sends to for an address; none as long as it asks.
+/// Returns the MAC in the router's neighbour entry of an address. `None` while the entry is
+/// incomplete.
 fn neighbour(router: &Host, address: IpAddr) -> Result<Option<String>> {
     let line = router.run(&["ip", "neighbour", "show", &address.to_string()])?;
     let mut words = line.split_whitespace().skip_while(|word| *word != "lladdr");
@@ -77,8 +78,8 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     let slow = downloads(&team)?;
     ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
 
-    // a host that takes an address over announces it: by ARP (RFC 5227, section 3), or an
-    // advertisement (RFC 4861, section 7.2.6)
+    // A host that takes an address over announces the address: by ARP (RFC 5227, section 3), or by
+    // a neighbour advertisement (RFC 4861, section 7.2.6).
     let (icmp_filter, told_to) = match family {
         Family::V4 => (format!("arp and host {vip}"), "ff:ff:ff:ff:ff:ff"),
         Family::V6 => ("icmp6 and ip6[40] == 136".to_owned(), "ff02::1:"),
@@ -93,7 +94,7 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     let is_it = |line: &String| line.contains(told_to) && line.contains(&vip.to_string());
     ensure!(announced.iter().any(is_it), "{announced:?}");
     ensure!(!shares(&team, service(&team, 0), 30)?.contains_key("web2"), "who is dead serves nothing");
-    // connections to any address survive unless the dead host served them
+    // Only connections that the dead host served end.
     all_whole(slow.into_iter().filter(|download| download.server != "web2").collect())
         .context("when the host died")?;
 
@@ -107,7 +108,7 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     all_whole(slow).context("when it came back")
 }
 
-/// Each of their addresses has one new owner, and all that live serve.
+/// Each address of the dead hosts has one new owner, and all other hosts serve.
 fn two_of_six_hosts_may_die(engine: &str) -> Result<()> {
     let team = crate::team(engine, HASH, 6)?;
     let (dead, alive) = ([1, 4], [0, 2, 3, 5]);
@@ -147,13 +148,13 @@ fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()>
     shares(&team, service(&team, 2), 10).map(drop)
 }
 
-/// The hosts that receive a question to everyone for an address: MAC addresses, each once.
+/// Returns the MACs of all hosts that answer a broadcast ARP request for an address.
 fn answers(team: &Team, address: IpAddr) -> Result<Vec<String>> {
     let router = team.farm.router();
     let capture = router.capture(1, "arp[6:2] = 2")?;
     let device = &router.interfaces()[1].name;
     router.ip(&[format!("neighbour flush dev {device}")])?;
-    // an answer to this is all that counts, not what becomes of the connection
+    // Only the ARP reply matters, not the connection.
     let load = Load { requests: Some(1), timeout: Duration::from_secs(1), ..Load::to((address, 80).into()) };
     load.run_on(team.farm.client(0))?;
     let is_at = format!("Reply {address} is-at ");
@@ -210,7 +211,7 @@ fn hosts_that_hear_nothing_claim_nothing_that_is_answered(engine: &str) -> Resul
         let peers = team.hosts.iter().map(|evener| evener.hosts()).collect::<Result<Vec<_>>>()?;
         Ok(peers.iter().flatten().all(|peer| peer.own || peer.state != "alive"))
     })?;
-    // they ask before they claim, again and again
+    // Hosts probe an address repeatedly before they claim it.
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(500));
         for address in all {

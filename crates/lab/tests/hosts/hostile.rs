@@ -1,4 +1,4 @@
-//! Datagrams of others to the port of the hosts' own change nothing, and are counted.
+//! Foreign datagrams to the hosts' peer port change nothing and are counted.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -16,7 +16,7 @@ on_engine! { packet:
     a_host_with_another_file_changes_nothing,
 }
 
-/// One host's messages to another, as they were on the wire.
+/// Records one host's messages to another.
 fn overheard(from: &Host, to: &Host) -> Result<Vec<Vec<u8>>> {
     let recording = from.record(0)?;
     std::thread::sleep(std::time::Duration::from_secs(2));
@@ -30,13 +30,13 @@ fn overheard(from: &Host, to: &Host) -> Result<Vec<Vec<u8>>> {
     Ok(recording.verified()?.iter().filter_map(payload).collect())
 }
 
-/// How many datagrams a host did not believe.
+/// Returns the number of datagrams that a host rejected.
 fn refused(evener: &Evener) -> Result<u64> {
     let peers = evener.status()?.peers;
     Ok(peers.iter().filter(|(name, _)| name.as_str() != "accepted").map(|(_, count)| count).sum())
 }
 
-/// Sends datagrams to a host's port, and waits until all were counted.
+/// Sends datagrams to a host's peer port and waits until all are counted.
 fn send(team: &Team, from: &Host, datagrams: &[Vec<u8>]) -> Result<()> {
     let before = refused(&team.hosts[0])?;
     let to = SocketAddr::from((team.farm.server(0).address(), PEERS_PORT));

@@ -1,5 +1,6 @@
-//! Farms whose every host is a director: the product on each of them, real web servers, real
-//! clients. Tests of packets run on both engines, those of messages between hosts on one.
+//! Farms in which every host is a director: the program on each host, real web servers and real
+//! clients.
+//! Packet tests run on both engines, and tests of messages between hosts on one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -31,32 +32,32 @@ const HASH: &str = "method = \"l2\"\npolicy = \"hash\"\n";
 const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateless = true\n";
 const IN_TURN: &str = "method = \"l2\"\npolicy = \"round-robin\"\n";
 
-/// So many hosts on one network that are at work.
+/// Starts `hosts` hosts on one network and waits until all are up.
 fn team(engine: &str, keys: &str, hosts: u8) -> Result<Team> {
     Team::start(Farm::builder().every_host(hosts).build()?, Plan::new(engine, keys, hosts.into()))
 }
 
-/// The web service at the address of a host.
+/// Returns the web service at the address of a host.
 fn service(team: &Team, host: usize) -> SocketAddr {
     (team.farm.own_vip(team.plan.family, host), WEB_PORT).into()
 }
 
-/// The servers of so many new connections to an address, one after another.
+/// Returns the number of connections per server, of sequential new connections to an address.
 fn shares(team: &Team, service: SocketAddr, connections: u64) -> Result<BTreeMap<String, u64>> {
     let load = Load { requests: Some(connections), timeout: LONG, ..Load::to(service) };
     let report = unbroken(load.run_on(team.farm.client(0))?)?;
     Ok(report.servers.into_iter().map(|(server, share)| (server, share.connections)).collect())
 }
 
-/// A report without errors.
+/// Returns the report if it has no errors.
 fn unbroken(report: Report) -> Result<Report> {
     ensure!(report.errors.total() == 0, "{} requests broke: {:?}", report.errors.total(), report.examples);
     ensure!(report.requests > 0, "nothing was asked at all");
     Ok(report)
 }
 
-/// Visits of every kind to all addresses, without a rest. They wait as long as a TCP does that
-/// sends again.
+/// Returns a load of continuous visits to all addresses, with timeouts long enough for TCP
+/// retransmissions.
 fn audience(team: &Team) -> Load {
     let targets = (0..team.hosts.len()).map(|host| service(team, host)).collect();
     let pause = std::time::Duration::from_millis(5);
@@ -65,15 +66,14 @@ fn audience(team: &Team) -> Load {
 
 /// A slow download.
 struct Download {
-    /// The number of the host whose address was asked.
+    /// Index of the host whose address the client uses.
     by: usize,
-    /// The name of the server.
     server: String,
     thread: JoinHandle<Result<()>>,
 }
 
-/// Slow downloads by each address, one from whichever host it is, and one from another than its
-/// owner; they last long enough for a change of the farm.
+/// Starts two slow downloads per address: one from any server, and one from a server other than the
+/// address's owner. They last longer than a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
     let by_address = |by: usize| {
         let owner = team.farm.server(by).name();
@@ -82,7 +82,7 @@ fn downloads(team: &Team) -> Result<Vec<Download>> {
     (0..team.hosts.len()).flat_map(by_address).collect()
 }
 
-/// A slow download by the address of a host, from a server that is wanted.
+/// Starts a slow download through a host's address, from a server that `wanted` accepts.
 fn download(team: &Team, by: usize, wanted: impl Fn(&str) -> bool) -> Result<Download> {
     for _ in 0..100 {
         let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
@@ -96,7 +96,10 @@ fn download(team: &Team, by: usize, wanted: impl Fn(&str) -> bool) -> Result<Dow
 }
 
 impl Download {
-    /// Waits for its end; an error if it broke.
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Fails if the download broke.
     fn finish(self) -> Result<()> {
         let done = self.thread.join().map_err(|_| anyhow!("the download's thread panicked"))?;
         done.with_context(|| {
@@ -105,7 +108,7 @@ impl Download {
     }
 }
 
-/// Waits for the end of downloads, none of which may break.
+/// Waits for the end of downloads, none of which may have broken.
 fn all_whole(downloads: Vec<Download>) -> Result<()> {
     downloads.into_iter().try_for_each(Download::finish)
 }

@@ -1,5 +1,5 @@
-//! A packet that only looks as if another host had passed it on is dropped, and counted; and one
-//! that is believed ends no connection.
+//! Packets with a forged forwarding mark are dropped and counted. An accepted forged packet ends no
+//! connection.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -19,7 +19,7 @@ on_both_engines! {
     what_no_host_has_passed_on_is_dropped_and_ends_no_connection,
 }
 
-/// A connection by the address of the first host that another one serves.
+/// Opens a connection through the first host's address that another host serves.
 fn served_elsewhere(team: &Team) -> Result<(Visit, String)> {
     for _ in 0..100 {
         let mut visit = Visit::open(team.farm.client(0), service(team, 0))?;
@@ -31,21 +31,21 @@ fn served_elsewhere(team: &Team) -> Result<(Visit, String)> {
     bail!("the first host passes no connection on")
 }
 
-/// Frames to the first host with what this client could have sent, each with the source of what
-/// comes out of tunnels, or in a tunnel from another host's address.
+/// Returns frames to the first host with segments that this client could send: with the source MAC
+/// of decapsulated packets, or in a tunnel from another host's address.
 fn unmarked(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let sources = [PASSED, PASSED_TWICE].map(|mark| (mark.to_string(), String::new()));
     let family = team.plan.family;
     let [one, two] = [0, 1].map(|host| team.farm.server(host));
     let (ip, from, to) = (word(family), two.address_in(family), one.address_in(family));
-    // The author of cases has another key.
+    // The frame generator signs marks with a different key.
     let tunnels =
         ["", "udp 50000 > 6080 gue", "udp 50000 > 6080 gue mark=once", "udp 50000 > 6080 gue mark=twice"];
     let tunnels = tunnels.map(|tunnel| (two.mac().to_owned(), format!("{ip} {from} > {to} {tunnel}")));
     seemingly(team, client, &[&sources[..], &tunnels].concat())
 }
 
-/// The same with the MAC addresses of other hosts, by which hosts on one link pass packets on.
+/// Returns such frames with the source MACs of other hosts, which mark forwarded packets on a link.
 fn by_link(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let sources = [1, 2].map(|host| (team.farm.server(host).mac().to_owned(), String::new()));
     seemingly(team, client, &sources)
@@ -55,7 +55,7 @@ fn word(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
 
-/// Segments of every kind with these sources, and with this around them.
+/// Returns segments with all kinds of flags, with these source MACs and outer headers.
 fn seemingly(team: &Team, client: SocketAddr, around: &[(String, String)]) -> Result<Vec<Vec<u8>>> {
     let (to, service) = (team.farm.server(0).mac(), service(team, 0));
     let ends = format!("{} {} > {}", word(team.plan.family), client.ip(), service.ip());
@@ -76,10 +76,10 @@ fn what_no_host_has_passed_on_is_dropped_and_ends_no_connection(engine: &str) ->
         let team = Team::start(Farm::builder().every_host(3).build()?, plan)?;
         let (mut visit, server) = served_elsewhere(&team)?;
         let client = visit.client();
-        // Its own, on which nobody listens, and the port of nobody's connection.
+        // The client's address with a port that has neither a listener nor a connection.
         let nobody = SocketAddr::new(client.ip(), 999);
         let download = thread::spawn(move || visit.download(4_000_000, LONG));
-        // The other end of the cable: a bridge would believe whose frames they are.
+        // Sent from the other end of the cable: a bridge would learn the forged source MACs.
         let rogue = team.farm.server(0).raw_to(0)?;
         let forged = [unmarked(&team, client)?, unmarked(&team, nobody)?].concat();
         let believed = by_link(&team, client)?;

@@ -1,4 +1,4 @@
-//! Service addresses that the operator has given the hosts that own them.
+//! Service addresses that the operator has added to the hosts that own them.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Plan, Team};

@@ -1,4 +1,4 @@
-//! Files that no farm can be made of are refused, with what is wrong and what to do.
+//! Invalid configurations are refused with the error and a remedy.
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Evener, Plan, left_on};
@@ -6,7 +6,7 @@ use evener_lab::farm::Farm;
 
 on_engine! { xdp: files_that_cannot_be_are_refused }
 
-/// A change of a good file, and what the program must say of it.
+/// A change of a valid file, and texts that the error message must contain.
 type Fault = (&'static str, fn(&str) -> String, &'static [&'static str]);
 
 const FAULTS: [Fault; 6] = [
@@ -37,7 +37,7 @@ fn files_that_cannot_be_are_refused(engine: &str) -> Result<()> {
         ensure!(code != 0 && words.iter().all(|word| output.contains(word)), "{fault}: {code}: {output}");
         assert_eq!(left_on(farm.server(0))?, [""; 0], "{fault}");
     }
-    // a secret is made once: another one in its place would silence a farm
+    // An existing secret is never overwritten: a new secret would break the farm's communication.
     let again = farm.server(0).output(&[&program, "keygen", &secret.to_string_lossy()])?;
     ensure!(!again.status.success(), "the secret was made again");
     Ok(())

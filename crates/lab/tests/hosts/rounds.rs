@@ -1,5 +1,4 @@
-//! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of
-//! each other.
+//! No packet loops: a packet is forwarded at most twice, even if the hosts' tables disagree.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ on_both_engines! {
     what_belongs_to_no_session_ends_soon,
 }
 
-/// How often each of these clients' first packets is on the network.
+/// Returns how often each of these clients' first packets appears on the network.
 fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
     let of = |client: &String| {
         let from = format!(" {client} > ");
@@ -28,14 +27,14 @@ fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
     clients.iter().map(of).collect()
 }
 
-/// How often a connection's first packet is on the network: once for its first host, and once more
-/// where another one serves it.
+/// Returns how often a connection's first packet must appear on the network: once to its first
+/// host, and once more if another host serves the connection.
 fn wanted(server: &str) -> usize {
     if server == "web1" { 1 } else { 2 }
 }
 
-/// Opens so many connections by the first host; how often each one's first packet was on the
-/// network, and who served.
+/// Opens connections through the first host. Returns for each how often its first packet appeared
+/// on the network, and its server.
 fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
     let capture = team.farm.router().capture_network(1, "tcp[13] == 2 or ip proto 4")?;
     let mut clients = Vec::new();
@@ -63,7 +62,7 @@ fn a_first_packet_is_passed_on_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each of two hosts is told that only the other serves.
+/// Configures two hosts so that each considers only the other a server.
 fn disagree(team: &Team) -> Result<()> {
     for (host, weights) in [vec![0, 1, 0], vec![1, 0, 0]].into_iter().enumerate() {
         let plan = Plan { weights, ..team.plan.clone() };
@@ -77,8 +76,8 @@ fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
         let team = crate::team(engine, keys, 3)?;
         let begin =
             || Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
-        // Where nothing is noted, a connection that is open just then may be with the third host,
-        // which neither of the two names any more.
+        // Without sessions, the third host may serve connections that are open at this moment.
+        // After the change, neither host selects the third one.
         let load = if keys == STATELESS {
             disagree(&team)?;
             begin()
@@ -107,7 +106,8 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
     let gateway: Mac = farm.gateway_of(client).parse()?;
     let vip: std::net::Ipv4Addr = farm.own_vip(team.plan.family, 0).to_string().parse()?;
     let send = |port: u16| -> Result<()> {
-        // the client has no such connection, and resets none: what comes back is for nobody
+        // The client has no such connection. The replies are not addressed to it, so it sends no
+        // resets.
         let builder = PacketBuilder::ethernet2(raw.mac().0, gateway.0)
             .ipv4(client.address().octets(), vip.octets(), 64)
             .tcp(50_000 + port, 80, 1, 1000)
@@ -123,7 +123,7 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
             let to = format!(" {vip}.80 > {}.{}: Flags [R]", client.address(), 50_000 + port);
             lines.iter().any(|line| line.contains(&to))
         };
-        // any packet may be lost on its way here
+        // Segments and resets may be lost. Segments without a reset are sent again.
         let left: Vec<u16> = (0..SEGMENTS).filter(|port| !reset(*port)).collect();
         left.iter().for_each(|port| sent[usize::from(*port)] += 1);
         left.iter().try_for_each(|port| send(*port))?;
@@ -135,7 +135,7 @@ fn what_belongs_to_no_session_ends_soon(engine: &str) -> Result<()> {
         let seen = lines.iter().filter(|line| line.contains(&from)).count();
         ensure!(seen <= 2 * sent, "of {sent} from port {port} {seen} were seen");
     }
-    // a packet's second chance is a tunnel's
+    // A packet's second chance uses a tunnel.
     let chances = lines.iter().filter(|line| line.contains(".6080: ")).count();
     let sent: usize = sent.iter().sum();
     ensure!(chances <= sent, "{chances} second chances of {sent} packets");

@@ -1,5 +1,5 @@
-//! The paper's variants and what it names but did not build: whichever host a connection comes to,
-//! all serve it.
+//! The paper's variants, and variants that it names but did not build: all hosts serve connections
+//! that arrive at any host.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,20 +37,20 @@ on_one_engine! {
     on_six_hosts,
 }
 
-/// Connections to each address.
+/// Number of connections to each address.
 const CONNECTIONS: u64 = 60;
 
-/// How connections to one address are spread.
+/// Expected distribution of connections to one address.
 #[derive(Clone, Copy)]
 enum Spread {
-    /// Exactly evenly.
+    /// Exactly equal.
     Even,
-    /// So that every server gets a fair part.
+    /// Every server gets a fair share.
     Fair,
 }
 
-/// Each address takes all arrivals for a while (the paper's imbalanced case), and all hosts with a
-/// weight serve them; large files pass whole, and what hosts send is well-formed.
+/// Each address in turn receives all connections (the paper's imbalanced case), and all hosts with
+/// a weight serve them. Large files arrive complete, and the hosts' packets are well-formed.
 fn serves(team: &Team, spread: Spread) -> Result<()> {
     let serving: Vec<String> = (1..)
         .zip(&team.plan.weights)
@@ -165,7 +165,7 @@ fn on_six_hosts(engine: &str) -> Result<()> {
     serves(&crate::team(engine, IN_TURN, 6)?, Spread::Even)
 }
 
-/// A client's FIN is half a close here too, whether the first host serves or another one.
+/// A client's FIN closes one direction only, for connections of the first host and of other hosts.
 fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     const PORT: u16 = 7_000;
     let plan = Plan { udp: Some(PORT), ..Plan::new(engine, IN_TURN, 3) };
@@ -183,8 +183,7 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     asked.read_answers()
 }
 
-/// Connections to the address of a host that are kept open, and their servers; they come at
-/// intervals.
+/// Opens connections to a host's address at intervals and keeps them open. Returns their servers.
 fn hold(team: &Team, host: usize, count: usize, interval: Duration) -> Result<Vec<(String, Visit)>> {
     let open = || -> Result<_> {
         let mut visit = Visit::open(team.farm.client(0), service(team, host))?;

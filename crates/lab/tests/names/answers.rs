@@ -1,4 +1,4 @@
-//! The answers, and how they follow servers.
+//! DNS responses, and their changes with the servers' state.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,7 @@ fn every_kind_of_question_has_its_answer() -> Result<()> {
     Ok(())
 }
 
-/// Browsers that are told more than addresses, by a record of the file's and by one of a zone's.
+/// HTTPS records with address hints for browsers, from the configuration and from a zone file.
 #[test]
 fn hints_of_service_bindings_follow_health() -> Result<()> {
     let stage = Stage::start(2, "alpn = [\"h2\", \"h3\"]\ntop = 2\npolicy = \"failover\"")?;
@@ -95,7 +95,7 @@ fn hints_of_service_bindings_follow_health() -> Result<()> {
     Ok(())
 }
 
-/// The same names that packets go by: who drains, or fails, is given no more.
+/// The service and its name use the same state: draining and failed servers are not answered.
 #[test]
 fn a_service_and_its_name_know_the_same() -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;

@@ -1,4 +1,4 @@
-//! Files that change, and daemons that are killed.
+//! Changed files, and killed daemons.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::stage::{NAME, Stage, file};
 const ZONE: &str =
     "$TTL 60\n@ IN SOA ns host 1 2 3 4 5\n@ IN NS ns\nns IN A 192.0.2.53\nplain IN A 192.0.2.7\n";
 
-/// The stage's file, with a zone of this text.
+/// Returns the stage's configuration with a zone of this text.
 pub(crate) fn with_zone(stage: &Stage, text: &str) -> Result<String> {
     let path = stage.farm.director().write("example.zone", text)?;
     let named = format!("name = \"example.com\"\nfile = \"{}\"", path.display());
@@ -49,8 +49,8 @@ fn first_answer_of_new_daemon_has_live_servers() -> Result<()> {
         stage.evener.daemon().kill9()?;
         stage.evener.start_again()?;
         let given = stage.given(4)?;
-        // One failure isn't the end of a server that was never seen to work: it is not given before
-        // it works.
+        // One failed probe does not mark a new server down, but the server is not answered before
+        // its first success.
         assert!(given.keys().eq([&alive]), "{given:?}");
     }
     Ok(())

@@ -1,13 +1,13 @@
-//! Zones and questions that are made up from a seed.
+//! Random zones and queries, generated from a seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers that look like chance (Marsaglia's xorshift).
+/// Pseudo-random numbers (Marsaglia's xorshift).
 pub(crate) struct Dice(pub(crate) u64);
 
 const LABELS: [&str; 5] = ["a", "b", "www", "x1", "*"];
 const TYPES: [&str; 7] = ["A", "A", "AAAA", "TXT", "CNAME", "NS", "MX"];
-/// A, NS, CNAME, SOA, MX, TXT, AAAA, SRV, DS, ANY
+/// A, NS, CNAME, SOA, MX, TXT, AAAA, SRV, DS, ANY.
 const ASKED: [u16; 12] = [1, 1, 1, 2, 5, 6, 15, 16, 28, 33, 43, 255];
 
 impl Dice {
@@ -26,7 +26,7 @@ impl Dice {
         of[self.below(of.len())]
     }
 
-    /// The same name, in other letters one time out of three.
+    /// Returns the name, in one third of the cases with random case.
     fn letters(&mut self, name: &str) -> String {
         if self.below(3) > 0 {
             return name.to_owned();
@@ -35,7 +35,8 @@ impl Dice {
         name.chars().map(change).collect()
     }
 
-    /// A name below another, by up to so many labels; an asterisk is the first, if it is one.
+    /// Returns a name below another by up to `labels` labels. Only the first label can be an
+    /// asterisk.
     fn name(&mut self, zone: &str, labels: usize) -> String {
         let count = self.below(labels + 1);
         (0..count).fold(zone.to_owned(), |name, at| {
@@ -52,7 +53,7 @@ impl Dice {
         self.letters(&target)
     }
 
-    /// The number-th zone: its name and its file.
+    /// Returns a zone's name and file.
     pub(crate) fn zone(&mut self, number: usize) -> (String, String) {
         let zone = format!("z{number}.test.");
         let mut text = format!(
@@ -63,8 +64,8 @@ impl Dice {
         for _ in 0..3 + self.below(8) {
             let (name, rtype) = (self.name(&zone, 3), self.pick(&TYPES));
             let known = types.entry(name.clone()).or_default();
-            // A name with a CNAME record has nothing else, a wildcard delegates nothing (RFC 4592,
-            // section 4.2).
+            // A name with a CNAME record has no other records, and a wildcard has no NS records
+            // (RFC 4592, section 4.2).
             let is_apex = name == zone;
             let speaks_against = match rtype {
                 "CNAME" => is_apex || !known.is_empty(),
@@ -87,7 +88,7 @@ impl Dice {
         (zone, text)
     }
 
-    /// A question about a zone: about a name of its file, one above or below, or any.
+    /// Returns a query for a name of the zone's file, for a name below it, or for any name.
     pub(crate) fn query(&mut self, zone: &str, text: &str) -> (String, u16) {
         let names: Vec<&str> =
             text.split_whitespace().filter(|word| word.to_ascii_lowercase().ends_with(zone)).collect();

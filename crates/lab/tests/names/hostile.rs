@@ -1,4 +1,4 @@
-//! The harm that one client can do to others.
+//! Harm that one client can do to others.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -34,7 +34,7 @@ fn flooding_network_gets_tc_and_others_are_answered() -> Result<()> {
     let limited = file(&stage.farm, "").replace("[dns]\n", "[dns]\nrate = 1\nburst = 20\n");
     stage.evener.reload(&limited)?;
     let socket = socket(&stage)?;
-    // The kernel gives each socket's flow to one of the threads, each of which has its own count.
+    // The kernel assigns each socket's flow to one thread, and each thread has a separate limit.
     let answers = (0..60).map(|_| ask(&socket, QUERY)).collect::<Result<Vec<_>>>()?;
     let is_limited = |answer: &Vec<u8>| answer[2] & 2 != 0;
     let truncated = answers.iter().filter(|answer| is_limited(answer)).count();
@@ -56,7 +56,7 @@ fn non_query_does_not_block_next_query() -> Result<()> {
     socket.send(&[b"\xab\xcd\x81\0", &QUERY[4..]].concat())?;
     let own = [&[0x77, 0x77], &QUERY[2..]].concat();
     wait::until("a query is answered", || Ok(ask(&socket, &own)?.starts_with(&[0x77, 0x77])))?;
-    // Twelve octets are a message; what is shorter, or an answer, is nobody's.
+    // Messages have at least twelve octets. Shorter datagrams and responses are not answered.
     assert_eq!(stage.counted("unanswered")?, 14);
     Ok(())
 }
@@ -67,7 +67,7 @@ fn connect(stage: &Stage, client: usize) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// An answer by TCP.
+/// Sends a query over TCP and returns the response.
 fn exchange(stream: &mut TcpStream, query: &[u8]) -> Result<Vec<u8>> {
     stream.write_all(&[&(query.len() as u16).to_be_bytes(), query].concat())?;
     let mut len = [0; 2];
@@ -81,13 +81,13 @@ fn exchange(stream: &mut TcpStream, query: &[u8]) -> Result<Vec<u8>> {
 fn dns_connections_of_one_client_block_no_other() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let config = file(&farm, "");
-    // Room for 64 connections.
+    // A limit of 64 connections follows from this limit of files.
     let evener = Evener::start_by(farm.director(), &config, &["prlimit", "--nofile=1024:1024"], &[])?;
     let stage = Stage { evener, farm };
     let mut held = Vec::new();
     for number in 0..1_100 {
         let mut stream = connect(&stage, 0)?;
-        // Half of a length, a length alone, half of a query.
+        // Half of a length, a length without a query, and half of a query.
         let _ = stream.write_all([&b"\0"[..], b"\0\x21", b"\0\x21\xab\xcd"][number % 3]);
         held.push(stream);
     }
@@ -107,15 +107,15 @@ fn active_dns_connection_outlives_idle_ones_of_its_network() -> Result<()> {
     let mut silent = Vec::new();
     for _ in 0..10 {
         silent.extend((0..20).map(|_| connect(&stage, 0)).collect::<Result<Vec<_>>>()?);
-        // One that comes behind them is answered, so they were all taken, and are older than what
-        // the busy one asks now.
+        // A later connection is answered, so the silent ones have been accepted. They are older
+        // than the busy connection's next query.
         exchange(&mut connect(&stage, 0)?, QUERY)?;
         assert_eq!(exchange(&mut busy, QUERY)?[..2], QUERY[..2]);
     }
     wait::until("those that ask nothing have given places up", || Ok(stage.counted("evicted")? >= 130))
 }
 
-/// The query with a cookie of the client's, and the server's if it is known (RFC 7873).
+/// Returns the query with a client cookie, and with the server cookie if it is known (RFC 7873).
 fn with_cookie(id: [u8; 2], server: &[u8]) -> Vec<u8> {
     let option = [&[0, 10, 0, 8 + server.len() as u8][..], b"8 octets", server].concat();
     let opt = [&[0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, option.len() as u8][..], &option].concat();
@@ -125,7 +125,7 @@ fn with_cookie(id: [u8; 2], server: &[u8]) -> Vec<u8> {
 #[test]
 fn floods_get_no_more_bytes_than_they_send_and_cookies_and_tcp_go_on() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
-    // Each network may have as much as it likes: what is left is the limit of all of them.
+    // Without a limit per network, only the total limit applies.
     let limited = file(&farm, "").replace("[dns]\n", "[dns]\nrate = 0\ntotal_rate = 1\n");
     let stage = Stage { evener: Evener::start(farm.director(), &limited)?, farm };
     let socket = socket(&stage)?;
@@ -139,7 +139,7 @@ fn floods_get_no_more_bytes_than_they_send_and_cookies_and_tcp_go_on() -> Result
         for _ in 0..20 {
             socket.send(QUERY)?;
         }
-        // It comes behind them on the same socket, and so does its answer.
+        // The query and its response follow the flood on the same socket.
         let own = [1, round];
         socket.send(&with_cookie(own, &cookie))?;
         loop {

@@ -1,4 +1,4 @@
-//! Shares that follow what servers say of their load.
+//! Shares that follow the load reports of servers.
 
 use anyhow::Result;
 use evener_lab::teller::{Teller, json};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::stage::Stage;
 
-/// Where servers are asked by default.
+/// Default port of load reports.
 pub(crate) const LOAD_PORT: u16 = 9_183;
 const KEYS: &str = "policy = \"expected-delay\"\nreport_gain = 32\nreport = { interval = \"200ms\" }";
 
@@ -15,14 +15,14 @@ fn delay(seconds: f64) -> String {
     json(&format!("{{\"delay_seconds\":{seconds}}}"))
 }
 
-/// The view of a server's address.
+/// Returns the daemon's view of a server's address.
 pub(crate) fn shown(stage: &Stage, server: usize) -> Result<Value> {
     let names: Vec<Value> = stage.evener.json(&["names"])?;
     let address = stage.address(server);
     Ok(names.into_iter().find(|name| name["address"] == *address).unwrap_or_default())
 }
 
-/// The shares of two servers, in percent.
+/// Returns the shares of two servers in percent.
 pub(crate) fn shares(stage: &Stage) -> Result<[u64; 2]> {
     let share = |server| -> Result<u64> {
         Ok((shown(stage, server)?["share"].as_f64().unwrap_or_default() * 100.0).round() as u64)
@@ -44,7 +44,8 @@ fn slow_sender_is_answered_less_but_still() -> Result<()> {
     tellers[0].set_report(&delay(2.0))?;
     wait::until("a quarter of the other's", || Ok(shares(&stage)? == [20, 80]))?;
     assert_eq!((&shown(&stage, 0)?["rank"], &shown(&stage, 1)?["rank"]), (&2.into(), &1.into()));
-    // Of fifty draws of a fifth none at all are once in 70,000 times, and more than thirty never.
+    // Of 50 draws with a probability of 1/5, none at all occurs once in 70,000 runs, and more than
+    // 30 never.
     let given = stage.given(50)?;
     let to_first = given.get(&stage.address(0)).copied().unwrap_or_default();
     assert!((1..=30).contains(&to_first), "{given:?}");

@@ -1,5 +1,4 @@
-//! Names: the product's own DNS server, real web servers behind its names, and dig as everybody's
-//! resolver.
+//! Names: Evener's DNS server with real web servers behind its names, and dig as the resolver.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

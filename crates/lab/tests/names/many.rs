@@ -1,4 +1,4 @@
-//! Servers of names that their operator drains, files of names, and what many names take.
+//! Drained servers of names, files with names, and the memory of many names.
 
 use anyhow::{Context, Result};
 use evener_lab::evener::Evener;
@@ -6,9 +6,9 @@ use evener_lab::farm::Farm;
 
 use crate::stage::{NAME, PORT, Stage, file};
 
-/// The memory that a name with two servers may take, in bytes.
+/// Limit of memory for a name with two servers, in bytes.
 const NAME_BYTES: u64 = 2_048;
-/// So often the daemon's memory is looked at.
+/// Number of memory measurements.
 const LOOKS: usize = 10;
 const MANY: usize = 10_000;
 
@@ -93,7 +93,7 @@ fn a_name_with_two_servers_takes_no_more_than_2_kb() -> Result<()> {
         }
         let mut evener = Evener::start(director, &text)?;
         let mut least = u64::MAX;
-        // Memory of the start is given back a while after that.
+        // The memory used during the start is released only later.
         for _ in 0..LOOKS {
             least = least.min(evener.daemon().memory()?);
             evener.status()?;

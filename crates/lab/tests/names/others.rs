@@ -1,8 +1,8 @@
-//! NSD and Knot beside Evener: the same zones, the same questions, the same answers; where they
-//! differ, a reason stands here.
+//! NSD and Knot beside Evener: the same zones and queries must have the same responses. Each
+//! permitted difference has a reason below.
 //!
-//! Zones are made up as those of the public FerretDataset are: small, and full of what RFCs 1034,
-//! 2181 and 4592 leave to careful reading.
+//! The generated zones resemble the public FerretDataset: small, with many cases in which RFCs
+//! 1034, 2181 and 4592 need careful reading.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,17 +20,17 @@ use evener_lab::proc::Proc;
 
 use crate::dice::Dice;
 
-/// Zones, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
+/// Number of zones, multiplied by `EVENER_VOLUME`; docs/developers/proof.md has the measurement.
 const ZONES: usize = 330;
 const QUERIES: usize = 20;
 const NSD: u16 = 5301;
 const KNOT: u16 = 5302;
 const EVENER: u16 = 5303;
-/// Queries that are on their way at a time.
+/// Number of outstanding queries.
 const WINDOW: usize = 64;
 const SECRET: &str = "e5e973e5a6b2a43f48e7dc849e37bfcf";
 
-/// The parts of a message, for comparison: order, letters and EDNS aside.
+/// The parts of a response that are compared. Order, letter case and EDNS do not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     rcode: String,
@@ -46,7 +46,7 @@ struct Query {
     rtype: u16,
 }
 
-/// Three servers of the same zones.
+/// Three servers with the same zones.
 struct Servers {
     evener: Evener,
     _others: [Proc; 2],
@@ -111,7 +111,7 @@ fn start_knot<'z>(host: &Host, zones: impl Iterator<Item = (&'z str, &'z String)
     Ok(knot)
 }
 
-/// A query with EDNS of 1,232 bytes, and a cookie if there is one.
+/// Encodes a query with an EDNS buffer size of 1,232 bytes and an optional cookie.
 fn bytes(number: u16, query: &Query, cookie: &[u8]) -> Vec<u8> {
     let mut bytes = [&number.to_be_bytes()[..], &[0, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
     for label in query.name.trim_end_matches('.').split('.') {
@@ -127,8 +127,8 @@ fn bytes(number: u16, query: &Query, cookie: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Asks a server everything, and gives what it says, and how long that is, in the order of the
-/// questions.
+/// Sends all queries to a server. Returns the responses with their lengths, in the order of the
+/// queries.
 fn ask(client: &Host, at: SocketAddr, queries: &[Query], cookie: &[u8]) -> Result<Vec<(Said, usize)>> {
     client.enter(|| -> Result<_> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -168,7 +168,8 @@ fn read(message: &[u8]) -> Result<Said> {
             let record =
                 record.into_record::<AllRecordData<&[u8], ParsedName<&[u8]>>>()?.context("no data")?;
             let (owner, ttl_s, rtype) = (record.owner(), record.ttl().as_secs(), record.rtype());
-            // The others point at names whose letters differ; Evener writes what the file has.
+            // Name compression of the other servers ignores letter case; Evener keeps the letters
+            // of the file.
             records.push(format!("{owner} {ttl_s} {rtype} {}", record.data()).to_ascii_lowercase());
         }
         records.sort();
@@ -185,7 +186,7 @@ fn read(message: &[u8]) -> Result<Said> {
     })
 }
 
-/// Why Evener may say something else than both others.
+/// Returns the reason for a permitted difference from both other servers.
 fn reason(query: &Query, own: &Said, other: &Said) -> Option<&'static str> {
     let owner = |record: &String| record.split(' ').next().unwrap_or_default().to_owned();
     let meets_itself = other.answer.iter().any(|record| {
@@ -234,7 +235,7 @@ fn evener_answers_made_up_zones_as_nsd_and_knot_do() -> Result<()> {
         let ((output, len), all) = (&own[at], others.each_ref().map(|other| &other[at]));
         let [nsd, knot] = all.map(|(output, _)| output);
         match [nsd, knot].into_iter().any(|other| other == output) {
-            // Pointers go to the same letters alone.
+            // Name compression in Evener requires the same letter case.
             true if is_lower(query, &zones[at / QUERIES].1) => {
                 longer += usize::from(all.iter().all(|(other, least)| other == output && len > least));
             }
@@ -260,7 +261,7 @@ fn evener_answers_made_up_zones_as_nsd_and_knot_do() -> Result<()> {
     Ok(())
 }
 
-/// Types that the library behind Evener's zones doesn't know, and text beyond ASCII.
+/// Record types that Evener's zone library does not know, and text beyond ASCII.
 #[test]
 fn data_in_its_own_form_is_read_as_nsd_and_knot_do() -> Result<()> {
     const RECORDS: [(u16, &str); 22] = [
@@ -287,7 +288,7 @@ fn data_in_its_own_form_is_read_as_nsd_and_knot_do() -> Result<()> {
         (256, "URI 10 1 \"ftp://ftp.example.com/a\\032b\""),
         (16, "TXT \"gr\u{fc}n\" \"\\\u{fc}\" unquoted-\u{df}"),
     ];
-    // A zone for each, since a server that doesn't know the type answers none of its zone.
+    // A separate zone for each record: a server that does not know a type rejects the whole zone.
     let zone = |(number, (_, record)): (usize, &(u16, &str))| {
         let text = format!(
             "$TTL 60\n@ SOA ns host 1 1h 1h 1h 60\n@ NS ns\nns A 192.0.2.53\n$ORIGIN sub.z{number}.example.\nr IN {record}\n"
@@ -315,8 +316,8 @@ fn data_in_its_own_form_is_read_as_nsd_and_knot_do() -> Result<()> {
     Ok(())
 }
 
-/// A resolver that has a cookie of NSD's is known to Evener, which has the same secret (RFC 9018,
-/// section 5).
+/// A resolver with a cookie from NSD is accepted by Evener, because both share the secret (RFC
+/// 9018, section 5).
 #[test]
 fn a_cookie_of_another_server_is_believed() -> Result<()> {
     let zone = "$TTL 60\n@ SOA ns host 1 1h 1h 1w 60\n@ NS ns\nns A 192.0.2.53\n";
@@ -344,8 +345,8 @@ fn a_cookie_of_another_server_is_believed() -> Result<()> {
         Ok(answers.iter().filter(|(output, _)| output.is_truncated).count())
     };
     let forged = [&cookie[..23], &[cookie[23] ^ 1]].concat();
-    // One thread answers all that comes by one socket, and has no more than one answer a second
-    // without a cookie.
+    // One thread receives all queries of a socket. It answers at most one query per second without
+    // a cookie.
     ensure!(limited(&forged)? > 0);
     ensure!(limited(&cookie)? == 0);
     let status: serde_json::Value = servers.evener.json(&["status"])?;

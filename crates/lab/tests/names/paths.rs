@@ -1,5 +1,5 @@
-//! Probes of paths to servers' agents: what a shaped link carries, what others leave of it, who is
-//! answered, and who isn't.
+//! Path probes to servers' agents: the rate of a shaped link, the rate that other traffic leaves,
+//! and unauthorised requests.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use crate::loads::{LOAD_PORT, shown};
 use crate::stage::{Stage, file};
 
 const SECRET: [u8; 32] = [7; 32];
-/// The bytes beside probes: of a datagram, with all headers.
+/// Length of a datagram of other traffic, with all headers, in bytes.
 const OTHERS_LEN: usize = 1_242;
 
 fn keys(mode: &str) -> String {
@@ -28,7 +28,7 @@ fn keys(mode: &str) -> String {
     )
 }
 
-/// A farm whose director probes the paths to agents by trains.
+/// Starts a farm whose director probes the paths to agents by packet trains.
 fn stage(servers: u8, mode: &str) -> Result<(Stage, Vec<Agent>)> {
     let farm = Farm::builder().bare().servers(servers).build()?;
     let director = farm.director();
@@ -43,7 +43,7 @@ fn stage(servers: u8, mode: &str) -> Result<(Stage, Vec<Agent>)> {
     Ok((Stage { evener: Evener::start(farm.director(), &config)?, farm }, agents))
 }
 
-/// Shapes all that a host sends.
+/// Limits the rate of all packets that a host sends.
 fn shape(host: &Host, megabits: u64) -> Result<()> {
     let name = host.interfaces().first().context("an interface")?.name.clone();
     let rate = format!("{megabits}mbit");
@@ -60,14 +60,14 @@ fn is_near(value: &Value, megabits: f64, percent: f64) -> bool {
     value.as_f64().is_some_and(|bps| (bps - megabits * 1e6).abs() <= megabits * 1e6 * percent / 100.0)
 }
 
-/// Sends so many bits a second from a host to another, evenly, until it is over.
+/// Sends datagrams at a constant rate from a host to another until `is_over`.
 fn send_beside(from: &Host, to: &Host, bps: u64, is_over: &AtomicBool) -> Result<()> {
     let to = SocketAddr::new(to.address().into(), 9);
     let socket = from.enter(|| UdpSocket::bind((from.address(), 0)))??;
     let gap = Duration::from_nanos(OTHERS_LEN as u64 * 8 * 1_000_000_000 / bps);
     let (mut due, bytes) = (Instant::now(), vec![0; OTHERS_LEN - 42]);
     while !is_over.load(Relaxed) {
-        // Nobody listens there, and the host says so.
+        // The port is closed, so some calls report an ICMP error.
         let _ = socket.send_to(&bytes, to);
         due += gap;
         thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -104,7 +104,7 @@ fn a_path_is_known_that_no_client_uses() -> Result<()> {
     Ok(())
 }
 
-/// How often something happened.
+/// Returns the number of events with this name.
 fn events(stage: &Stage, name: &str) -> Result<u64> {
     let status: Value = stage.evener.json(&["status"])?;
     Ok(status["events"][name].as_u64().unwrap_or_default())
@@ -119,17 +119,17 @@ fn trains_that_are_lost_leave_a_path_unknown_and_others_known() -> Result<()> {
     let rules = "table inet lost { chain out { type filter hook output priority 0; udp sport 9183 meta length > 1000 drop; }; }";
     stage.farm.server(0).run(&["nft", rules])?;
     wait::until("the first is no longer known", || Ok(!is_known(0)? && is_known(1)?))?;
-    // A busy host may have lost some before.
+    // On a busy host, trains may have been lost before.
     wait::until("it is an event", || Ok(events(&stage, "path_unknown")? > before))?;
     let before = events(&stage, "path_known")?;
-    // Whether its path is known or not, it is given.
+    // A server is answered whether or not its path is known.
     ensure!(shown(&stage, 0)?["share"].as_f64() > Some(0.0));
     stage.farm.server(0).run(&["nft", "delete table inet lost"])?;
     wait::until("it is known again", || is_known(0))?;
     wait::until("it is an event", || Ok(events(&stage, "path_known")? > before))
 }
 
-/// A client that asks an agent for a train.
+/// A client that requests a train from an agent.
 struct Asker {
     socket: UdpSocket,
     to: SocketAddr,
@@ -152,7 +152,7 @@ impl Asker {
         Ok(())
     }
 
-    /// The datagrams until none comes for a while.
+    /// Returns the received datagrams until none arrives for some time.
     fn received(&self) -> Vec<Vec<u8>> {
         let mut buffer = [0; 2_048];
         std::iter::from_fn(|| self.socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
@@ -174,7 +174,7 @@ fn only_directors_with_the_secret_get_trains_and_each_once() -> Result<()> {
     let (stage, _agents) = stage(1, "udp")?;
     let (server, director, request) = (stage.farm.server(0), stage.farm.director(), [1; NONCE_LEN]);
     wait::until("the agent answers", || Ok(shown(&stage, 0)?["path_source"] == "probe"))?;
-    // The daemon's own probes would be in the way.
+    // The daemon's own probes would interfere.
     let unprobed = file(&stage.farm, "policy = \"expected-delay\"\nreport = { interval = \"200ms\" }");
     stage.evener.reload(&unprobed)?;
     let stranger = Asker::new(stage.farm.client(0), server, SECRET)?;
@@ -194,7 +194,7 @@ fn only_directors_with_the_secret_get_trains_and_each_once() -> Result<()> {
         let packets = asker.received();
         ensure!(packets.len() == train, "{} packets, and not {train}", packets.len());
     }
-    // To any other datagram, nothing goes back.
+    // No other datagram gets a reply.
     for bytes in
         [&b""[..], b"x", &[0; 200], &ProbeMessage::Request(request).seal(&key(&Secret::new(SECRET)))[..20]]
     {

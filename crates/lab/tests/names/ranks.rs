@@ -1,4 +1,4 @@
-//! Ranks as the load-balancing agent makes them: by delay and by what paths carry.
+//! Ranks from the load-balancing agent: by delay and by the rate of paths.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
     assert_eq!(shares(&stage)?, [0, 100]);
     assert_eq!((&shown(&stage, 1)?["rank"], &shown(&stage, 1)?["available_bps"]), (&1.into(), &60e6.into()));
     assert_eq!(fs::read_to_string(&states)?, format!("{slow} => UP/5\n{fast} => UP/5\n"));
-    // A weight of 160 Mbit/s / 61 s is less than that of 8 Mbit/s at once.
+    // 160 Mbit/s with a delay of 61 s weighs less than 8 Mbit/s without delay.
     tellers[1].set_report(&load(60.0, 100e6, 60e6))?;
     best(&slow, &fast)?;
     assert!(stage.given(8)?.keys().eq([&slow]));
@@ -84,7 +84,7 @@ fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
 #[test]
 fn slow_path_adds_its_reply_delay_to_rank() -> Result<()> {
     let stage = Stage::start(2, ASKED)?;
-    // 19,773 bytes take as long on the second's path as it takes to send what waits.
+    // Sending 19,773 bytes takes as long on the second server's path as its queue.
     let _tellers = tellers(&stage, [load(0.1, 1e9, 1e9), load(0.1, 1e9, 1_581_840.0)])?;
     wait::until("half of the other's", || Ok(shares(&stage)? == [67, 33]))
 }
@@ -119,12 +119,12 @@ fn agents_report_bandwidth_to_clients() -> Result<()> {
     for (server, megabits) in [(0, 4), (1, 40)] {
         stage.farm.server(server).limit(Some(megabits))?;
         let big = format!("http://{}/big", stage.address(server));
-        // for a minute and more, unless the test ends before
+        // Lasts more than a minute unless the test ends first.
         let times = if megabits > 4 { 24 } else { 3 };
         let words = [&["curl", "--silent"][..], &["-o", "/dev/null", &big].repeat(times)].concat();
         downloads.push(stage.farm.client(server).spawn(&format!("download{server}"), &words)?);
     }
-    // Of a frame of 1,514 bytes, 1,448 are the reply's.
+    // A frame of 1,514 bytes carries 1,448 bytes of the response.
     for (server, megabits) in [(0, 4.0), (1, 40.0)] {
         let right = megabits * 1e6 * 1_448.0 / 1_514.0;
         let near =
@@ -160,7 +160,7 @@ fn ranks_of_another_host_decide_until_they_are_too_old() -> Result<()> {
     wait::until("one that doesn't live isn't", || all(&other))?;
     stage.farm.set_healthy(0, true)?;
     wait::until("one that lives again is", || all(&one))?;
-    // It is the best of strangers, and of half a file.
+    // Files with an unknown address or an incomplete line.
     for bad in [format!("{NAME} {other} 1\n{NAME} 10.9.9.9 2\n"), format!("{NAME} {other} 1\n{NAME} {one} 2")]
     {
         write(&bad)?;

@@ -1,4 +1,4 @@
-//! A director that answers for names, and who asks.
+//! A director that serves DNS names, and clients that query it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,9 +7,9 @@ use anyhow::Result;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 
-/// A port that takes no privileges.
+/// An unprivileged port.
 pub(crate) const PORT: u16 = 5300;
-/// The command that takes all privileges from root.
+/// The command that removes all of root's capabilities.
 const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
 pub(crate) const NAME: &str = "www.example.com";
 
@@ -19,24 +19,24 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A name for all servers of a farm.
+    /// Starts a director with a name for all servers of a farm.
     pub(crate) fn start(servers: u8, keys: &str) -> Result<Stage> {
         let farm = Farm::builder().bare().servers(servers).clients(2).build()?;
         let config = file(&farm, keys);
         Ok(Stage { evener: Evener::start_by(farm.director(), &config, &UNPRIVILEGED, &[])?, farm })
     }
 
-    /// The output of dig, of which `words` tell what is asked and how.
+    /// Runs dig with these words and returns the output.
     pub(crate) fn dig(&self, words: &[&str]) -> Result<String> {
         dig(&self.farm, 0, words)
     }
 
-    /// The addresses of an answer.
+    /// Returns the addresses of a response.
     pub(crate) fn addresses(&self, words: &[&str]) -> Result<Vec<String>> {
         Ok(self.dig(&[words, &["+short"]].concat())?.lines().map(str::to_owned).collect())
     }
 
-    /// How often each address is given first to so many questions.
+    /// Returns how often each address comes first, over `count` queries.
     pub(crate) fn given(&self, count: usize) -> Result<BTreeMap<String, usize>> {
         let mut given = BTreeMap::new();
         for _ in 0..count {
@@ -46,7 +46,7 @@ impl Stage {
         Ok(given)
     }
 
-    /// The states of the name's addresses.
+    /// Returns the states of the name's addresses.
     pub(crate) fn states(&self) -> Result<BTreeMap<String, String>> {
         let names: serde_json::Value = self.evener.json(&["names"])?;
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();

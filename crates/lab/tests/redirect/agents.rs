@@ -1,4 +1,4 @@
-//! Members whose agents join for them: real web servers, and `evener agent` beside each.
+//! Members that join through their agents: real web servers, each with `evener agent`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::stage::{PORT, Stage, file, member};
 
 const TOKEN: &str = "0123456789abcdef-farm";
 
-/// A group for those who have the token, with what else its [service.group] says.
+/// Starts a group that accepts members with the token. `times` are further keys of [service.group].
 fn group(name: &str, times: &str) -> Result<(Stage, std::path::PathBuf)> {
     let path = tokens(name, &format!("{TOKEN} * weight=4\n"))?;
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
@@ -31,7 +31,7 @@ fn in_group(path: &Path, times: &str) -> String {
     format!("[service.group]\ntoken_file = \"{}\"\nallow = [\"192.0.2.0/24\"]\n{times}", path.display())
 }
 
-/// All that a host's file says.
+/// Returns a host's configuration for its agent.
 fn host_file(stage: &Stage, path: &Path, more: &str) -> String {
     format!("[agent.member]\ngroup = \"{}\"\ntoken_file = \"{}\"\n{more}\n", stage.url(""), path.display())
 }
@@ -44,7 +44,7 @@ impl Stage {
         Ok(listing["members"].as_array().context("no members")?.clone())
     }
 
-    /// Whether so many members are up and have reported.
+    /// True if exactly `members` members exist, all up and with a report.
     fn have_reported(&self, members: usize) -> Result<bool> {
         let all = self.agent_members()?;
         let good = |member: &&Value| member["state"] == "up" && member["load"].is_f64();
@@ -73,7 +73,7 @@ fn hosts_join_with_four_lines_serve_their_share_and_leave() -> Result<()> {
     assert!(seen.iter().all(|times| *times >= 5), "{seen:?}");
     assert!(agents[0].process().log().contains("10 m alone"), "no page tells requests");
 
-    // An agent that lives beside a dead server says nothing for it, and goes on when it is back.
+    // The agent of a failed server sends no reports, and resumes when the server is back.
     stage.farm.stop_web(0)?;
     agents[0].process().wait_for("the server doesn't answer at its URL", wait::LONG)?;
     wait::until("it is down", || Ok(stage.agent_members()?.iter().any(|one| one["state"] == "down")))?;
@@ -110,7 +110,7 @@ fn agent_restart_with_keep_stays_member_and_quit_leaves() -> Result<()> {
 fn forgetful_director_regains_members_and_queries_silent_ones() -> Result<()> {
     let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"30s\"\n";
     let (mut stage, path) = group("forgets", times)?;
-    // It reports once a day, but for who asks.
+    // The agent reports once a day, but also answers queries.
     let config = host_file(&stage, &path, "report = \"1d\"");
     let host = stage.farm.server(0).clone();
     let mut agent = Agent::start(&host, &config)?;
@@ -125,7 +125,8 @@ fn forgetful_director_regains_members_and_queries_silent_ones() -> Result<()> {
         Ok(is_younger && oldest >= 0.9)
     })?;
 
-    // It knows nobody any more: the first report is refused, and it joins again.
+    // The new director does not know the member: the first report is refused, and the agent joins
+    // again.
     stage.evener.daemon().signal(Signal::SIGQUIT)?;
     stage.evener.daemon().wait(wait::LONG)?;
     agent.process().signal(Signal::SIGTERM)?;
@@ -204,7 +205,7 @@ fn apache_and_caddy_are_members_like_others() -> Result<()> {
     }
     let (mut stage, path) = group("others", "")?;
     (0..2).try_for_each(|number| stage.farm.stop_web(number))?;
-    // By which the director probes them.
+    // The director probes this page.
     fs::write(stage.farm.page("healthz"), "ok\n")?;
     let (apache, caddy) = (stage.farm.server(0), stage.farm.server(1));
     let _apache = web_others::apache(apache, &stage.farm)?;
@@ -218,7 +219,7 @@ fn apache_and_caddy_are_members_like_others() -> Result<()> {
     }
     assert!(lengths.iter().all(|length| (1_990..=2_000).contains(length)), "{lengths:?}");
 
-    // Apache's own page is a report, and a server without one goes on as one of middling load.
+    // Apache's status page is a report. A server without a report counts as having a medium load.
     let keys = "policy = \"utilisation\"\nreport = { kind = \"mod_status\", interval = \"200ms\" }\n";
     let members: String = (0..2).map(|number| member(&stage.farm, number, "")).collect();
     stage.evener.reload(&file(&stage.farm, keys, &(in_group(&path, "") + &members)))?;
@@ -269,7 +270,7 @@ fn members_and_directors_speak_by_tls_both_ways() -> Result<()> {
         anyhow::Ok(servers[0]["member"]["age_seconds"].as_f64())
     };
     let mut oldest: f64 = 0.0;
-    // Reports come by themselves once an hour: it is asked over TLS.
+    // The agent reports once an hour, but the director queries it over TLS.
     wait::until("it is silent, and reports when it is asked", || {
         let now = age()?.unwrap_or(f64::MAX);
         let is_younger = now < oldest;
@@ -278,7 +279,7 @@ fn members_and_directors_speak_by_tls_both_ways() -> Result<()> {
     })
 }
 
-/// A server as HAProxy shows it: the weight in force, and what became of its agent.
+/// Returns HAProxy's view of a server: the effective weight and the state of the agent check.
 fn in_haproxy(socket: &Path, server: &str) -> Result<(u64, String)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.write_all(b"show stat\n")?;
@@ -318,7 +319,7 @@ fn haproxy_and_a_group_go_by_the_same_agent() -> Result<()> {
     let config =
         format!("[farm]\ndirectors = [\"{}\"]\n[agent]\ncheck_listen = \":9184\"\n{own}", director.address());
     let _agent = Agent::start(&host, &config)?;
-    // Something runs on every machine: less than all of the weight is left.
+    // Any machine has some load, so the weight is reduced.
     wait::until("HAProxy hears it", || {
         let (weight, agent) = in_haproxy(&socket, "web1")?;
         Ok(agent == "L7OK" && (2..=200).contains(&weight))
@@ -352,7 +353,7 @@ fn a_reload_changes_a_member_without_a_gap_and_reads_its_token_again() -> Result
     }
     assert!(!stage.evener.daemon().log().contains("left"), "{}", stage.evener.daemon().log());
 
-    // Others have the address by which it was known; the group sees it at another one.
+    // The member's old address is used by another host; the group sees the member at a new address.
     let device = host.interfaces()[0].name.clone();
     let (old, new) = (
         format!("address del {}/24 dev {device}", host.address()),

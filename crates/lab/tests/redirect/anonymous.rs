@@ -1,4 +1,4 @@
-//! Members that clients never learn of.
+//! Members whose addresses clients never learn.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ fn content_of_anonymous_members_is_fetched() -> Result<()> {
     let words =
         ["--output", "/dev/null", "--write-out", "%{size_download} %{num_redirects}", &stage.url("/big")];
     assert_eq!(client.curl(&words)?, format!("{BIG_LEN} 0"));
-    // nginx sends its client on to the folder, by its own name.
+    // nginx redirects to the folder with its own host name.
     let text = stage.say(b"GET /upload HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n")?;
     assert!(!text.contains(&address), "{text}");
     stage.farm.stop_web(0)?;
@@ -76,7 +76,7 @@ fn request_is_given_to_one_member_by_each_policy() -> Result<()> {
     Ok(())
 }
 
-/// By hand, since curl makes paths normal.
+/// Returns the status of a path. curl would normalise the path.
 fn status_of(stage: &Stage, target: &str) -> Result<String> {
     let request = format!("GET {target} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n");
     let text = stage.say(request.as_bytes())?;
@@ -118,8 +118,8 @@ fn a_path_leads_nowhere_above_the_members_url() -> Result<()> {
     Ok(())
 }
 
-/// Answers requests at a server's port 9000: healthy, and else by what `answer` says for the
-/// target.
+/// Starts a server on port 9000 that responds to probes as healthy and otherwise with `answer` of
+/// the path.
 fn answer_raw(stage_farm: &Farm, answer: fn(&str) -> String) -> Result<()> {
     let server = stage_farm.server(0);
     let listener = server.enter(|| TcpListener::bind((server.address(), 9000)))??;
@@ -174,7 +174,7 @@ fn odd_answers_of_a_member_name_it_nowhere() -> Result<()> {
 fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
     let farm = Farm::builder().bare().directors(2).build()?;
     let at = |number: usize| format!("{}:{PORT}", farm.directors()[number].address());
-    // of either director's group the other's is the only member
+    // Each director's group has the other director as its only member.
     let text = |own: usize, other: usize| {
         format!(
             "[[service]]\nname = \"shop\"\naddress = \"{}\"\nmethod = \"redirect\"\n\n[service.health]\nkind = \"none\"\n\n\
@@ -191,8 +191,8 @@ fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
     Ok(())
 }
 
-/// A client that asks for much. With a small buffer its kernel acknowledges what it reads soon
-/// afterwards.
+/// Requests a large file. With a small receive buffer, the client's kernel acknowledges the bytes
+/// soon after they are read.
 fn get_big(stage: &Stage, buffer_len: Option<usize>) -> Result<TcpStream> {
     let mut stream: TcpStream = stage.farm.client(0).enter(|| -> std::io::Result<_> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -211,7 +211,7 @@ fn a_client_that_never_reads_is_closed_and_one_that_reads_slowly_stays() -> Resu
     let members = member(&farm, 0, "anonymous = true");
     let stage = Stage::start_with(farm, &[], "", &members)?;
     let mut slow = get_big(&stage, Some(2_048))?;
-    // 1 KB for each second that has passed, however busy this machine is.
+    // Reads 1 KB per elapsed second, independent of the machine's speed.
     let (began, mut taken, mut buffer) = (Instant::now(), 0, [0; 1_000]);
     let mut read = || -> std::io::Result<u64> {
         while taken < began.elapsed().as_secs() {
@@ -220,7 +220,7 @@ fn a_client_that_never_reads_is_closed_and_one_that_reads_slowly_stays() -> Resu
         }
         Ok(taken)
     };
-    // Were it taken for one that never reads, it would be closed before the others.
+    // A client that is mistaken for one that never reads would be closed before the others.
     wait::until("the slow one has read for some time", || Ok(read()? > 2))?;
     let silent: Vec<TcpStream> = (0..20).map(|_| get_big(&stage, None)).collect::<Result<_>>()?;
     let mut closed = 0;
@@ -231,7 +231,7 @@ fn a_client_that_never_reads_is_closed_and_one_that_reads_slowly_stays() -> Resu
         closed += errors.sum::<std::io::Result<usize>>()?;
         Ok(closed == silent.len())
     })?;
-    // More than its own kernel has of it.
+    // More bytes than the client's kernel has buffered.
     slow.read_exact(&mut [0; 100_000])?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Farms that change while clients come.
+//! Farms that change while clients connect.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::stage::{Stage, file, member};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Where a request on an open connection is sent.
+/// Sends a request on an open connection and returns the redirect's target.
 fn ask(stream: &mut TcpStream) -> Result<String> {
     stream.write_all(GET)?;
     let mut text = String::new();
@@ -33,7 +33,7 @@ fn a_reload_keeps_open_connections() -> Result<()> {
     let to = |number: usize| format!("http://{}/", stage.farm.server(number).address());
     let mut open = stage.connect(0)?;
     ask(&mut open)?;
-    // Nothing of the network is the daemon's business, whatever comes and goes.
+    // Changes of network interfaces do not affect this daemon.
     let spare = "link add spare type veth peer name spare-end".to_owned();
     stage.farm.director().ip(&[spare, "link set spare up".to_owned()])?;
     stage.evener.reload(&file(&stage.farm, "", &member(&stage.farm, 1, "")))?;
@@ -90,7 +90,7 @@ fn drain_of_the_version_before_becomes_a_change() -> Result<()> {
     let members = fs::read_to_string(&record)?;
     ensure!(members.contains("@up"), "{members}");
     fs::write(&record, members.replacen(" @up", " @drained @up", 1))?;
-    // The second start finds a change, and no word on drains beside it.
+    // The second start finds the converted record, without a separate drain.
     for _ in 0..2 {
         stage.evener.start_again()?;
         assert_eq!(stage.evener.server("web1")?.state, "draining");

@@ -1,4 +1,4 @@
-//! Members' credentials: certificates, and tokens on the admin address.
+//! Members' credentials: certificates, and tokens at the admin address.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::membership::tokens;
 use crate::stage::{Stage, statuses};
 
-/// An authority's certificate and key, as files of a host.
+/// Creates a certificate authority: certificate and key as files of a host.
 pub(crate) fn authority(host: &Host, name: &str) -> Result<()> {
     openssl(
         host,
@@ -23,7 +23,7 @@ pub(crate) fn authority(host: &Host, name: &str) -> Result<()> {
     )
 }
 
-/// A certificate that it has signed, for these names.
+/// Creates a certificate for these names, signed by authority `by`.
 pub(crate) fn signed(host: &Host, by: &str, name: &str, subjects: &str) -> Result<()> {
     fs::write(host.file(&format!("{name}.ext")), format!("subjectAltName={subjects}\n"))?;
     openssl(
@@ -44,7 +44,7 @@ pub(crate) fn at(host: &Host, name: &str) -> String {
     host.file(name).to_string_lossy().into_owned()
 }
 
-/// A name that ends as a file does is one of the host's own.
+/// Runs openssl. Words with the suffix of a file are replaced by paths of the host's files.
 fn openssl(host: &Host, words: &str) -> Result<()> {
     let is_file = |word: &&str| [".pem", ".key", ".csr", ".ext"].iter().any(|end| word.ends_with(end));
     let own = |word: &str| match is_file(&word) {
@@ -72,7 +72,8 @@ fn certificate_covers_only_its_hosts() -> Result<()> {
     let director = stage.farm.director();
 
     let url = stage.url("/").replace("http:", "https:");
-    // Files are the director's, and so is whoever speaks: the certificate says for whom.
+    // All requests come from the director, which has the files. The certificate identifies the
+    // member.
     let tell = |name: &str, verb: &str, body: &str| -> Result<u16> {
         let (certificate, key) = (at(director, &format!("{name}.pem")), at(director, &format!("{name}.key")));
         let shown = ["--cert", &certificate, "--key", &key];
@@ -158,7 +159,7 @@ fn group_token_works_on_admin_address_too() -> Result<()> {
 #[test]
 fn member_name_resolving_to_director_is_refused() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
-    // "localhost" isn't known to be the director until it is looked up.
+    // The daemon notices that "localhost" is the director only when it resolves the name.
     let members = "[[service.server]]\nname = \"loop\"\nurl = \"http://localhost:8001\"\n";
     let other = "[[service]]\nname = \"other\"\naddress = \"0.0.0.0:8001\"\nmethod = \"redirect\"\n\
                  [[service.server]]\nname = \"m\"\nurl = \"http://192.0.2.9\"\n";
@@ -170,7 +171,7 @@ fn member_name_resolving_to_director_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The answers to so many wrong tokens, one behind the other on one connection.
+/// Sends requests with wrong tokens on one connection and returns the responses.
 fn guess(stage: &Stage, host: &Host, count: usize) -> Result<String> {
     let message = |connection: &str| {
         format!("GROUP-QUERY / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer guess\r\n{connection}\r\n")
@@ -209,7 +210,7 @@ fn guesses_of_a_token_are_braked_and_members_that_have_shown_theirs_are_not() ->
     }
     assert_eq!(statuses(&guess(&stage, stage.farm.client(0), 1)?), ["401"], "it is in another one");
 
-    // The admin address is another door to the same tokens.
+    // The admin address shares the limit for wrong tokens.
     let at = "http://127.0.0.1:9180/v1/groups/shop/members";
     let words =
         ["curl", "--silent", "--include", "--max-time", "10", "--header", "Authorization: Bearer guess"];

@@ -1,5 +1,5 @@
-//! How choices follow load in a real farm: `crates/core/src/farm/group/members/simulation.rs` plays
-//! many more of them.
+//! Selection by load in a real farm. `crates/core/src/farm/group/members/simulation.rs` simulates
+//! many more cases.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use evener_lab::contest::{Contest, Sharing};
 use evener_lab::load::Report;
 use evener_lab::skip;
 
-/// A group that hears each second has learned by then who is slow.
+/// With one report per second, the group knows the slow member by then.
 const WARMUP: Duration = Duration::from_secs(12);
 const MEASURED: Duration = Duration::from_secs(15);
 
@@ -27,7 +27,7 @@ fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewes
     };
     let farm = contest.farm()?;
     let group = contest.run(&farm, Sharing::Group)?;
-    // it has nothing to learn
+    // Least connections needs no time to learn.
     let fewest = Contest { warmup: Duration::from_secs(3), ..contest }
         .run(&farm, Sharing::Nat("least-connections"))?;
     let told = |report: &Report| {
@@ -38,8 +38,8 @@ fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewes
     ensure!(group.errors.total() + fewest.errors.total() == 0, "{told}");
     let slow = group.servers.get("web3").map_or(0, |share| share.requests) as f64 / group.requests as f64;
     ensure!((0.03..=0.2).contains(&slow), "{slow:.3}: {told}");
-    // not a time but two of them, of the same requests on the same servers, which sleep: a busy
-    // machine adds little to both
+    // The test compares two times of the same requests on the same servers, which sleep. A busy
+    // machine adds little to both.
     ensure!(group.p99_us <= 2 * fewest.p99_us, "{told}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Strangers' messages.
+//! Malicious messages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -98,7 +98,7 @@ fn slow_request_gets_408() -> Result<()> {
 fn idle_connections_block_no_clients() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let members = member(&farm, 0, "");
-    // Room for 256 clients.
+    // A limit of 256 clients follows from this limit of files.
     let stage = Stage::start_with(farm, &["prlimit", "--nofile=1024"], "", &members)?;
     let idle: Vec<TcpStream> = (0..2_000).map(|_| stage.connect(1)).collect::<Result<_>>()?;
     for _ in 0..20 {

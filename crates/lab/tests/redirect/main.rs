@@ -1,5 +1,5 @@
-//! Server groups: the product without an engine and without privileges, real web servers as
-//! members, real clients.
+//! Server groups: the program without an engine and without capabilities, real web servers as
+//! members and real clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -1,5 +1,4 @@
-//! Members that join by themselves, report, fall silent and come back: the group protocol with real
-//! web servers.
+//! Members that join, report, fall silent and return: the group protocol with real web servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,16 +12,17 @@ use serde_json::Value;
 
 use crate::stage::{Stage, file};
 
-/// Anybody may join, and let others of the farm join.
+/// Members on this network may join without a token, also for each other, and may claim paths and a
+/// weight.
 const INSECURE: &str =
     "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\npaths = [\"/img/*\"]\nweight = 3\n";
-/// The same without claims.
+/// Like [`INSECURE`], but members may claim no paths and no weight above 1.
 const WITHOUT_CLAIMS: &str = "[service.group]\ninsecure = true\nallow = [\"192.0.2.0/24\"]\n";
 
-/// A group that nobody is a member of, with what its [service.group] says.
+/// Starts a group without members. `group` is its [service.group] section.
 fn empty(group: &str) -> Result<Stage> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
-    // reports are what is looked at here: all that they say counts
+    // With the maximum gain, reports take full effect.
     Stage::start_with(farm, &[], "policy = \"least-load\"\nreport_gain = 32", group)
 }
 
@@ -31,7 +31,7 @@ fn url(stage: &Stage, server: usize) -> String {
 }
 
 impl Stage {
-    /// Status and text of what a server is answered that says something.
+    /// Sends a group message from a server. Returns status and text of the response.
     pub(crate) fn tell(&self, server: usize, verb: &str, token: &str, body: &str) -> Result<(u16, String)> {
         let (at, authorization) = (self.url("/"), format!("Authorization: Bearer {token}"));
         let format = ["--write-out", "\n%{http_code}", "--data-binary", body, &at];
@@ -44,7 +44,7 @@ impl Stage {
         Ok((status.parse()?, text.trim_end().to_owned()))
     }
 
-    /// The members, as GROUP-QUERY tells them.
+    /// Returns the members as GROUP-QUERY lists them.
     fn members(&self, token: &str) -> Result<Vec<Value>> {
         let (status, text) = self.tell(0, "GROUP-QUERY", token, "")?;
         anyhow::ensure!(status == 200, "{status} {text}");
@@ -68,8 +68,8 @@ fn members_join_report_and_leave() -> Result<()> {
     wait::until("both work", || Ok(stage.states()? == ["up", "up"]))?;
     assert!(["web1", "web2"].contains(&stage.follow("/who")?.as_str()));
 
-    // Each is known by its address. A loaded server gets requests that are not looked at, and no
-    // more.
+    // Members are identified by their source address. A loaded server only gets exploratory
+    // requests.
     assert_eq!(stage.tell(0, "LOAD-INFORM", "", "1000000")?.0, 204);
     assert_eq!(stage.tell(1, "LOAD-INFORM", "", &format!("0.5 1764000000 {}", url(&stage, 1)))?.0, 204);
     wait::until("the reports are in force", || {
@@ -138,7 +138,7 @@ fn members_outlive_the_daemon() -> Result<()> {
     let members = stage.members("")?;
     assert_eq!((&members[0]["weight"], &members[0]["paths"][0]), (&Value::from(3), &Value::from("/img/*")));
     assert_eq!(members[1]["anonymous"], true);
-    // A path that only one has is asked of it alone.
+    // Only one member serves this path.
     for _ in 0..5 {
         assert_eq!(stage.answer(&[], "/img/a")?.1, format!("{}/img/a", url(&stage, 0)));
     }
@@ -165,7 +165,7 @@ fn members_kept_from_before_are_cut_to_their_claims() -> Result<()> {
     Ok(())
 }
 
-/// A file with tokens that only its owner reads.
+/// Writes a file with tokens that only its owner can read.
 pub(crate) fn tokens(stage_name: &str, text: &str) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::temp_dir().join(format!("evener-{stage_name}-{}.tokens", std::process::id()));
@@ -262,7 +262,7 @@ fn bad_group_messages_get_status_and_change_no_member() -> Result<()> {
     fs::remove_file(much)?;
     assert_eq!(stage.members("")?, [] as [Value; 0]);
 
-    // Any target will do; a member that doesn't answer joins, and no client is sent to it.
+    // Any request target is accepted. A member that fails its probes can join but gets no clients.
     let body = format!("http://{}:81", stage.farm.server(0).address());
     let message =
         |target: &str| format!("GROUP-ADD {target} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());

@@ -1,4 +1,4 @@
-//! Members that would make the director ask others than themselves.
+//! Members whose URL would make the director send requests to another host.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn a_name_that_leads_elsewhere_later_is_down() -> Result<()> {
     let hosts = std::env::temp_dir().join(format!("evener-reach-{}.hosts", std::process::id()));
     let [own, other] = [0, 1].map(|number| farm.server(number).address());
     fs::write(&hosts, format!("{own} m1.test\n{other} m2.test\n"))?;
-    // The daemon alone reads this file in the place of the host's.
+    // Only the daemon sees this file as /etc/hosts.
     let mount = format!("mount --bind {} /etc/hosts && exec \"$0\" \"$@\"", hosts.display());
     let before = ["unshare", "--mount", "sh", "-c", &mount];
     let group = "[service.group]\ninsecure = true\n";

@@ -1,4 +1,4 @@
-//! Clients' requests, and where they are sent.
+//! Clients' requests, and the redirects to members.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::stage::{Stage, member, statuses};
 #[test]
 fn clients_are_sent_to_members_by_weight() -> Result<()> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
-    // Several members on one machine have a port each.
+    // Members on the same machine use different ports.
     let other = format!("\n[[service.server]]\nurl = \"http://{}:{OTHER_PORT}\"\n", farm.server(1).address());
     let members = member(&farm, 0, "weight = 2") + &member(&farm, 1, "") + &other;
     let stage = Stage::start_with(farm, &[], "policy = \"round-robin\"", &members)?;

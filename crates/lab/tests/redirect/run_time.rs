@@ -1,4 +1,4 @@
-//! Changes at run time by HTTP, at the admin address.
+//! Run-time changes over HTTP, at the admin address.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use crate::stage::Stage;
 const READER: &str = "reader-reader-reader";
 const OPERATOR: &str = "operator-operator-0";
 const ADMIN: &str = "admin-admin-admin-00";
-/// The loopback address of the director, where a token is wanted since the file names some.
+/// Loopback address of the director. The configured tokens are required here, too.
 const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 9180);
 
-/// A group of two members whose admin address knows a token of each role.
+/// Starts a group of two members, with a token of each role for the admin address.
 fn stage(name: &str) -> Result<Stage> {
     let farm = evener_lab::farm::Farm::builder().bare().servers(2).clients(1).build()?;
     let text = format!("{READER}\n{OPERATOR} operate oscar\n{ADMIN} admin alice\n");
@@ -30,12 +30,12 @@ fn stage(name: &str) -> Result<Stage> {
     Stage::start_with(farm, &[], keys, &members)
 }
 
-/// The status of a request, and its answer's head and body.
+/// Sends a request. Returns status, head and body of the response.
 fn exchange(stage: &Stage, bytes: &[u8]) -> Result<(u16, String, Value)> {
     let address = SocketAddr::from(ADDRESS);
     let mut stream = stage.farm.director().enter(|| TcpStream::connect(address))??;
     stream.set_read_timeout(Some(LONG))?;
-    // A daemon that refuses early reads no more.
+    // A daemon that refuses a request early stops reading.
     let _ = stream.write_all(bytes);
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -88,7 +88,8 @@ fn each_role_may_do_its_part_and_no_more() -> Result<()> {
     Ok(())
 }
 
-/// A token may be one of the group's, so it is judged there; one that isn't counts all the same.
+/// A group's token could be valid, so the group checks it. A wrong token still counts for the
+/// limit.
 #[test]
 fn wrong_tokens_are_limited_below_groups_too() -> Result<()> {
     let stage = stage("wrong-tokens")?;
@@ -140,7 +141,7 @@ fn bad_requests_change_nothing_and_say_why() -> Result<()> {
             &body[..body.len().min(80)]
         );
     }
-    // Half a body: the other end hangs up, or says no more.
+    // The client closes in the middle of the body, or sends no more.
     let half = format!(
         "{server} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {ADMIN}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"weight\": 9"
     );
@@ -167,7 +168,7 @@ fn of_two_writers_one_is_refused_and_none_is_lost() -> Result<()> {
         request(&stage, ADMIN, "PUT /v1/state", &format!("If-Match: \"{tag}\"\r\n"), &wanted.to_string())
     };
     assert_eq!((put(2)?.0, put(3)?.0), (200, 412));
-    // Four who change one server each all the time: each of their changes is there.
+    // Four concurrent writers change one server each. All their changes are recorded.
     let path = |number: usize| format!("PATCH /v1/services/shop/servers/{}", names[number % 2]);
     std::thread::scope(|scope| {
         let write = |writer: usize| {
@@ -186,7 +187,7 @@ fn of_two_writers_one_is_refused_and_none_is_lost() -> Result<()> {
     let changes = request(&stage, ADMIN, "GET /v1/changes", "", "")?.2;
     assert_eq!(changes.as_array().map(Vec::len), Some(41), "one by PUT, and 40 by PATCH");
     let weights: Vec<u32> = stage.evener.servers()?.into_iter().map(|server| server.weight).collect();
-    // The last writer has it: 0 or 2 of the first server, and 1 or 3 of the other.
+    // The last writer wins: 0 or 2 for the first server, and 1 or 3 for the second.
     ensure!([10, 30].contains(&weights[0]) && [20, 40].contains(&weights[1]), "{weights:?}");
     Ok(())
 }
@@ -235,13 +236,13 @@ fn client_certificates_give_roles_at_the_admin_address() -> Result<()> {
         assert_eq!(status(certificate, "GET", "/v1/state")?, views, "{certificate:?}");
         assert_eq!(status(certificate, "PATCH", &weigh)?, changes, "{certificate:?}");
     }
-    // A certificate that is renewed counts at once.
+    // A renewed certificate is accepted at once.
     signed(&director, "ca", "lb", "DNS:localhost,DNS:other")?;
     assert_eq!(status(Some("ops"), "GET", "/v1/changes")?, "200");
     Ok(())
 }
 
-/// The program, which `make setup-tests` fetches.
+/// Returns the path of schemathesis, which `make setup-tests` installs.
 fn schemathesis() -> Result<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/python/bin/schemathesis");
     ensure!(program.exists(), "There is no {}: run `make setup-tests`", program.display());
@@ -275,7 +276,7 @@ fn api_answers_as_its_description_says() -> Result<()> {
         "--seed",
         "1",
         "--exclude-path-regex",
-        // Answers that don't end.
+        // Endless responses.
         "events|trace|live",
     ];
     let output = host.output(&words)?;

@@ -1,4 +1,4 @@
-//! A group on a director, and how its clients talk to it.
+//! A group on a director, and its clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::wait::LONG;
 
-/// Where the group is: a port that takes no privileges.
+/// The group's port, which is unprivileged.
 pub(crate) const PORT: u16 = 8000;
-/// The command that takes all privileges from root.
+/// The command that removes all of root's capabilities.
 const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
 
 pub(crate) struct Stage {
@@ -19,14 +19,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A group of all servers of a farm.
+    /// Starts a group of all servers of a farm.
     pub(crate) fn start(servers: u8, keys: &str) -> Result<Stage> {
         let farm = Farm::builder().bare().servers(servers).clients(2).build()?;
         let members: String = (0..farm.servers().len()).map(|number| member(&farm, number, "")).collect();
         Stage::start_with(farm, &[], keys, &members)
     }
 
-    /// A group of these members, with words before the command.
+    /// Starts a group of these members, with words before the daemon's command.
     pub(crate) fn start_with(farm: Farm, before: &[&str], keys: &str, members: &str) -> Result<Stage> {
         let before = [before, &UNPRIVILEGED].concat();
         let evener = Evener::start_by(farm.director(), &file(&farm, keys, members), &before, &[])?;
@@ -41,12 +41,12 @@ impl Stage {
         format!("http://{}{path}", self.address())
     }
 
-    /// The answer for a client that follows redirects.
+    /// Returns the response for a client that follows redirects.
     pub(crate) fn follow(&self, path: &str) -> Result<String> {
         Ok(self.farm.client(0).curl(&["--location", &self.url(path)])?.trim().to_owned())
     }
 
-    /// Status and location of one answer.
+    /// Returns status and location of a response.
     pub(crate) fn answer(&self, arguments: &[&str], path: &str) -> Result<(String, String)> {
         let url = self.url(path);
         let format = ["--output", "/dev/null", "--write-out", "%{http_code} %{redirect_url}", &url];
@@ -62,7 +62,7 @@ impl Stage {
         Ok(stream)
     }
 
-    /// All that is answered to these bytes until the connection ends.
+    /// Sends bytes and returns all bytes until the connection ends.
     pub(crate) fn say(&self, bytes: &[u8]) -> Result<String> {
         let mut stream = self.connect(0)?;
         stream.write_all(bytes)?;
@@ -71,7 +71,7 @@ impl Stage {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The outcomes of requests, by name.
+    /// Returns the number of requests with this outcome.
     pub(crate) fn counted(&self, outcome: &str) -> Result<u64> {
         let services: serde_json::Value = self.evener.json(&["services"])?;
         Ok(services[0]["requests"][outcome].as_u64().unwrap_or_default())

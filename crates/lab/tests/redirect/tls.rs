@@ -1,4 +1,4 @@
-//! Clients that come by TLS.
+//! Clients that use TLS.
 
 use anyhow::Result;
 use evener_lab::farm::Farm;
@@ -6,7 +6,7 @@ use evener_lab::host::Host;
 
 use crate::stage::{Stage, file, member};
 
-/// A certificate for a name and its key, and the keys of a file for them.
+/// Creates a certificate and key for a name. Returns the configuration keys that refer to them.
 fn certificate(host: &Host, name: &str) -> Result<String> {
     let [certificate, key] = ["pem", "key"].map(|end| host.file(&format!("{name}.{end}")));
     let (certificate, key) = (certificate.to_string_lossy(), key.to_string_lossy());
@@ -44,7 +44,7 @@ fn clients_come_by_tls_and_a_reload_brings_another_certificate() -> Result<()> {
     assert!(refused.contains("can't be used"), "{refused}");
     assert_eq!(by("two.example")?.trim(), "web2");
 
-    // Others are sent on as ever, and HTTP/1.1 is all that is spoken.
+    // Other names are redirected as before, and only HTTP/1.1 is offered.
     stage.evener.reload(&file(&stage.farm, &second, &member(&stage.farm, 0, "")))?;
     let words = [
         "--insecure",

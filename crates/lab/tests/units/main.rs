@@ -1,5 +1,5 @@
-//! The product inside what its shipped unit files say: capabilities, address families, system
-//! calls, files and limits. Whatever a method or a role needs is in them.
+//! The program within the limits of its packaged units: capabilities, address families, system
+//! calls, files and limits. The units must permit all methods and roles.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -23,7 +23,7 @@ on_both_engines! {
     every_host_serves,
 }
 
-/// The servers that answer a client.
+/// Returns the names of the servers that respond to a client.
 fn answers(client: &Host, url: &str, count: usize) -> Result<Vec<String>> {
     let mut names =
         (0..count).map(|_| Ok(client.curl(&[url])?.trim().to_owned())).collect::<Result<Vec<_>>>()?;
@@ -70,7 +70,7 @@ fn tunnels_are_opened(engine: &str) -> Result<()> {
         ensure!(!agent.process().log().contains("can't be followed"), "it is told what there is to send");
         let has_address =
             || anyhow::Ok(host.run(&["ip", "-oneline", "address"])?.contains(&farm.vip(0).to_string()));
-        // A stop, and so a restart, leaves the host a server.
+        // After a stop or restart, the host keeps its configuration as a server.
         assert_eq!(agent.stop()?, 0);
         ensure!(has_address()?);
         agent.start_again()?;
@@ -94,7 +94,7 @@ fn every_host_serves(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// As systemd reckons it: of 10, what a service could do to its host.
+/// systemd's exposure level from 0 to 10, which rates the harm that a service could do to its host.
 #[test]
 fn units_are_exposed_at_most_to_3() -> Result<()> {
     for name in ["evener.service", "evener-agent.service"] {
@@ -106,7 +106,7 @@ fn units_are_exposed_at_most_to_3() -> Result<()> {
     Ok(())
 }
 
-/// The testbed leaves a program what the unit says, or these tests would show nothing.
+/// Checks that the testbed enforces the units' limits.
 #[test]
 fn the_units_are_carried_out() -> Result<()> {
     if !skip::has_root() {

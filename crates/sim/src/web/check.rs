@@ -1,6 +1,5 @@
-//! Promises to the clients of such a farm, whichever way they come: no client is given a server
-//! that can't or shouldn't serve, as long as there is one that can and should; and such a one is
-//! left out by nobody.
+//! Promises to clients of every consumer: no client gets a server that can't or shouldn't serve
+//! while another can and should. No such server is left out.
 
 use super::model::{File, LISTED, NAMES, OF_SERVICE, TURNS};
 use super::{Consumer, DIRECTOR, Ranks, Reports, client};
@@ -8,20 +7,20 @@ use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS, VIPS};
 use crate::world::World;
 
-/// So long after the last thing that happened to it everybody knows how a server is, in
-/// milliseconds: reports that fail to come count until then.
+/// Time after the last event of a server until every consumer knows its state, in milliseconds. It
+/// includes the lifetime of reports when later ones fail.
 pub(super) const KNOWN_MS: u64 = 13_000;
 
-/// How a server is for one who chooses.
+/// Fitness of a server for new clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fitness {
     Fit,
     Unfit,
-    /// Something has happened lately, so either may be right.
+    /// Uncertain after a recent event.
     Unsure,
 }
 
-/// How a server is for a consumer, whatever that thinks of it.
+/// Returns the true fitness of a server for a consumer, whatever the consumer knows.
 fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
     let node = &world.nodes[DIRECTOR];
     let (web, file) = (&world.web, File(node.file));
@@ -40,23 +39,22 @@ fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
     };
     let of = if consumer.is_of_service() && !file.is_of_second() { Consumer::Packets } else { consumer };
     let is_drained = of.server_name(server).is_some_and(|name| node.has_drained(&name));
-    // Members of the group report by themselves, and are not asked, nor are the last name's
-    // servers.
+    // Members of the group report by themselves and are not queried. The servers of the last name
+    // are not queried either.
     let refuses =
         ![Consumer::Group, Consumer::Name(2)].contains(&of) && web.reports[server] == Reports::Refuses;
     let works = world.answers_probe(DIRECTOR, server);
     if works && is_listed && !is_drained && !refuses { Fitness::Fit } else { Fitness::Unfit }
 }
 
-/// Whether the group has it: by the file, unless it has said that it leaves; or as one that has
-/// joined and reports.
+/// True if a server is a member of the group: by the file unless it has left, or by joining.
 fn is_member(world: &World, file: File, server: usize) -> bool {
     let agent = &world.web.agents[server];
     let is_listed = server < LISTED && file.lists(server) && !agent.has_left;
     is_listed || agent.membership.as_ref().is_some_and(|membership| membership.is_member())
 }
 
-/// A consumer gave a client this server.
+/// Checks a server that a consumer has selected for a client.
 pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<(), Broken> {
     let has_fit = || (0..SERVERS).any(|other| fitness(world, consumer, other) == Fitness::Fit);
     if (0..SERVERS).any(|other| fitness(world, consumer, other) == Fitness::Unfit) && has_fit() {
@@ -68,7 +66,7 @@ pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<
     Ok(())
 }
 
-/// Each fit server is among those that are given.
+/// Checks that each fit server gets clients.
 pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
     in_turn(world)?;
     for consumer in Consumer::ALL {
@@ -79,7 +77,7 @@ pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
             world.coverage.checked(Promise::Left);
         }
         match consumer {
-            // It has one address, which is the best.
+            // This name answers with one address, the best.
             Consumer::Name(2) => ranked_first(world, &given)?,
             _ => {
                 if let Some(server) = left_out {
@@ -93,7 +91,7 @@ pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The servers that a consumer has for its clients; `None` where there is nobody to ask.
+/// Returns the servers that a consumer selects; `None` without a running daemon.
 fn servers_of(world: &mut World, consumer: Consumer) -> Option<Vec<usize>> {
     world.nodes[DIRECTOR].director.as_ref()?;
     match consumer {
@@ -109,14 +107,14 @@ fn servers_of(world: &mut World, consumer: Consumer) -> Option<Vec<usize>> {
     }
 }
 
-/// Answers of the name that gives servers in turn begin with each of them equally often.
+/// Checks that the name with round robin puts each server first equally often.
 fn in_turn(world: &mut World) -> Result<(), Broken> {
     const ROUNDS: usize = 3;
     let consumer = Consumer::Name(TURNS);
     let fit: Vec<usize> =
         (0..SERVERS).filter(|server| fitness(world, consumer, *server) == Fitness::Fit).collect();
     let is_sure = (0..SERVERS).all(|server| fitness(world, consumer, server) != Fitness::Unsure);
-    // Others want another part of their weight.
+    // Servers with other reports may get another part of their weight.
     let is_idle = |server: &usize| world.web.reports[*server] == Reports::Idle;
     if !is_sure || !fit.iter().all(is_idle) || world.web.answers.is_none() {
         return Ok(());
@@ -138,17 +136,17 @@ fn in_turn(world: &mut World) -> Result<(), Broken> {
     }
 }
 
-/// Where ranks are read, the first of them that is fit is given.
+/// Checks that the name with ranks answers with the first fit server by rank.
 fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
     let best = match world.web.ranks {
         Ranks::From(best) => best,
         Ranks::Good => 0,
-        // The ranks before these count for some time, and then none.
+        // Earlier ranks count for some time, and afterwards none.
         Ranks::Unread | Ranks::Cut | Ranks::Stranger => return Ok(()),
     };
     let consumer = Consumer::Name(2);
     let in_order = || (0..SERVERS).map(|rank| (rank + best) % SERVERS);
-    // Whether those before it can be given has to be known.
+    // The fitness of all servers with a better rank must be certain.
     let first = in_order().find(|server| fitness(world, consumer, *server) != Fitness::Unfit);
     let Some(first) = first.filter(|first| fitness(world, consumer, *first) == Fitness::Fit) else {
         return Ok(());
@@ -161,9 +159,10 @@ fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Groups and names are those of the file that is in force.
+/// Checks that groups and names equal the groups and names of the file in force.
 pub(crate) fn in_force(world: &mut World) -> Result<(), Broken> {
-    // One that the file doesn't list is forgotten when it leaves, and new when it is listed again.
+    // A server that the file doesn't list is forgotten when it leaves, and is new when listed
+    // again.
     let file = File(world.nodes[DIRECTOR].file);
     let agents = world.web.agents.iter_mut().enumerate();
     agents
@@ -193,7 +192,7 @@ pub(crate) fn in_force(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// In the end everybody who can and should serves everybody.
+/// Checks that every server serves and every name has an answer at the end.
 pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
     let is_unsure = (0..SERVERS).find(|server| fitness(world, Consumer::Packets, *server) == Fitness::Unsure);
     if let Some(server) = is_unsure {

@@ -1,5 +1,4 @@
-//! Clients of such a farm: the group sends them on by a redirect, and their queries for names are
-//! answered.
+//! Clients of such a farm: the group redirects their requests, and their DNS queries are answered.
 
 use std::net::IpAddr;
 
@@ -12,15 +11,15 @@ use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS};
 use crate::world::World;
 
-/// Where an answer's records begin, behind the header.
+/// Length of the DNS header.
 const HEADER_LEN: usize = 12;
 
-/// A client asks the group for a page, and for the addresses of one of the names.
+/// Sends a client's request to the group, and a query for each name.
 pub(crate) fn visit(world: &mut World, client: usize) -> Result<(), Broken> {
     come(world, client).map(drop)
 }
 
-/// The same, and the server to which the group sends it.
+/// Does the same and returns the server of the redirect.
 pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Broken> {
     if world.nodes[DIRECTOR].director.is_none() {
         return Ok(None);
@@ -41,25 +40,25 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
     Ok(server)
 }
 
-/// The server to which the group sends a client, if it sends it to one.
+/// Returns the server of the group's redirect for a client: `None` without a redirect, `Some(None)`
+/// for an unknown host.
 fn sent_to(world: &World, client: usize) -> Option<Option<usize>> {
     let rules = world.web.rules.as_ref()?;
     Some(orders::number_of(&rules.dispatch.choose(&request(client))?.url))
 }
 
-/// A client's request for a page of the group.
 fn request(client: usize) -> DispatchRequest<'static> {
     DispatchRequest { client: farms::client(client), method: "GET", host: b"shop.example.com", target: "/" }
 }
 
-/// The servers that the group has for its clients.
+/// Returns the servers that the group redirects clients to.
 pub(super) fn members(world: &World) -> Option<Vec<usize>> {
     let rules = world.web.rules.as_ref()?;
     let (candidates, places) = (rules.dispatch.candidates(), rules.dispatch.may_have(&request(0)).1);
     Some(places.iter().filter_map(|place| orders::number_of(&candidates.get(*place)?.url)).collect())
 }
 
-/// The servers with which a query for a name is answered, in order.
+/// Returns the servers in the answer to a query, in order.
 pub(super) fn answered_with(world: &mut World, number: usize) -> Vec<usize> {
     let turn = world.below(1 << 20);
     let (Some(names), Ok(name)) = (&world.web.answers, Name::parse(NAMES[number])) else { return Vec::new() };
@@ -83,13 +82,13 @@ pub(super) fn answered_with(world: &mut World, number: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The addresses of an answer whose records begin there (RFC 1035, section 4.1).
+/// Returns the addresses in an answer whose records start at `begin` (RFC 1035, section 4.1).
 fn addresses(answer: &[u8], begin: usize) -> Vec<IpAddr> {
     let count = answer.get(6..8).map_or(0, |count| u16::from_be_bytes([count[0], count[1]]));
     let mut at = begin.max(HEADER_LEN);
     let mut found = Vec::new();
     for _ in 0..count {
-        // Names of answers are pointers to the question's.
+        // Record names are pointers to the name of the question.
         let Some([0xc0, _, 0, 1, 0, 1, _, _, _, _, 0, 4, a, b, c, d]) = answer.get(at..at + 16) else {
             break;
         };

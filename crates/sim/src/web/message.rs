@@ -1,5 +1,5 @@
-//! Messages between agents and the director, one connection each: a message may be lost, or its
-//! answer.
+//! Messages between agents and the director, one connection each. A message or its answer may be
+//! lost.
 
 use evener_core::farm::group::{
     DirectorAnswer, Joiner, LoadInform, MemberRefusal, MembershipOrder, MessageOrigin,
@@ -12,7 +12,7 @@ use crate::check::{Broken, Promise};
 use crate::farms;
 use crate::world::World;
 
-/// A message of an agent.
+/// Message of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Join,
@@ -20,11 +20,11 @@ pub(super) enum Message {
     Leave,
 }
 
-/// Something on its way.
+/// Message or answer in transit.
 pub(super) struct Post {
     pub(super) due_ms: u64,
     server: usize,
-    /// The agent's.
+    /// Life of the agent that sent the message.
     life: u64,
     what: What,
 }
@@ -32,11 +32,11 @@ pub(super) struct Post {
 enum What {
     Message(Message),
     Answer(DirectorAnswer),
-    /// The director asks for its load.
+    /// Load query of the director.
     Query,
 }
 
-/// Carries out what an agent's machine orders.
+/// Carries out an order of an agent's state machine.
 pub(super) fn order(world: &mut World, server: usize, order: Option<MembershipOrder>) {
     match order {
         Some(MembershipOrder::Join) => send(world, server, Message::Join),
@@ -48,7 +48,7 @@ pub(super) fn order(world: &mut World, server: usize, order: Option<MembershipOr
     }
 }
 
-/// Sends a message, which is lost like everything else on the network.
+/// Sends a message, which may be lost.
 pub(super) fn send(world: &mut World, server: usize, message: Message) {
     let is_lost = !world.is_reached(DIRECTOR, server) || world.below(100) < u64::from(world.loss);
     if is_lost {
@@ -59,7 +59,7 @@ pub(super) fn send(world: &mut World, server: usize, message: Message) {
     }
 }
 
-/// Has the director's question for a member's load come there. Whether it was heard.
+/// Sends the director's load query to a member. Returns true if it arrives.
 pub(super) fn query(world: &mut World, server: usize) -> bool {
     let is_heard = world.is_reached(DIRECTOR, server) && world.below(100) >= u64::from(world.loss);
     if is_heard {
@@ -78,7 +78,7 @@ fn post(world: &mut World, server: usize, delay_ms: u64, what: What) {
     world.web.posts.push(Post { due_ms, server, life, what });
 }
 
-/// It has come.
+/// Delivers a message or an answer.
 pub(super) fn arrive(world: &mut World, post: Post) {
     let Post { server, life, what, .. } = post;
     match what {
@@ -101,7 +101,7 @@ pub(super) fn arrive(world: &mut World, post: Post) {
     }
 }
 
-/// The director's answer to a message, as a status of HTTP.
+/// Returns the director's answer to a message, as an HTTP status.
 fn deliver(world: &mut World, server: usize, message: Message) -> Option<u16> {
     let url = model::url(server)?;
     let address = farms::server(server).0;
@@ -134,7 +134,7 @@ fn load(reports: Reports) -> f64 {
     }
 }
 
-/// A host that serves nobody has so many members join, each by a port of its own.
+/// Lets a host without other members join `count` members, one per port.
 pub(crate) fn storm(world: &mut World, count: usize) {
     let host = farms::client(7);
     let origin = MessageOrigin { from: Some(host), ..MessageOrigin::default() };
@@ -146,8 +146,7 @@ pub(crate) fn storm(world: &mut World, count: usize) {
     }
 }
 
-/// Somebody says something in a group that must not be believed: nothing of that may change who its
-/// members are.
+/// Sends a forged message to a group and checks that its members stay unchanged.
 pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), Broken> {
     let server = server % farms::SERVERS;
     let members = |world: &World| -> Vec<Url> {
@@ -168,7 +167,8 @@ pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), 
             url: Some(url.clone()),
         };
         let refused = match how % 7 {
-            // In another host's name, of no member, with what is no load, or far ahead of time.
+            // From another host, about an unknown member, with an invalid load, or far in the
+            // future.
             0 => members.join(now, &origin(elsewhere), &[Joiner::new(stranger.clone())]).err(),
             1 => members.remove_members(now, std::slice::from_ref(&stranger)).err(),
             2 => members

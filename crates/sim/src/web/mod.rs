@@ -1,9 +1,8 @@
-//! A director whose servers have more consumers than packets: a group, whose members join and
-//! report by messages, and names. All of them share four servers, and each probes them, asks them
-//! for their load and has them drained by itself.
+//! Director whose servers have more consumers than packets: a group, whose members join and report
+//! by messages, and balanced names. All consumers share four servers. Each consumer probes, queries
+//! and drains them independently.
 //!
-//! The members' side of a group is that of the product, too. A message is lost, or its answer is,
-//! and both may be late.
+//! The agents' side of a group is also Evener's. Messages and answers may be lost or delayed.
 
 mod check;
 mod client;
@@ -31,83 +30,84 @@ use crate::world::World;
 use message::{Message, Post};
 use model::{LISTED, NAMES, REPORT_MS};
 
-/// The one node of such a farm.
+/// Only node of such a farm.
 const DIRECTOR: usize = 0;
-/// A message without an answer has failed after this time, in milliseconds.
+/// Timeout of a message, in milliseconds.
 const ANSWER_MS: u64 = 1_000;
 
-/// Everything around the director of such a farm.
+/// Surroundings of the director of such a farm.
 #[derive(Default)]
 pub(crate) struct Web {
     agents: [Agent; SERVERS],
     reports: [Reports; SERVERS],
     ranks: Ranks,
-    /// By what the group's clients are sent on, and queries answered, while the daemon lives.
+    /// Redirect rules of the group and catalog of DNS answers, while the daemon runs.
     rules: Option<GroupRules>,
     answers: Option<dns::Catalog>,
     posts: Vec<Post>,
-    /// How far the wall clocks of servers are off, in milliseconds.
+    /// Offsets of the servers' wall clocks, in milliseconds.
     wall_off_ms: [i64; SERVERS],
-    /// When something last happened to each server, and to all of them.
+    /// Time of the last event of each server, and of all servers.
     changed_ms: [u64; SERVERS_MAX],
     farm_ms: u64,
-    /// The members whom a daemon that was killed had, and must know again.
+    /// Members that a killed daemon had, and its successor must know.
     members_before: Vec<String>,
-    /// One that it doesn't.
+    /// Member that the successor does not know.
     forgotten: Option<String>,
 }
 
-/// A server's agent, which makes it a member.
+/// Agent of a server, which makes the server a member.
 #[derive(Clone, Default)]
 struct Agent {
     membership: Option<GroupMembership>,
-    /// One that begins anew gets no answer to what the one before sent.
+    /// Number of the agent's start. A restarted agent gets no answers to messages of its
+    /// predecessor.
     life: u64,
-    /// Whether the group knows that it has left.
+    /// True if the group knows that the agent has left.
     has_left: bool,
 }
 
-/// How a server answers when it is asked for its load.
+/// Answer of a server to load queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reports {
-    /// With so much of what it can do, in percent.
+    /// Utilisation in percent.
     Utilisation(u16),
-    /// Not at all.
+    /// No answer.
     Nothing,
-    /// That it wants nothing new.
+    /// The server requests drain.
     Refuses,
-    /// With little to do, and that it wants half of its weight.
+    /// Low load, and half of its weight requested.
     Half,
-    /// With a number that is none.
+    /// Invalid number.
     Absurd,
-    /// With little to do.
+    /// Low load.
     #[default]
     Idle,
 }
 
-/// The last name's ranks, as somebody else makes them.
+/// Ranks of the last name's servers, from an external program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ranks {
-    /// The first server is best, or another one; the others come after it.
+    /// This server is best; the others follow in order.
     From(usize),
-    /// The file can't be read.
+    /// The file is unreadable.
     Unread,
-    /// It is cut within a line.
+    /// The file is cut within a line.
     Cut,
-    /// It names a stranger's address.
+    /// The file contains an unknown address.
     Stranger,
     /// The first server is best.
     #[default]
     Good,
 }
 
-/// A consumer of servers, by which steps name it.
+/// Consumer of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consumer {
-    /// The first service, by packets.
+    /// Packets of the first service.
     Packets,
     Group,
-    /// A name, by its number among [`NAMES`].
+    /// Name, by its index in [`NAMES`].
     Name(usize),
 }
 
@@ -121,12 +121,13 @@ impl Consumer {
         Consumer::Name(model::TURNS),
     ];
 
-    /// Whether it has the servers of a service.
+    /// True if the consumer uses the servers of a service.
     fn is_of_service(self) -> bool {
         matches!(self, Consumer::Name(number) if model::OF_SERVICE.contains(&number))
     }
 
-    /// The name by which its operator drains a server for it alone, if that can be.
+    /// Name with which the operator drains a server for this consumer alone; `None` if that is
+    /// impossible.
     fn server_name(self, server: usize) -> Option<ServerName> {
         let (service, server) = match self {
             Consumer::Packets => (farms::service(0), farms::name(server)),
@@ -139,45 +140,45 @@ impl Consumer {
 }
 
 impl Web {
-    /// When an agent, or something on its way, is due.
+    /// Time when an agent or a message is next due.
     pub(crate) fn next_at(&self) -> Option<u64> {
         let agents = self.agents.iter().filter_map(|agent| Some(agent.membership.as_ref()?.poll_timeout()));
         agents.chain(self.posts.iter().map(|post| post.due_ms)).filter(|at_ms| *at_ms < u64::MAX).min()
     }
 
-    /// Something happened to all servers, or to what everybody goes by.
+    /// Records an event of all servers or of the whole farm.
     pub(crate) fn disturb(&mut self, now_ms: u64) {
         self.farm_ms = now_ms;
     }
 
-    /// Something happened to a server.
+    /// Records an event of a server.
     pub(crate) fn disturb_server(&mut self, server: usize, now_ms: u64) {
         self.changed_ms[server] = now_ms;
     }
 
-    /// When something last happened to all servers.
+    /// Time of the last event of all servers.
     pub(crate) fn last_of_all(&self) -> u64 {
         self.farm_ms
     }
 
-    /// When something last happened to a server.
+    /// Time of the last event of a server.
     pub(crate) fn last_of(&self, server: usize) -> u64 {
         self.changed_ms[server]
     }
 
-    /// A daemon begins: it has yet to say by what clients are sent on.
+    /// Resets rules and answers at the start of a daemon, until the daemon sends new ones.
     pub(crate) fn begin(&mut self, now_ms: u64) {
         (self.rules, self.answers) = (None, None);
         self.disturb(now_ms);
     }
 
-    /// The wall clock of a server, in milliseconds since 1970.
+    /// Wall clock of a server in milliseconds since 1970.
     fn unix_ms(&self, server: usize, now_ms: u64) -> u64 {
         (BEGUN_MS + now_ms).saturating_add_signed(self.wall_off_ms[server])
     }
 }
 
-/// Sets a host's wall clock: the director's, or a server's.
+/// Sets the wall clock of the director or of a server.
 pub(crate) fn set_clock(world: &mut World, host: usize, days: i64) {
     match (host % (1 + SERVERS)).checked_sub(1) {
         None => {
@@ -188,7 +189,7 @@ pub(crate) fn set_clock(world: &mut World, host: usize, days: i64) {
     }
 }
 
-/// Has a server answer questions for its load in another way.
+/// Changes a server's answer to load queries.
 pub(crate) fn set_reports(world: &mut World, server: usize, how: usize) {
     world.web.reports[server] = match how % 8 {
         0 => Reports::Nothing,
@@ -201,7 +202,7 @@ pub(crate) fn set_reports(world: &mut World, server: usize, how: usize) {
     world.web.disturb_server(server, world.now_ms);
 }
 
-/// Somebody else ranks the servers anew.
+/// Changes the external ranks.
 pub(crate) fn set_ranks(world: &mut World, how: usize) {
     world.web.ranks = match how % 8 {
         0 => Ranks::Unread,
@@ -212,9 +213,9 @@ pub(crate) fn set_ranks(world: &mut World, how: usize) {
     world.web.disturb(world.now_ms);
 }
 
-/// An agent begins, leaves and ends, or is killed.
+/// Starts an agent, makes it leave, or kills it.
 pub(crate) fn act(world: &mut World, server: usize, how: usize) {
-    // The first one is no member but by the file.
+    // The first server is a member only by the file.
     let server = 1 + server % (SERVERS - 1);
     let now_ms = world.now_ms;
     let agent = &mut world.web.agents[server];
@@ -234,8 +235,8 @@ pub(crate) fn act(world: &mut World, server: usize, how: usize) {
     world.web.disturb_server(server, now_ms);
 }
 
-/// The operator orders something of a server for one of its consumers; where there is none, it is
-/// told so.
+/// Gives an operator's order about a server for one of its consumers. Impossible orders are
+/// ignored.
 pub(crate) fn order(world: &mut World, consumer: usize, server: usize, order: OperatorOrder) {
     let server = server % SERVERS;
     let Some(name) = Consumer::ALL[consumer % Consumer::ALL.len()].server_name(server) else { return };
@@ -248,7 +249,7 @@ pub(crate) fn order(world: &mut World, consumer: usize, server: usize, order: Op
     }
 }
 
-/// Does what agents have to do, and what has come to its end of their messages.
+/// Runs due agents and delivers due messages.
 pub(crate) fn go_on(world: &mut World) {
     while let Some(at) = world.web.posts.iter().position(|post| post.due_ms <= world.now_ms) {
         let post = world.web.posts.swap_remove(at);
@@ -265,7 +266,7 @@ pub(crate) fn go_on(world: &mut World) {
     }
 }
 
-/// An agent hears what became of its message.
+/// Gives an agent the answer to its message.
 fn answered(world: &mut World, server: usize, life: u64, answer: DirectorAnswer) {
     let draw = world.below(1_000);
     let now_ms = world.now_ms;
@@ -279,7 +280,7 @@ fn answered(world: &mut World, server: usize, life: u64, answer: DirectorAnswer)
     message::order(world, server, order);
 }
 
-/// A daemon is killed: the next one must know the members that this one shows.
+/// Records the members of a daemon that is killed; its successor must know them.
 pub(crate) fn remember_members(world: &mut World) {
     let node = &world.nodes[DIRECTOR];
     let shown = node.director.iter().flat_map(|_| node.shown.groups.iter());
@@ -287,7 +288,7 @@ pub(crate) fn remember_members(world: &mut World) {
         shown.flat_map(|group| &group.members).map(|member| member.joiner.url.to_string()).collect();
 }
 
-/// It has begun again: those who had joined are its members still.
+/// Checks after a restart that all members that had joined are still known.
 pub(crate) fn compare_members(world: &mut World) {
     let before = std::mem::take(&mut world.web.members_before);
     let Some(group) = world.nodes[DIRECTOR].shown.groups.first() else { return };
@@ -300,7 +301,7 @@ pub(crate) fn compare_members(world: &mut World) {
     world.web.forgotten = before.into_iter().find(|url| !is_listed(url) && !known(url));
 }
 
-/// Everything about servers and messages becomes as it should be.
+/// Ends all faults of servers and messages.
 pub(crate) fn heal(world: &mut World) {
     world.web.reports = [Reports::Idle; SERVERS];
     world.web.ranks = Ranks::Good;

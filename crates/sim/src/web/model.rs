@@ -1,5 +1,5 @@
-//! The file of such a farm: a service whose servers report, another one that comes and goes, a
-//! group, and three names.
+//! File of such a farm: a service whose servers report, an optional second service, a group, and
+//! balanced names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use evener_core::pool::{self, HealthCheck, ReportKind, Reporting};
 
 use crate::farms::{self, SERVERS, VIPS};
 
-/// The group.
 pub(crate) const GROUP: &str = "shop";
-/// The names: with the servers of a service, with servers of its own by their reports, by ranks
-/// that somebody else makes, and with the servers of the first one's service in turn.
+/// Names. In order: with the servers of a service, with own servers and their reports, with
+/// external ranks, and with the first name's servers by round robin.
 pub(crate) const NAMES: [&str; 4] =
     ["www.example.com", "own.example.com", "ranked.example.com", "turns.example.com"];
-/// The names with the servers of a service, and the one among them that gives them in turn.
+/// Indexes of the names with the servers of a service, and of the one with round robin.
 pub(crate) const OF_SERVICE: [usize; 2] = [0, TURNS];
 pub(crate) const TURNS: usize = 3;
-/// The file from which the ranks of the last one are read.
+/// File with the ranks of the name with external ranks.
 const RANKS: &str = "ranks";
-/// Members that the file lists where it has them; others join, and the last of these does as well.
+/// Number of servers that the file lists as members. All other members join by themselves, and so
+/// does the last listed member.
 pub(crate) const LISTED: usize = 2;
-/// Members report so often, in milliseconds, are asked when they have been silent for so long, and
-/// removed after this time.
+/// Interval of members' reports, silence after which a member is queried, and silence after which
+/// it is removed, in milliseconds.
 pub(crate) const REPORT_MS: u64 = 1_000;
 const QUERY_MS: u64 = 3_000;
 const REMOVE_MS: u64 = 5_000;
-/// How long a server takes to its whole weight, in milliseconds.
+/// Duration of a slow start in milliseconds.
 pub(crate) const SLOW_START_MS: u64 = 4_000;
-/// Ranks count for so long, in milliseconds.
+/// Lifetime of ranks in milliseconds.
 const PERIOD_MS: u64 = 2_000;
 
-/// The parts of a file beside servers, by its bits.
+/// Optional parts of a file, by its bits.
 #[derive(Clone, Copy)]
 pub(crate) struct File(pub(crate) u8);
 
@@ -47,7 +47,6 @@ impl File {
         self.0 >> server & 1 == 1
     }
 
-    /// Whether it has the second service.
     pub(crate) fn has_second(self) -> bool {
         self.0 >> 4 & 1 == 1
     }
@@ -56,31 +55,30 @@ impl File {
         self.0 >> 5 & 1 == 1
     }
 
-    /// Whether it has the names with servers of their own.
+    /// True if the file has the names with own servers.
     pub(crate) fn has_own(self) -> bool {
         self.0 >> 6 & 1 == 1
     }
 
-    /// Whether the first name has the servers of the second service.
+    /// True if the first name has the servers of the second service.
     pub(crate) fn is_of_second(self) -> bool {
         self.0 >> 7 & 1 == 0 && self.has_second()
     }
 }
 
-/// Time between two questions to a server by each of those who ask, in milliseconds.
+/// Interval of each consumer's load queries to a server, in milliseconds.
 const ASK_MS: u64 = 2_000;
 
-/// Whether a file has a service of packets.
+/// True if a file has this service.
 pub(crate) fn has_service(bits: u8, service: &str) -> bool {
     service == farms::service(0) || File(bits).has_second()
 }
 
-/// How servers say what they want and how loaded they are.
+/// Settings of load queries.
 fn reporting() -> Reporting {
     Reporting { kind: ReportKind::Http("/load".into()), port: 9, interval_ms: ASK_MS, timeout_ms: 400 }
 }
 
-/// A member's URL.
 pub(crate) fn url(server: usize) -> Option<Url> {
     Url::parse(&format!("http://{}", farms::server(server).0)).ok()
 }
@@ -89,8 +87,8 @@ pub(crate) fn url(server: usize) -> Option<Url> {
 pub(crate) fn extend(farm: &mut Farm, bits: u8) {
     let file = File(bits);
     let [first, second] = &mut farm.services[..] else { return };
-    // Packets know of no slow start here: hash tables for each tenth of each weight would take most
-    // of a run's time, as those of two choices would in each file.
+    // Services have no slow start here: hash tables for each step of each weight would take most of
+    // the run's time. For the same reason only some files use two choices.
     (first.report, second.report) = (Some(reporting()), Some(reporting()));
     if file.is_of_second() {
         second.policy = "utilisation";
@@ -141,8 +139,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
     }
 }
 
-/// A row of the table of policies; its default where there is none of this name, which a test would
-/// notice.
+/// Returns a policy by name; a default if the name is unknown, which a test would notice.
 fn row(name: &str) -> &'static Policy {
     policy::by_name(name).unwrap_or(&policy::rank::PAPER)
 }
@@ -198,12 +195,12 @@ fn name(number: usize, policy: &str, from: AddressesFrom) -> Option<BalancedName
     })
 }
 
-/// A farm whose group doesn't know of slow starts.
+/// Removes the slow start of the farm's groups.
 pub(crate) fn start_at_once(farm: &mut Farm) {
     farm.groups.iter_mut().for_each(|group| Arc::make_mut(group).slow_start_ms = 0);
 }
 
-/// The zone of all names of a farm.
+/// Returns the zone with all names of a farm.
 pub(crate) fn zone(farm: &Farm) -> Option<Zone> {
     let apex = Name::parse("example.com").ok()?;
     let host = Name::parse("ns.example.com").ok()?;

@@ -1,4 +1,4 @@
-//! Orders of groups and names, and questions to servers.
+//! Orders of groups and names, and load queries to servers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::farms::{self, PROBE_TIMEOUT_MS, SERVERS};
 use crate::mutation::Mutation;
 use crate::world::World;
 
-/// Carries out an order of a director with groups, names or reports.
+/// Carries out a director's output about groups, names or reports.
 pub(crate) fn carry_out(world: &mut World, order: Output) {
     match order {
         Output::Group { group, order } => of_group(world, group, order),
@@ -102,14 +102,13 @@ fn of_names(world: &mut World, order: NameOrder) {
     }
 }
 
-/// The server at a URL, if one is there.
+/// Returns the server with this URL.
 pub(super) fn number_of(url: &Url) -> Option<usize> {
     let address = url.address();
     (0..SERVERS).find(|server| Some(farms::server(*server).0) == address)
 }
 
-/// How long a question for a server's load takes, and what comes of it. Its agent answers that,
-/// whether the server works or not.
+/// Returns delay and result of a load query. The server's agent answers even if the server fails.
 fn report(world: &mut World, server: usize) -> (u64, Result<Report, BadReport>) {
     if !world.is_reached(DIRECTOR, server) {
         return (PROBE_TIMEOUT_MS, Err(BadReport::Silent));
@@ -127,7 +126,7 @@ fn report(world: &mut World, server: usize) -> (u64, Result<Report, BadReport>) 
     (world.below(20), result)
 }
 
-/// The text of the ranks that somebody else makes of a name's servers.
+/// Returns the text of the external ranks of a name's servers.
 fn ranks(world: &World, name: &BalancedName) -> Result<String, String> {
     let servers = name.list().map_or(&[][..], |list| &list.servers);
     let best = match world.web.ranks {

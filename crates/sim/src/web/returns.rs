@@ -1,5 +1,5 @@
-//! After all faults a server fails for long and comes back: nobody is sent to it meanwhile, and
-//! then little by little.
+//! After all faults, a server fails for long and recovers. Checks that it gets no clients
+//! meanwhile, and few at first.
 
 use super::model::SLOW_START_MS;
 use super::{Consumer, DIRECTOR, check, client};
@@ -7,24 +7,24 @@ use crate::check::{Broken, Promise};
 use crate::farms::{self, SERVERS};
 use crate::world::World;
 
-/// So long it is gone, in milliseconds.
+/// Time for which the server is gone, in milliseconds.
 const GONE_MS: u64 = 8_000;
-/// So often clients come while it begins, and so long they are apart, in milliseconds.
+/// Number of clients during the slow start, and the time between two of them, in milliseconds.
 const VISITS: usize = 40;
 const APART_MS: u64 = 25;
 
-/// Plays that, and looks at what clients are given.
+/// Makes a server fail and recover, and checks its clients.
 pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let server = world.below(SERVERS) as usize;
     let name = farms::name(server);
-    // Drained for anybody, it is no example of one that comes back.
+    // A server drained for the group would get no clients after its return.
     let node = &world.nodes[DIRECTOR];
     let is_drained =
         |server: usize| Consumer::Group.server_name(server).is_some_and(|name| node.has_drained(&name));
     if is_drained(server) || (0..SERVERS).filter(|other| !is_drained(*other)).count() < 2 {
         return Ok(());
     }
-    // By its reports it may have less than others.
+    // Its reports may give the server a smaller share than others.
     let whole = visits(world, server)?;
     world.work(server, false);
     world.pass(GONE_MS)?;
@@ -33,7 +33,7 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
         return Err(Promise::Failed.broken(format!("{name} by the group, {wrong} times")));
     }
     world.work(server, true);
-    // Until somebody notices, it is given nothing.
+    // Waits until the server's return is detected.
     for _ in 0..GONE_MS {
         if client::members(world).is_some_and(|members| members.contains(&server)) {
             break;
@@ -43,8 +43,8 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let early = visits(world, server)?;
     world.pass(SLOW_START_MS)?;
     let late = visits(world, server)?;
-    // In the first quarter of the time it has a sixth of its share, on the average, and then the
-    // whole. Of a few nothing can be said.
+    // In the first quarter of the slow start the average share is a sixth; afterwards it is the
+    // full one. Small counts are inconclusive.
     if whole >= VISITS / 10 {
         world.coverage.checked(Promise::Hurried);
     }
@@ -55,7 +55,7 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     world.pass(check::KNOWN_MS + 1_000)
 }
 
-/// How many clients are sent there, of some that come one after the other.
+/// Returns how many of [`VISITS`] successive clients get this server.
 fn visits(world: &mut World, server: usize) -> Result<usize, Broken> {
     let mut count = 0;
     for client in 0..VISITS {

@@ -1,4 +1,4 @@
-//! Addresses of services and of servers behind them, as the kernel's side looks them up.
+//! Addresses of services and servers, in the format of the kernel's maps.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ const ADDRESS_ENDPOINT: u32 = h::ADDRESS_ENDPOINT as u32;
 
 const ADDRESS_KEY_LEN: usize = size_of::<c::address_key>();
 
-/// Key of `addresses`.
+/// Key of the map `addresses`.
 pub(in crate::xdp) fn address_key(address: IpAddr) -> [u8; ADDRESS_KEY_LEN] {
     bytes(&c::address_key { address: ip(address), v6: address.is_ipv6().into() })
 }
 
-/// Value of `addresses`; `None` where the address is of no interest.
+/// Value of the map `addresses`; `None` if the address needs no entry.
 pub(in crate::xdp) fn address(address: IpAddr, tables: &tables::Tables) -> Option<[u8; 4]> {
     let flag = |is: bool, flag: u32| if is { flag } else { 0 };
     let flags = flag(tables.has_address(address), ADDRESS_SERVICE)
@@ -30,7 +30,7 @@ pub(in crate::xdp) fn address(address: IpAddr, tables: &tables::Tables) -> Optio
 const ENDPOINT_KEY_LEN: usize = size_of::<c::endpoint_key>();
 const ENDPOINT_LEN: usize = size_of::<c::endpoint>();
 
-/// Key of `endpoints`.
+/// Key of the map `endpoints`.
 pub(in crate::xdp) fn endpoint_key(key: &VipKey) -> [u8; ENDPOINT_KEY_LEN] {
     bytes(&c::endpoint_key {
         address: ip(key.address),
@@ -40,14 +40,14 @@ pub(in crate::xdp) fn endpoint_key(key: &VipKey) -> [u8; ENDPOINT_KEY_LEN] {
     })
 }
 
-/// Reads back what [`endpoint_key`] wrote.
+/// Decodes the result of [`endpoint_key`].
 pub(in crate::xdp) fn endpoint_key_of(key: &[u8]) -> Option<VipKey> {
     let key: c::endpoint_key = from_bytes(key)?;
     let protocol = protocol_of(key.protocol)?;
     Some(VipKey { address: ip_of(key.address, key.v6 != 0), port: u16::from_be(key.port), protocol })
 }
 
-/// Value of `endpoints`; what exceeds [`tables::BEHIND_MAX`] is left out.
+/// Value of the map `endpoints`; entries beyond [`tables::BEHIND_MAX`] are left out.
 pub(in crate::xdp) fn endpoint(behind: &[ReplyOrigin]) -> [u8; ENDPOINT_LEN] {
     let mut value = c::endpoint { count: 0, behind: [c::behind { vip: 0, server: 0 }; tables::BEHIND_MAX] };
     for (place, behind) in value.behind.iter_mut().zip(behind) {
@@ -57,7 +57,7 @@ pub(in crate::xdp) fn endpoint(behind: &[ReplyOrigin]) -> [u8; ENDPOINT_LEN] {
     bytes(&value)
 }
 
-/// Where in `returns` an endpoint's hint is: `hint_place` of `bpf/director/maps.h`.
+/// Index of an endpoint's hint in `returns`: `hint_place` of `bpf/director/maps.h`.
 fn hint_place(key: &VipKey) -> usize {
     let bits = vip_bits(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (bits / (u64::MAX / h::RETURN_PLACES + 1)) as usize
@@ -65,8 +65,8 @@ fn hint_place(key: &VipKey) -> usize {
 
 pub(in crate::xdp) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
 
-/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is
-/// there.
+/// Returns the content of `returns`. If endpoints share an index, the last one wins. IPv6 endpoints
+/// have no hint.
 pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<ReplyOrigin>>) -> Vec<u64> {
     let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
     for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {
@@ -74,11 +74,11 @@ pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<ReplyOrigin>>) -> V
             hints[hint_place(key)] = c::hint { vip, server };
         }
     }
-    // SAFETY: two hints are eight bytes without padding, of which any are a value.
+    // SAFETY: two hints are eight bytes without padding, for which any bits are valid.
     hints.as_chunks::<2>().0.iter().map(|pair| unsafe { std::mem::transmute_copy(pair) }).collect()
 }
 
-/// Reads back what [`endpoint`] wrote.
+/// Decodes the result of [`endpoint`].
 pub(in crate::xdp) fn endpoint_of(value: &[u8]) -> Option<Vec<ReplyOrigin>> {
     let value: c::endpoint = from_bytes(value)?;
     let all = value.behind.iter().take(value.count as usize);

@@ -1,4 +1,4 @@
-//! Events of decisions, and their filter, as the kernel's side has them.
+//! Trace events and their filter, in the format of the kernel's maps.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::events::{
 };
 
 pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
-/// Where in it the count of lost events is.
+/// Index of the word with the count of lost events.
 pub(in crate::xdp) const LOST_WORD: usize = 1;
 const EVENT_LEN: usize = size_of::<c::event>();
 
@@ -25,7 +25,7 @@ const TRACED_PASS: u8 = h::TRACED_PASS as u8;
 const TRACED_DROP: u8 = h::TRACED_DROP as u8;
 const TRACED_HOLD: u8 = h::TRACED_HOLD as u8;
 
-// Where C and this side differ, the build ends here.
+// The build fails if C and Rust differ.
 const _: () = {
     assert!(WATCH_WORDS * 8 == size_of::<c::watch>() && WATCH_WORDS == 2 + 2 * CLIENTS_MAX);
     assert!(std::mem::offset_of!(c::watch, lost) == LOST_WORD * 8);
@@ -33,15 +33,14 @@ const _: () = {
     assert!(h::CLIENTS_MAX == CLIENTS_MAX as u64 && h::HEAD_MAX == HEAD_MAX as u64);
 };
 
-/// The filter; the count of lost events isn't part of it.
+/// Returns the filter as words; the count of lost events is left 0.
 pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     let what = |is: bool, what: u64| if is { what } else { 0 };
     let mapped = |address: &IpAddr| match address {
         IpAddr::V4(address) => ip(address.to_ipv6_mapped().into()),
         IpAddr::V6(_) => ip(*address),
     };
-    // Places that are left have a client too: no packet must be taken for the one of an empty
-    // place.
+    // Unused entries repeat a client: an all-zero entry could match a packet.
     let mut clients = watch.clients.iter().map(mapped).cycle();
     words(&c::watch {
         what: what(watch.connections, WATCH_CONNECTIONS) | what(!watch.clients.is_empty(), WATCH_CLIENTS),
@@ -50,9 +49,9 @@ pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     })
 }
 
-/// An event of `events`; `None` for one that this version doesn't know.
+/// Decodes a record of the ring buffer `events`; `None` for a kind that this version does not know.
 pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
-    // The end of the head is missing where nothing stands.
+    // A record ends with the used part of the head.
     let mut whole = [0; EVENT_LEN];
     whole.get_mut(..record.len())?.copy_from_slice(record);
     let event: c::event = from_bytes(&whole)?;

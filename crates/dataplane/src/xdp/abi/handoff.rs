@@ -1,5 +1,4 @@
-//! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what
-//! routes are found by.
+//! Handoff settings of a VIP and keys of its routes, in the format of the kernel's maps.
 
 use evener_core::path::content::{
     CLASSES, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, RequestClass,
@@ -36,7 +35,7 @@ const fn number_of_later(later: RehandoffMode) -> u16 {
     number as u16
 }
 
-// Where C and core differ, the build ends here.
+// The build fails if C and core differ.
 const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
     assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && h::CLASSES == CLASSES as u64);
@@ -52,17 +51,16 @@ const _: () = {
     assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
-/// The numbers by which a VIP's connections are handed off besides [`Handoff`], as long as it is in
-/// force.
+/// State of a VIP's handoffs besides [`Handoff`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::xdp) struct HandoffKeys {
-    /// Of the service's routes in the map.
+    /// Generation of the service's routes in the map.
     pub(in crate::xdp) generation: u32,
-    /// Bit by bit which half of each ring.
+    /// Active half of each ring, one bit per ring.
     pub(in crate::xdp) ring_halves: u64,
 }
 
-/// The state beside a VIP. Without routes, every request is punted.
+/// Returns the handoff entry of a VIP. Without routes, every request is punted.
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
     routes: Option<&RouteIndex>,
@@ -81,7 +79,7 @@ pub(in crate::xdp) fn handoff(
     })
 }
 
-/// Reads back what [`handoff`] wrote; `None` where there is nothing.
+/// Decodes the result of [`handoff`]; `None` for an empty entry.
 pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffKeys)> {
     let place: c::handoff = from_words(place)?;
     let in_force = HandoffKeys { generation: place.generation, ring_halves: place.ring_halves };
@@ -91,17 +89,17 @@ pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffKeys)
     (place.mss != 0).then_some((handoff, in_force))
 }
 
-/// Key of `routes`.
+/// Key of the map `routes`.
 pub(in crate::xdp) fn route_key(key: &RouteKey, generation: u32) -> [u8; ROUTE_KEY_LEN] {
     bytes(&c::route_key { host: key.host, path: key.path, generation, pad: 0 })
 }
 
-/// The service whose routes a key of `routes` belongs to.
+/// Returns the generation of a key of `routes`, which identifies the routes' service.
 pub(in crate::xdp) fn generation_of(key: &[u8]) -> Option<u32> {
     from_bytes(key).map(|key: c::route_key| key.generation)
 }
 
-/// Value of `routes`.
+/// Value of the map `routes`.
 pub(in crate::xdp) fn route_entry(entry: &RouteEntry) -> [u8; ROUTE_ENTRY_LEN] {
     bytes(&c::route_entry { route: entry.route, ring: entry.ring })
 }

@@ -1,4 +1,4 @@
-//! Written values are read back.
+//! Round trips of encoded values.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::path::content::RouteKey;

@@ -1,6 +1,6 @@
-//! Segments that may become connections do so alike. A test run is not on its way in, so the kernel
-//! makes no connection of what it is given: what it is told of terms, `tests/accept` shows on a
-//! link.
+//! The core and the C program agree on which segments become connections. A test run is not an
+//! ingress packet, so the kernel creates no connection. The agreed options are tested on a real
+//! link in `tests/accept`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use super::network::{
 use super::{Counts, Programs};
 use crate::stories;
 
-/// The sender: a new one, or one of those that [`Sockets`] has, or one that looks like it.
+/// The sender: a new client, a client of a connection in [`Sockets`], or a look-alike.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     New,
@@ -36,9 +36,9 @@ enum Who {
 
 #[derive(Clone, Copy, Debug)]
 enum Acknowledges {
-    /// A cookie that was made of these: mss, scale, how many epochs ago.
+    /// A cookie made from an MSS and a window scale, this many epochs ago.
     Cookie(u16, Option<u8>, u64),
-    /// The bytes that the connection has written, from so far on.
+    /// Offset from the first byte that the connection has written.
     Written(i64),
     Any(u32),
 }
@@ -50,11 +50,11 @@ struct Plan {
     port: u16,
     punted: bool,
     flags: u8,
-    /// From what the client's connection expects next, where it has one.
+    /// Offset from the next sequence number of the client's connection, if there is a connection.
     sequence: i64,
     acknowledges: Acknowledges,
     options: Vec<u8>,
-    /// How much later the clock is that plain timestamps echo than the one in the answer.
+    /// Difference between the echoed timestamp and the timestamp of the SYN-ACK.
     late: u32,
     data: usize,
     damage: Option<Damage>,
@@ -107,8 +107,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         1 => any::<u32>().prop_map(Acknowledges::Any),
     ];
     let data = prop_oneof![8 => 1usize..60, 1 => Just(0usize), 1 => 1000usize..1400];
-    // The client's port stays: of another round there may still be a connection that is on its way
-    // to its end.
+    // The client's port is not damaged: a connection of another round could use the damaged port.
     let places: Vec<usize> = (6..74).filter(|at| ![34, 35, 54, 55].contains(at)).collect();
     let damage = prop_oneof![
         3 => (prop::sample::select(places), any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
@@ -190,7 +189,7 @@ impl Plan {
     }
 }
 
-/// The name of an outcome, for seeing that each was met.
+/// Returns the name of an outcome, to check that each outcome occurred.
 fn name(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Connection(_, port) => format!("connection at {port}"),
@@ -207,15 +206,15 @@ impl Cleared {
         Cleared(MapHandle::from_pinned_path(c.dir.join("clearing")).unwrap())
     }
 
-    /// Forgets all, so that frames are met as if nothing had been cleared.
+    /// Deletes all entries, so that the next frames find no socket removal in progress.
     fn forget(&self) {
         for key in self.0.keys().collect::<Vec<_>>() {
             self.0.delete(&key).unwrap();
         }
     }
 
-    /// The one connection whose way was just cleared: what else is said on it waits alike, as long
-    /// as the C looks at that.
+    /// Checks that further segments of a connection wait alike in the core and in the C program
+    /// while its old socket is being removed.
     fn holds_alike(
         &self,
         c: &Programs,
@@ -240,7 +239,7 @@ impl Cleared {
                 .lookup(&keys[0], MapFlags::ANY)
                 .unwrap()
                 .and_then(|value| value.first_chunk().copied());
-            // Over, or cleared once more by this very segment.
+            // Removal has ended, or this segment started another one.
             let goes_on = until.map(u64::from_ne_bytes) == Some(u64::MAX);
             prop_assert_eq!(goes_on, clearing.until_ns == u64::MAX, "{:?} {:?}", clearing, socket);
             *met.entry(if ran.goes_on { "goes on" } else { "waits" }.to_owned()).or_default() += 1;
@@ -270,7 +269,7 @@ fn meet(
             expected = arrived.reset(&mut after, old);
             counts.insert(reason, 1);
         }
-        // The kernel's answer to what isn't on its way in.
+        // The kernel refuses a connection for a packet that is not ingress.
         (_, Some(Outcome::Connection(..))) => drop(counts.insert(Reason::Refused, 1)),
         (_, Some(Outcome::Nothing(reason))) => drop(counts.insert(reason, 1)),
         _ => {}
@@ -285,7 +284,7 @@ fn meet(
     Ok(())
 }
 
-/// Segments in each of eight rounds.
+/// Segments per round, of eight rounds.
 const SEGMENTS: u32 = 200;
 
 #[test]
@@ -297,8 +296,7 @@ fn segments_become_connections_alike() {
     let _listeners = listen();
     let met = RefCell::new(BTreeMap::new());
     for round in 0..8 {
-        // A connection that waits for its end does so for a minute, and none of these rounds is as
-        // long.
+        // A socket stays in TIME_WAIT for a minute, which is longer than all rounds.
         let first_port = 20_000 + 100 * round;
         let sockets = Sockets::open(first_port);
         let connections = c.server.connections().unwrap();

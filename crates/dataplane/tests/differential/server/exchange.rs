@@ -1,5 +1,5 @@
-//! The turn of an exchange: stories of requests and answers are followed alike, and segments that
-//! leave are changed alike.
+//! Request and response tracking: the core and the C program follow random exchanges alike and
+//! change leaving segments alike.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, tabl
 use super::{Counts, Programs};
 use crate::stories;
 
-/// Connections, each with several turns.
+/// Number of random connections, each with several exchanges.
 const EXCHANGES: u32 = 4_000;
-/// Segments that leave a server.
+/// Number of random segments that leave a server.
 const LEAVING_SEGMENTS: u32 = 2_000;
-/// The most that servers may offer.
+/// The largest MSS that servers may offer.
 const MSS: u16 = 1_400;
-/// The first numbers of the client and the server.
+/// First sequence numbers of the client and the server.
 const BEGIN: (u32, u32) = (4_000_000_000, 90_000);
 
-/// `turns` of `bpf/server/server.h`.
+/// Map `turns` of `bpf/server/server.h`.
 struct Turns(MapHandle);
 
 impl Turns {
@@ -64,7 +64,7 @@ impl Turns {
             chunked: half(28) & 0xffff != 0,
             plain: half(32) != 0,
             ahead: half(36),
-            // The bytes stand elsewhere; whether they are right, the answer's end tells.
+            // The map holds no bytes of the head. A wrong byte shows at the end of the response.
             head: vec![0; half(28) as usize >> 16],
         }
     }
@@ -72,18 +72,18 @@ impl Turns {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The client says this, at so far from where it is, having heard all up to so far from what
-    /// was said.
+    /// A client's segment at an offset from the next sequence number. It acknowledges the server's
+    /// bytes up to an offset from the last byte.
     Request { data: Vec<u8>, off: i32, acknowledged: i32, flags: u8 },
-    /// The server does.
+    /// A server's segment.
     Answer { data: Vec<u8>, off: i32, flags: u8 },
-    /// The server says this, and what comes next leaves first.
+    /// Two segments of the server, sent in reverse order.
     Overtaken { first: Vec<u8>, next: Vec<u8> },
-    /// The last step once more.
+    /// A repetition of the last step.
     Again,
 }
 
-/// Lines that say something of a body, or nearly.
+/// Header fields that give the length of a body, or look-alikes.
 const FIELDS: [&str; 22] = [
     "Content-Length: 0",
     "Content-Length: 5",
@@ -109,7 +109,7 @@ const FIELDS: [&str; 22] = [
     "Content\rLength: 5",
 ];
 
-/// A head, mostly whole.
+/// Returns a message head that is usually complete.
 fn head(
     first: &'static [&'static str],
     fields: BoxedStrategy<Vec<&'static str>>,
@@ -141,7 +141,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The bytes after a head, or without one.
+/// Returns bytes of a body, or of no known framing.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let parts = [
         "",
@@ -189,7 +189,7 @@ fn answer() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// One byte is another one.
+/// Changes one byte in some cases.
 fn damaged(data: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let bytes = b"\r\n \t:\0\x1a\x0b0c-H".to_vec();
     let change = prop::option::weighted(0.1, (any::<prop::sample::Index>(), prop::sample::select(bytes)));
@@ -215,7 +215,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Answers that say how long they are, by the segments that they come in.
+/// Responses with a known length, as lists of segments.
 const PLAIN_ANSWERS: [&[&str]; 10] = [
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "he", "llo"],
@@ -230,7 +230,7 @@ const PLAIN_ANSWERS: [&[&str]; 10] = [
 ];
 const PLAIN_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 
-/// An answer as it should be, and the next request; any of it may come again.
+/// A plain response and the next request. Any step may be repeated.
 fn turn() -> impl Strategy<Value = Vec<Step>> {
     let parts = prop::sample::select(&PLAIN_ANSWERS[..]);
     let again = prop::option::weighted(0.3, any::<prop::sample::Index>());
@@ -243,7 +243,7 @@ fn turn() -> impl Strategy<Value = Vec<Step>> {
                 steps =
                     [Step::Overtaken { first, next }].into_iter().chain(rest.iter().map(answer)).collect();
             }
-            // Some clients end what they have asked with an empty line.
+            // Some clients send an empty line after a request.
             let request = |data: Vec<u8>| Step::Request { data, off: 0, acknowledged: 0, flags: 0x18 };
             steps.extend(empty.then(|| request(b"\r\n".to_vec())));
             steps.push(request(PLAIN_REQUEST.to_vec()));
@@ -255,13 +255,13 @@ fn turn() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Turns, until something else comes.
+/// Several plain exchanges, then other steps.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let other = prop::collection::vec(step(), 1..4);
     (prop::collection::vec(turn(), 0..4), other).prop_map(|(turns, other)| [turns.concat(), other].concat())
 }
 
-/// A connection's story as core and C follow it.
+/// A random connection, followed by the core and the C program.
 struct Story<'a> {
     c: &'a Programs,
     tables: &'a Tables,
@@ -269,7 +269,7 @@ struct Story<'a> {
     turns: &'a Turns,
     ends: FourTuple,
     known: Exchange,
-    /// The next numbers of the client and the server.
+    /// Next sequence numbers of the client and the server.
     next: (u32, u32),
     met: &'a RefCell<BTreeMap<String, u64>>,
 }
@@ -390,10 +390,10 @@ fn turns_are_followed_alike() {
     assert!(wanted.iter().all(|what| met.get(*what).is_some_and(|count| *count > 50)), "{met:?}");
 }
 
-/// Whether over IPv6, the port, flags, options, damage, and where the frame is cut off.
+/// IP version 6, port, flags, options, damage, and the length at which the frame is cut off.
 type Left = (bool, u16, u8, Vec<u8>, Option<(usize, u8)>, usize);
 
-/// A segment that leaves, in the midst of its options what servers offer.
+/// A leaving segment with an MSS option among its options.
 fn leaving() -> impl Strategy<Value = Left> {
     let option = prop_oneof![
         4 => any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
@@ -430,7 +430,7 @@ fn segments_that_leave_are_changed_alike() {
     let port_of_client = RefCell::new(1_024u16);
     let outcome =
         stories::runner(LEAVING_SEGMENTS, 0).run(&leaving(), |(v6, port, flags, options, damage, cut)| {
-            // Nobody is met twice, so each reset is the first.
+            // Each client port is used once, so each reset is the connection's first.
             let number = port_of_client.replace_with(|port| *port + 1);
             let (src, dst) = (service(v6, port), client(v6, number));
             let data = vec![b'x'; 5];

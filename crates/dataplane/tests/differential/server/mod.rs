@@ -1,4 +1,4 @@
-//! The programs of a server: the same frames through `evener_core::server` and through the C.
+//! The server's programs: the same frames pass through `evener_core::server` and the C programs.
 
 mod accept;
 mod exchange;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evener_dataplane::server::{self, AttachPoints, Hook, ProgramError, Reason, ServerPrograms, Tables};
 use proptest::test_runner::TestCaseError;
 
-/// How often each reason was counted.
+/// Count of each reason.
 pub type Counts = BTreeMap<Reason, u64>;
 
-/// The C, with maps of its own.
+/// The C programs with their own maps.
 pub struct Programs {
     pub server: ServerPrograms,
     pub dir: PathBuf,
@@ -48,7 +48,7 @@ impl Programs {
         Some(Programs { server, dir, counted })
     }
 
-    /// The same for connections that are handed over, with a network around it.
+    /// Starts the programs of services with handoff, in a new network namespace.
     pub fn start_handing_over(tables: &Tables) -> Option<Programs> {
         if let Err(missing) = server::handoff_support() {
             println!("skipped: {missing}");
@@ -60,8 +60,8 @@ impl Programs {
         Programs::start(tables)
     }
 
-    /// `None` where the kernel makes no packet of a frame for TC: it ends before the header that
-    /// its type promises.
+    /// `None` if a TC test run rejects the frame because it ends before the IP header of its
+    /// EtherType.
     pub fn run(&self, hook: Hook, frame: &[u8]) -> Result<Option<Ran>, TestCaseError> {
         let is_tc = !matches!(hook, Hook::Native | Hook::Generic);
         let (goes_on, after) = match self.server.test_run(hook, frame) {
@@ -80,7 +80,7 @@ impl Programs {
     }
 }
 
-/// The seeds of fuzzing.
+/// Returns the fuzzing corpus.
 pub fn corpus(name: &str) -> impl Iterator<Item = Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let files = fs::read_dir(corpus).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());

@@ -1,4 +1,4 @@
-//! A host with services, listeners and connections, as the kernel has them and as the core is told.
+//! A host with services, listeners and connections, in the kernel and in the core's description.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -20,11 +20,11 @@ use crate::frames::{link, packet_v4, packet_v6};
 use crate::world::OWN;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The bytes that a connection has written and its client not acknowledged.
+/// Bytes that a connection has written and that its client has not acknowledged.
 pub const WRITTEN: u32 = 60_000;
 
-/// The services, by their ports: with a listener of their own, with one at another port, with one
-/// for what is to be read here, without any socket, and without handoffs.
+/// Ports of the services: with a listener on the same port, with one on another port, with a punt
+/// listener, without a socket, and without handoff.
 pub const PLAIN: u16 = 80;
 pub const ELSEWHERE: u16 = 81;
 pub const WITH_PUNT: u16 = 82;
@@ -37,19 +37,19 @@ pub fn service(v6: bool, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// A client on another host, to which nothing leads.
+/// A client on another host that does not answer.
 pub fn client(v6: bool, port: u16) -> SocketAddr {
     let address: IpAddr = if v6 { "2001:db8:c::7".parse().unwrap() } else { [203, 0, 113, 7].into() };
     SocketAddr::new(address, port)
 }
 
-/// One on this host.
+/// A client on this host.
 fn local(v6: bool, port: u16) -> SocketAddr {
     let address: IpAddr = if v6 { "2001:db8:7::7".parse().unwrap() } else { [198, 51, 100, 7].into() };
     SocketAddr::new(address, port)
 }
 
-/// The keys as they were so many seconds ago.
+/// Returns the cookie keys as of `ago_s` seconds ago.
 pub fn keys_of(ago_s: u64) -> Keys {
     Keys { key: Seed(15, 16), epoch: 15_625 - (ago_s / 64) as u32 }
 }
@@ -93,8 +93,8 @@ fn ip(command: &str) {
     assert!(output.status.success(), "ip {command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A network namespace of the thread's own, with addresses, and a way to clients that ends in
-/// nothing.
+/// Creates a network namespace for this thread, with addresses and a link to clients that do not
+/// exist.
 pub fn set_up() {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     for setting in ["all", "default", "lo"] {
@@ -115,14 +115,14 @@ pub fn set_up() {
     }
 }
 
-/// Listeners that stay: a process that another thread begins may hold on to one that is closed, and
-/// its port, for a moment.
+/// Opens listeners that live for the whole test: a child process of another thread can hold a copy
+/// of a closed listener, and its port, for a moment.
 pub fn listen() -> Vec<TcpListener> {
     let both = [false, true].into_iter();
     both.flat_map(|v6| LISTENERS.map(|port| TcpListener::bind(service(v6, port)).unwrap())).collect()
 }
 
-/// The sockets of a host, each with what the core is told of it.
+/// The sockets of a host, each with the core's description.
 pub struct Sockets {
     known: Vec<(FourTuple, Socket)>,
     pub expected: Vec<(FourTuple, Expectation)>,
@@ -151,8 +151,9 @@ fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
 }
 
 impl Sockets {
-    /// Of each family one connection: at work, opening, and waiting for its stragglers. The ports
-    /// of the clients begin at `first_port`. The caller keeps the result of [`listen`].
+    /// Creates, per IP version, connections that are established, opening, in TIME_WAIT and
+    /// announced.
+    /// Client ports start at `first_port`. The caller must keep the result of [`listen`].
     pub fn open(first_port: u16) -> Sockets {
         let both = [false, true];
         let mut sockets = Sockets { known: vec![], expected: vec![], _connections: vec![] };
@@ -174,7 +175,7 @@ impl Sockets {
         self.known.push((ends, Socket::Connection { first, written: saved.send_next, old }));
     }
 
-    /// A SYN comes in by the way to clients.
+    /// Opens a connection with a SYN on the clients' link.
     fn begin(&mut self, v6: bool, port: u16) {
         let ends = FourTuple { client: client(v6, port), service: service(v6, PLAIN) };
         let syn = Tcp { sequence: 1, acknowledgment: 0, flags: 2, options: &[], data: &[] };
@@ -184,7 +185,7 @@ impl Sockets {
         self.known.push((ends, Socket::Opening));
     }
 
-    /// Both ends are here; the server's closes first.
+    /// Creates both ends on this host. The server's end closes first.
     fn end(&mut self, v6: bool, port: u16) {
         let ends = FourTuple { client: local(v6, port), service: service(v6, PLAIN) };
         let ours = saved(ends.client, ends.service, 0);
@@ -204,7 +205,7 @@ impl Sockets {
         assert_eq!(closed, 0, "the server has closed");
         drop(client);
         wait_for("time-wait", &ends);
-        // Its FIN has a number of its own.
+        // The client's FIN takes one sequence number.
         let old = OldConnection { next: ours.receive_next + 1, timestamp: 0 };
         self.known.push((ends, Socket::TimeWait(old)));
     }
@@ -217,13 +218,13 @@ impl Sockets {
         self.expected.push((ends, Expectation { sequence, acknowledgment, terms, made: false }));
     }
 
-    /// Announces to the programs what the core is told of.
+    /// Returns the expected connections, for announcing them to the programs.
     pub fn announced(&self) -> impl Iterator<Item = Saved> {
         self.expected.iter().map(|(ends, _)| saved(ends.client, ends.service, 0))
     }
 }
 
-/// Waits until the kernel has a socket in this state, by the words of ss(8).
+/// Waits until the kernel has a socket in an ss(8) state.
 fn wait_for(state: &str, ends: &FourTuple) {
     let port = format!(":{} ", ends.client.port());
     let end = Instant::now() + PATIENCE;
@@ -256,12 +257,12 @@ impl Host for Sockets {
     }
 }
 
-/// A TCP segment to be.
+/// Description of a TCP segment.
 pub struct Tcp<'a> {
     pub sequence: u32,
     pub acknowledgment: u32,
     pub flags: u8,
-    /// Of a multiple of four bytes.
+    /// The length is a multiple of four bytes.
     pub options: &'a [u8],
     pub data: &'a [u8],
 }

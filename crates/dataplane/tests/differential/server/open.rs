@@ -1,4 +1,4 @@
-//! Frames that look like tunnel packets come out of them alike.
+//! The core and the C programs decapsulate alike, also look-alikes of tunnel packets.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use super::{Counts, Programs};
 use crate::frames::{link, packet_v4, packet_v6};
 use crate::stories;
 
-/// Packets for each hook, with marks and without.
+/// Packets per hook, with and without keyed marks.
 const TUNNEL_PACKETS: u32 = 600;
-/// The reasons that only a kernel that won't shorten a frame has, and those that other programs
-/// count.
+/// Reasons that must occur. Left out are reasons of a kernel that refuses to shorten a frame, and
+/// reasons of other programs.
 const MET: [Reason; 10] = [
     Reason::Decapsulated,
     Reason::UnlistedSource,
@@ -37,7 +37,7 @@ const MET: [Reason; 10] = [
     Reason::ForgedMark,
 ];
 
-/// An address of each family, and of the one the other's.
+/// Returns an address of an IP version. With IPv6, high numbers are IPv4-mapped addresses.
 fn address(v6: bool, last: u8) -> IpAddr {
     match (v6, last) {
         (false, last) => [198, 51, 100, last].into(),
@@ -52,7 +52,7 @@ const SERVICE: u8 = 10;
 const CLIENT: u8 = 30;
 const PORT: u16 = 80;
 
-/// Of marks, where there are any. With them, what is for UDP and what has no port needs one.
+/// Key of marks, if marks are in use. Then UDP packets and packets without ports need a mark.
 const KEY: Seed = Seed(0x1122_3344_5566_7788, 9);
 
 fn tables(marks: bool) -> Tables {
@@ -74,7 +74,7 @@ fn tables(marks: bool) -> Tables {
     }
 }
 
-/// A packet in a packet, before it is damaged.
+/// Description of an encapsulated packet, before it is damaged.
 #[derive(Clone, Debug)]
 struct Plan {
     outer: Outer,
@@ -88,15 +88,15 @@ struct Outer {
     from: u8,
     to: u8,
     class: u8,
-    /// Offset and whether more follow.
+    /// Offset, and the "more fragments" bit.
     fragment: Option<(u16, bool)>,
-    /// First byte, protocol where it isn't the right one, and flags.
+    /// First byte, protocol if it differs from the inner one, and flags.
     gue: Option<(u8, Option<u8>, u16)>,
     mark: Option<Mark>,
     port: u16,
 }
 
-/// A mark of the header's own, and what is wrong with it.
+/// Mark in a GUE header, and its fault.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     generation: u32,
@@ -107,22 +107,22 @@ struct Mark {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// A bit of the mark is another.
+    /// One bit of the mark is flipped.
     Bit(usize),
-    /// The header says that the packet was passed on less or more often.
+    /// The header contains a different forward count.
     Passed,
-    /// Of another farm.
+    /// The mark is made with another farm's key.
     Key,
-    /// Of another client.
+    /// The mark is made for another client.
     Client,
-    /// From another host.
+    /// The mark is made for another outer source.
     From,
-    /// The header is said to end after so many words.
+    /// The header length field contains this many words.
     Words(u8),
 }
 
 impl Mark {
-    /// The header's flags, its length in words, and the mark.
+    /// Returns the flags of the header, its length in words, and the mark.
     fn header(&self, outer: &Outer, inner: &Inner) -> (u16, u8, [u8; MARK_LEN]) {
         let Mark { generation, passed, fault } = *self;
         let mut ends = TunnelAddresses {
@@ -155,7 +155,7 @@ struct Inner {
     protocol: u8,
     port: u16,
     fragment: Option<(u16, bool)>,
-    /// Words of options, or extension headers and the words of each.
+    /// IPv4: words of options. IPv6: extension headers with their length.
     options: Vec<(u8, u8)>,
     payload: usize,
 }
@@ -163,11 +163,11 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     SetByte(usize, u8),
-    /// Adds to the 16 bits there.
+    /// Adds a number to the 16 bits at an offset.
     Add(usize, i16),
     Truncate(usize),
     Extend(usize),
-    /// Comes with the source of what was passed on.
+    /// Sets the source MAC, which marks forwarded frames.
     Source(Mac),
 }
 
@@ -214,7 +214,7 @@ fn mark() -> impl Strategy<Value = Option<Mark>> {
     prop_oneof![1 => Just(None), 1 => mark.prop_map(Some)]
 }
 
-/// Clients, and who is none.
+/// Returns addresses of clients, and addresses that no client can have.
 fn source(v6: bool) -> BoxedStrategy<IpAddr> {
     let odd: &[&str] = match v6 {
         false => {
@@ -266,7 +266,7 @@ fn inner() -> impl Strategy<Value = Inner> {
 fn plan() -> impl Strategy<Value = Plan> {
     let damage = prop_oneof![
         3 => (12usize..140, any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
-        // Where lengths stand, in all of the headers.
+        // Offsets of the length fields of all headers.
         4 => (prop::sample::select(vec![16usize, 18, 36, 38, 58, 48, 50, 70, 78, 90, 98]), -90i16..12)
             .prop_map(|(at, by)| Damage::Add(at, by)),
         // The version and the header length of the outer IPv4 header.
@@ -306,7 +306,7 @@ impl Inner {
             next = 44;
         }
         for (kind, words) in &self.options {
-            // Of a long one there is little.
+            // Long headers are cut off.
             let body = vec![0; 6 + 8 * usize::from(*words).min(4)];
             rest = [&[next, *words][..], &body, &rest].concat();
             next = *kind;
@@ -351,7 +351,7 @@ impl Plan {
     }
 }
 
-/// Mostly not marked by any router.
+/// Sets the traffic class.
 fn set_class(packet: &mut [u8], class: u8) {
     if packet[0] >> 4 == 4 {
         packet[1] = class;

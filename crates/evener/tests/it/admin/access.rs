@@ -1,4 +1,4 @@
-//! Access over TCP: requests that name this host, with a token where the address is not loopback.
+//! Access over TCP: requests must name this host and need a token on addresses other than loopback.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use super::{Daemon, admin, say};
 const TOKEN: &str = "0123456789abcdef-first";
 const OTHER: &str = "0123456789abcdef-second";
 
-/// The status of a request with these header fields.
+/// Returns the status of a request with these header fields.
 fn status(daemon: &Daemon, target: &str, fields: &[&str]) -> u16 {
     let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
     let head = say(TcpStream::connect(daemon.tcp).unwrap(), &format!("GET {target} HTTP/1.1\r\n{fields}")).0;
@@ -36,7 +36,7 @@ fn a_foreign_host_is_misdirected() {
             assert_eq!(status(&daemon, path, &[&format!("Host: {good}")]), 200, "{good} {path}");
         }
     }
-    // A browser's request for a page whose name its owner has made to mean 127.0.0.1.
+    // DNS rebinding: a page's host name resolves to 127.0.0.1.
     for foreign in [
         "evil.example",
         "evil.example:9180",
@@ -55,7 +55,7 @@ fn a_foreign_host_is_misdirected() {
     for malformed in [&[][..], &["Host: localhost", "Host: localhost"], &["Host: a b"], &["Host: \u{e9}"]] {
         assert_eq!(status(&daemon, "/metrics", malformed), 400, "{malformed:?}");
     }
-    // Probes of HTTP/1.0 name no host.
+    // HTTP/1.0 probes have no Host field.
     let old = say(TcpStream::connect(daemon.tcp).unwrap(), "GET /healthz HTTP/1.0\r\n").0;
     assert!(old.contains(" 200 "), "{old}");
 }
@@ -95,7 +95,7 @@ fn beyond_loopback_a_token_is_needed_for_all_but_health() {
         let twice = format!("Authorization: Bearer {TOKEN}");
         assert_eq!(status(&daemon, "/metrics", &[host, &twice, &twice]), 401);
         assert_eq!(status(&daemon, "/metrics", &["Host: evil.example", &twice]), 421, "a token is no host");
-        // The socket is for its user, who needs none.
+        // The socket's file mode restricts access, so no token is needed.
         assert_eq!(daemon.unix("GET", "/metrics").0, 200);
     }
     fs::remove_file(file).unwrap();
@@ -115,7 +115,7 @@ fn tokens_change_while_the_daemon_runs() {
     assert_eq!([with(TOKEN), with(OTHER)], [200, 200]);
     write(&file, OTHER, 0o600);
     assert_eq!([with(TOKEN), with(OTHER)], [401, 200]);
-    // A token that others could have read is no secret any more.
+    // A token in a file that others can read is refused.
     write(&file, OTHER, 0o644);
     assert_eq!(with(OTHER), 503);
     let guard = daemon.runtime.as_ref().unwrap().enter();

@@ -1,4 +1,4 @@
-//! The commands' output, and their requests.
+//! Output of the commands, and their requests.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -9,12 +9,12 @@ use super::*;
 fn views_fit_a_page() {
     let daemon = Daemon::start();
     for view in ["services", "servers", "hosts", "names", "sessions", "status", "doctor"] {
-        // Sessions of the test's daemon tell how they were asked for, but one.
+        // Most sessions in the test's data contain the query text, so only one is shown.
         let args = if view == "sessions" { &[view, "--limit", "1"][..] } else { &[view] };
         let output = daemon.command(args);
         let text = String::from_utf8(output.stdout).unwrap();
         for line in text.lines() {
-            // A word that is longer than a line stays whole.
+            // A word longer than a line is not broken.
             assert!(line.chars().count() <= 80 || !line.trim().contains(' '), "{view}: {line}");
         }
     }
@@ -127,7 +127,7 @@ fn people_see_tables() {
 #[test]
 fn lists_are_filtered_by_service_and_state() {
     let daemon = Daemon::start();
-    // Shares stay those of all servers.
+    // Shares still refer to all servers.
     insta::assert_snapshot!(daemon.shown(&["servers", "--service", "web", "--state", "down"]), @r#"
     SERVICE  SERVER  ADDRESS     STATE  WEIGHT  SESSIONS  CONNS  SHARE  PROBE
     web      web2    192.0.2.12  down        1        21    100    25%      -
@@ -199,7 +199,7 @@ fn commands_report_their_effect() {
     let refused = daemon.command(&["reload"]);
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
     assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
-    // Programs get that as the API says it.
+    // With `--json`, errors are printed as the API returns them.
     for (args, output) in [
         (&["reload", "--json"][..], "evener.toml: 1 error\n  | here"),
         (&["drain", "web/nobody", "--json"], "Service web has no server nobody."),
@@ -270,13 +270,13 @@ fn trace_runs_until_reader_disconnects() {
     assert!(status == 503 && message.ends_with("more."), "{status} {message}");
     let (status, message) = error(daemon.unix("GET", "/v1/trace?client=nobody"));
     assert!(status == 400 && message.contains("write an address"), "{status} {message}");
-    // A client that reaches the port is not to see what clients ask for.
+    // Access over TCP must not reveal clients' requests.
     assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 403);
 }
 
 #[test]
 fn order_under_way_is_answered_though_its_place_was_taken() {
-    /// As many as `CONNECTIONS` of the admin server.
+    /// `CONNECTIONS` of the admin server.
     const PLACES: usize = 64;
     let (received, order) = std::sync::mpsc::channel();
     let daemon = Daemon::with(&admin("127.0.0.1:0"), |mut requests| {
@@ -301,7 +301,7 @@ fn order_under_way_is_answered_though_its_place_was_taken() {
     .unwrap();
     let ControlRequest::Change(_, answer) = order.recv().unwrap() else { panic!("no order") };
     let silent: Vec<_> = (1..PLACES).map(|_| connect()).collect();
-    // It comes to a place only when somebody has lost one, and the operator is the oldest.
+    // The daemon answers only after it has closed the oldest connection, which is the operator's.
     assert_eq!(daemon.unix("GET", "/healthz").0, 200);
     drop(answer.send(Err(OrderError::NotFound("There is none.".to_owned()))));
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! The page for browsers, and the stream that it reads.
+//! The dashboard page and its live stream.
 
 use std::io::{BufRead, BufReader};
 
 use super::*;
 
-/// The head and the first message of a live stream, and the stream, which goes on.
+/// Opens a live stream. Returns the response head, the first message and the open stream.
 fn listen(daemon: &Daemon, fields: &str) -> (String, String, BufReader<TcpStream>) {
     let mut stream = TcpStream::connect(daemon.tcp).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

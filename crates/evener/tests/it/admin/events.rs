@@ -1,4 +1,4 @@
-//! Events, live over real sockets.
+//! Live events over real sockets.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Daemon, error};
 
-/// `evener events`, once it listens.
+/// Starts `evener events` and waits until it is subscribed.
 fn listening(daemon: &Daemon, args: &[&str]) -> Child {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evener"))
         .arg("events")
@@ -56,7 +56,7 @@ fn events_are_shown_while_they_happen() {
     assert_eq!((&lines[0], &lines[1]["number"], lines.len()), (&first, &json!(3), 2));
 }
 
-/// The numbers in lines of JSON.
+/// Returns the event numbers in lines of JSON.
 fn numbers(output: &[u8]) -> Vec<u64> {
     let lines = std::str::from_utf8(output).unwrap().lines();
     lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap()).collect()
@@ -112,7 +112,7 @@ fn a_browser_gets_server_sent_events() {
 
 #[test]
 fn stream_that_comes_when_all_places_are_taken_ends_the_oldest() {
-    /// As many as docs/operating/dashboard.md says.
+    /// The limit in docs/operating/dashboard.md.
     const STREAMS: usize = 256;
     let daemon = Daemon::start();
     let listen = || {
@@ -128,7 +128,7 @@ fn stream_that_comes_when_all_places_are_taken_ends_the_oldest() {
         reader
     };
     let mut all: Vec<_> = (0..=STREAMS).map(|_| listen()).collect();
-    // Unread bytes are lost with a connection, or not.
+    // Unread bytes may turn the close into a reset.
     let ended = all.remove(0).read_to_end(&mut Vec::new());
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
     daemon.bus.publish(dispatcher(true));

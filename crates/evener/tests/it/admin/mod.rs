@@ -1,4 +1,4 @@
-//! The admin interface over real sockets, with a control loop that answers fixed views.
+//! The admin interface over real sockets. A test control loop returns fixed views.
 
 mod access;
 mod commands;
@@ -37,7 +37,7 @@ use tokio::sync::mpsc;
 
 use views::{directors, explanation, hosts, names, servers, services, sessions, status};
 
-/// The farm that everybody sees in these tests; what was asked shows in the answers.
+/// The farm of these tests. Responses contain the query.
 struct Shown {
     bus: Bus,
 }
@@ -112,13 +112,13 @@ impl ViewSource for Shown {
     }
 }
 
-/// Answers as the control loop would; what was asked shows in the answers.
+/// Responds like the control loop. Responses contain the request.
 async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
-    // A client that hung up meanwhile needs no answer.
+    // A send error means that the client has closed its connection.
     while let Some(request) = requests.recv().await {
         match request {
             ControlRequest::Ping(answer) => drop(answer.send(())),
-            // The order is in the answer.
+            // The response contains the order.
             ControlRequest::Change(request, answer) => {
                 let text = format!("{:?} by {}", request.order, request.role.name());
                 drop(answer.send(match text.contains("nobody") {
@@ -135,7 +135,7 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
                 let body = format!("{group} {sender:?} {message:?}");
                 drop(answer.send(GroupReply { status: 409, body, is_json: false }));
             }
-            // Three lines, and then no more for as long as somebody listens.
+            // Three lines, then none until the reader closes.
             ControlRequest::Trace(client, answer) if client.port.is_none() => {
                 let (lines, receiver) = mpsc::channel(8);
                 for count in 1..=3 {
@@ -153,7 +153,7 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
     }
 }
 
-/// A daemon as far as its admin interface goes.
+/// A daemon with only its admin interface.
 struct Daemon {
     runtime: Option<Runtime>,
     folder: PathBuf,
@@ -166,7 +166,7 @@ impl Daemon {
         Daemon::open(&admin("127.0.0.1:0"))
     }
 
-    /// Where, and to whom, it is open.
+    /// Starts a daemon with these access settings.
     fn open(admin: &AdminConfig) -> Daemon {
         Daemon::with(admin, |requests| drop(tokio::spawn(control(requests))))
     }
@@ -204,7 +204,7 @@ impl Daemon {
         command(args, &self.socket())
     }
 
-    /// The output of a command that succeeds.
+    /// Runs a command that must succeed and returns its output.
     fn shown(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(output.status.success(), "{output:?}");
@@ -228,14 +228,14 @@ fn command(args: &[&str], socket: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_evener")).args(args).arg("--socket").arg(socket).output().unwrap()
 }
 
-/// One request, as plainly as can be; status and body.
+/// Sends a minimal request. Returns status and body.
 fn exchange(stream: impl Read + Write, method: &str, path: &str) -> (u16, String) {
     let (head, body) =
         say(stream, &format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"));
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
-/// Head and body of the answer to this head, whose end is added.
+/// Sends a request head and an empty line. Returns head and body of the response.
 fn say(mut stream: impl Read + Write, head: &str) -> (String, String) {
     write!(stream, "{head}\r\n").unwrap();
     let mut answer = String::new();
@@ -244,7 +244,7 @@ fn say(mut stream: impl Read + Write, head: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// All metrics but those of the process, which change.
+/// Returns all metrics except those of the process, which vary.
 fn farm_metrics(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.contains("process_"));
     lines.map(|line| format!("{line}\n")).collect()
@@ -387,7 +387,7 @@ fn the_socket_is_for_its_user_only() {
     let daemon = Daemon::start();
     let mode = fs::metadata(daemon.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // A killed daemon's remains are replaced; a file that is no socket is not touched.
+    // The socket of a killed daemon is replaced. A file that is no socket stays untouched.
     let left = daemon.folder.join("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     let guard = daemon.runtime.as_ref().unwrap().enter();
@@ -411,7 +411,7 @@ fn a_stuck_control_loop_is_unhealthy() {
     let daemon = Daemon::with(&admin("127.0.0.1:0"), |requests| kept = Some(requests));
     let (status, message) = error(daemon.tcp("GET", "/healthz"));
     assert!(status == 503 && message.contains("not answered within 1 s"), "{status} {message}");
-    // Views don't wait for it.
+    // Views do not wait for the control loop.
     assert_eq!(parsed(daemon.tcp("GET", "/v1/servers")), json!(servers()));
     assert_eq!(daemon.tcp("GET", "/metrics").0, 200);
     drop(kept);
@@ -423,8 +423,8 @@ fn a_stuck_control_loop_is_unhealthy() {
 fn idle_and_oversized_connections_do_not_stay() {
     let daemon = Daemon::start();
     let mut idle: Vec<_> = (0..80).map(|_| TcpStream::connect(daemon.tcp).unwrap()).collect();
-    // The port is full, the socket is not; and once the idle ones are let go, the port answers
-    // again.
+    // Idle connections fill the TCP port but not the socket. After they are closed, the port
+    // responds again.
     assert_eq!(daemon.unix("GET", "/healthz").0, 200);
     let mut nothing = [0; 1];
     for stream in &mut idle {
@@ -436,7 +436,7 @@ fn idle_and_oversized_connections_do_not_stay() {
     let mut stream = TcpStream::connect(daemon.tcp).unwrap();
     let _ = write!(stream, "GET {long} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let mut answer = Vec::new();
-    // It may be reset while it still sends.
+    // The daemon may reset the connection while the client sends.
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");

@@ -1,8 +1,8 @@
-//! A scraper's view.
+//! Metrics as a scraper reads them.
 
 use super::*;
 
-/// Samples by name with labels, as a scraper reads them.
+/// Returns the samples by name with labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -88,7 +88,7 @@ fn metrics_are_the_views() {
     assert_eq!(samples.keys().filter(|name| name.starts_with("evener_server_probe_seconds")).count(), 1);
 }
 
-/// Head fields and text of a scrape that accepts this.
+/// Returns head and text of a scrape with this `Accept` field.
 fn scrape(daemon: &Daemon, accept: &str) -> (String, String) {
     let accept = if accept.is_empty() { String::new() } else { format!("Accept: {accept}\r\n") };
     say(
@@ -123,8 +123,8 @@ fn metrics_format_follows_accept_header() {
     }
 }
 
-/// Samples and their types are the same in both formats, and every sample stands behind the type of
-/// its own family.
+/// Both formats have the same samples with the same types, and each sample follows the type line of
+/// its family.
 #[test]
 fn both_metric_formats_have_the_same_values() {
     let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(scraped(), format));

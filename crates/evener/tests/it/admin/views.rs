@@ -1,4 +1,4 @@
-//! A daemon's views in these tests.
+//! Fixed views of the test's daemon.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which method, policy and routes a short file becomes.
+//! Methods, policies and routes that result from small files.
 
 use evener::config::{self, Config};
 use evener::import::{ImportReport, import};
@@ -18,7 +18,7 @@ pub(super) fn only(config: &Config) -> &Service {
     &config.services[0]
 }
 
-/// Whether a part of a line is left.
+/// True if the report lists a part of a line that was not imported.
 pub(super) fn leaves(report: &ImportReport, text: &str) -> bool {
     report.left.iter().any(|left| left.text.contains(text))
 }

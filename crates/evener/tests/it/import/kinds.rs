@@ -1,6 +1,5 @@
-//! Small inputs of each kind of reading, with what they become: `kinds/*.txt` have a line
-//! `== TITLE` before each input and a line `--` before its result. `EVENER_BLESS=1` writes the
-//! results anew, to be reviewed.
+//! Small inputs for each importer, with their results: in `kinds/*.txt`, a line `== TITLE` precedes
+//! each input and a line `--` its result. `EVENER_BLESS=1` rewrites the results for review.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -88,7 +87,7 @@ fn result(report: &ImportReport) -> String {
     out
 }
 
-/// Each case of a file: its title, its input and its result.
+/// Returns the cases of a file: title, input and result.
 fn cases(text: &str) -> Vec<(String, String, String)> {
     let cases = text.split("== ").skip(1).map(|case| {
         let (title, rest) = case.split_once('\n').unwrap();

@@ -1,4 +1,4 @@
-//! Parts of a file that would change their meaning, or be gone, if they were read carelessly.
+//! Parts of a file that a careless importer would change or lose.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use evener_core::pool::HealthKind;
 
 use super::choices::{imported, leaves, only, routes};
 
-/// Whether a part of a line is left with a reason that has these words.
+/// True if the report lists a part of a line that was not imported, for a reason with these words.
 fn leaves_for(report: &ImportReport, text: &str, why: &str) -> bool {
     report.left.iter().any(|left| left.text.contains(text) && left.why.contains(why))
 }
@@ -28,7 +28,7 @@ fn servers_that_are_switched_off_stay_so_whatever_their_weight() {
     assert_eq!(weights, [0, 5]);
 }
 
-/// A frontend with a rule for each of these backends, and a default one.
+/// Returns a frontend with rules for these backends and a default backend.
 fn content(backends: usize, rules: usize) -> String {
     let mut text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  default_backend all\n".to_owned();
     for rule in 0..rules {

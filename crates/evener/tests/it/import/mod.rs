@@ -1,5 +1,5 @@
-//! `evener import`: files of other programs, as they are published, become farms that pass the
-//! check, and each of their lines is accounted for.
+//! `evener import`: published configurations of other programs become farms that pass the check.
+//! The report accounts for each of their lines.
 
 mod choices;
 mod kinds;
@@ -25,7 +25,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/import/samples")
 }
 
-/// The samples by name, with the program that each is of.
+/// Returns the samples with their names and original programs.
 fn samples() -> Vec<(String, Origin, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder()).unwrap() {
@@ -39,7 +39,7 @@ fn samples() -> Vec<(String, Origin, Vec<u8>)> {
     found
 }
 
-/// Each line with meaning is carried over or left, and no other line is.
+/// Checks that each significant line is either imported or reported, and that no other line is.
 fn check_account(report: &ImportReport) {
     let left: BTreeSet<usize> = report.left.iter().flat_map(|left| left.lines.clone()).collect();
     let accounted: BTreeSet<usize> = report.carried.union(&left).copied().collect();
@@ -51,7 +51,7 @@ fn check_account(report: &ImportReport) {
     }
 }
 
-/// The TOML holds together, unless there is none.
+/// Checks that the TOML is valid, or empty if there are no services.
 fn check_toml(report: &ImportReport) {
     let parsed = config::parse(&report.toml, "evener.toml");
     match report.services {
@@ -82,7 +82,7 @@ fn samples_become_farms_that_pass_the_check() {
     }
 }
 
-/// The lines with meaning are those that a person would count.
+/// Significant lines are the lines that a human would count.
 #[test]
 fn significant_lines_are_all_but_comments_and_braces() {
     for (name, origin, bytes) in samples() {
@@ -172,8 +172,8 @@ fn losses_that_change_who_is_served_end_with_two_unless_they_are_taken() {
     }
 }
 
-/// The heaviest losses come first, and those of the other program's own process last, in a line for
-/// each reason.
+/// The most severe losses come first. Settings of the other program's own process come last, in one
+/// line per reason.
 #[test]
 fn losses_are_told_by_weight() {
     let text = "global\n  chroot /x\n  nbthread 4\nlisten a\n  bind 192.0.2.1:80\n  option forwardfor\n\
@@ -273,7 +273,7 @@ fn included_files_are_followed_where_they_are() {
     assert_eq!(left, ["include no/such.conf"]);
 }
 
-/// Texts like samples, and what else there may be in files.
+/// Returns lines like those of the samples, and other lines.
 fn piece() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "frontend a",

@@ -1,5 +1,5 @@
-//! A server's end of a tunnel, made of two packet sockets: what comes in tunnel packets goes up the
-//! server's own stack by a cable between two interfaces of its own.
+//! The server's end of a tunnel, with two packet sockets: the inner packets reach the server's
+//! stack through a veth pair on the server.
 
 use std::net::IpAddr;
 use std::thread;
@@ -12,11 +12,11 @@ use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_lab::host::Host;
 use nix::net::if_::if_nametoindex;
 
-/// Where packets come out.
+/// MAC of the interface that receives the inner packets.
 const INSIDE: Mac = Mac([2, 0, 0, 0, 0, 0xde]);
 const ETHERNET_LEN: usize = 14;
 
-/// Takes packets out of tunnels on `eth0`. It ends with the test's process.
+/// Decapsulates packets from `eth0` until the test process ends.
 pub(crate) fn start(host: &Host) -> Result<()> {
     host.ip(&[
         format!("link add inside address {INSIDE} type veth peer name outside"),
@@ -44,7 +44,7 @@ pub(crate) fn start(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The packet in a tunnel packet, as a frame for the other end of the cable.
+/// Returns the inner packet of a tunnel packet, as a frame for the veth pair.
 fn inner(frame: &[u8]) -> Option<Vec<u8>> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let (protocol, header_len) = match packet.first()? >> 4 {
@@ -62,7 +62,7 @@ fn inner(frame: &[u8]) -> Option<Vec<u8>> {
     Some([&INSIDE.0[..], &[2, 0, 0, 0, 0, 1], &ethertype.to_be_bytes(), inner].concat())
 }
 
-/// A frame with an IP-in-IP packet of this length, full of nothing.
+/// Returns a frame with an IP-in-IP packet of this length, whose payload is zeros.
 pub(crate) fn ip_in_ip(own: Mac, to_mac: Mac, from: IpAddr, to: IpAddr, len: u16) -> Vec<u8> {
     let (ethertype, header) = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {

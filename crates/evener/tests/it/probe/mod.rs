@@ -20,10 +20,10 @@ use evener_lab::host::Host;
 use evener_lab::skip;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// For what is bound to fail.
+/// Timeout for probes that must fail.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Runs a future in a host's namespace.
+/// Runs a future in a host's network namespace.
 fn on<T: Send>(host: &Host, work: impl AsyncFnOnce() -> T + Send) -> T {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -32,12 +32,12 @@ fn on<T: Send>(host: &Host, work: impl AsyncFnOnce() -> T + Send) -> T {
     host.enter(run).unwrap()
 }
 
-/// One of the farm's servers, as its director would probe it.
+/// Returns a server as a probe target of its director.
 fn target(farm: &Farm, number: usize, port: u16) -> Target {
     target_in(Family::V4, farm, number, port)
 }
 
-/// The same over either version of IP.
+/// Returns a server as a probe target, with this IP version.
 fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     let (director, server) = (farm.director(), farm.server(number));
     let network = on(director, evener::io::network::read).unwrap();
@@ -50,7 +50,7 @@ fn target_in(family: Family, farm: &Farm, number: usize, port: u16) -> Target {
     Target { destination: SocketAddr::new(farm.vip_in(family, 0), port), way }
 }
 
-/// The same by another hop, or asking for another server's address.
+/// Returns the target with a changed hop or a changed server address.
 fn changed(target: &Target, change: impl FnOnce(&mut Adjacency, &mut Option<IpAddr>)) -> Target {
     let mut target = *target;
     if let ProbePath::Link { hop, server, .. } = &mut target.way {
@@ -59,7 +59,7 @@ fn changed(target: &Target, change: impl FnOnce(&mut Adjacency, &mut Option<IpAd
     target
 }
 
-/// The same at a MAC that nobody has.
+/// Returns the target with a MAC that no host has.
 fn nobody(target: &Target) -> Target {
     changed(target, |hop, _| hop.mac = Mac([2, 0, 0, 0, 0, 9]))
 }
@@ -67,7 +67,7 @@ fn nobody(target: &Target) -> Target {
 fn probed(host: &Host, target: &Target, kind: &HealthKind, timeout: Duration) -> Result<u64, Failure> {
     on(host, async || {
         let result = probe(target, None, kind, timeout).await;
-        // The port goes with the runtime: what was on its way is let in first.
+        // Responses in flight must arrive before the runtime closes the port.
         tokio::time::sleep(Duration::from_millis(50)).await;
         result
     })
@@ -87,7 +87,7 @@ fn http(path: &str, body: Option<&str>) -> HealthKind {
     }
 }
 
-/// A server that does with each connection what `serve` does. It ends with the test's process.
+/// Starts a server that runs `serve` for each connection until the test process ends.
 fn server(host: &Host, address: (IpAddr, u16), serve: fn(TcpStream)) -> Result<()> {
     let listener = host.enter(|| TcpListener::bind(SocketAddr::from(address)))??;
     thread::spawn(move || {
@@ -96,7 +96,7 @@ fn server(host: &Host, address: (IpAddr, u16), serve: fn(TcpStream)) -> Result<(
     Ok(())
 }
 
-/// Reads a request to its end.
+/// Reads a request up to the empty line.
 fn request(mut stream: &TcpStream) -> String {
     let mut request = Vec::new();
     let mut buffer = [0; 1000];
@@ -109,7 +109,7 @@ fn request(mut stream: &TcpStream) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// Resets that a host's own stack has sent.
+/// Returns the number of resets that a host's stack has sent.
 fn resets_sent(host: &Host) -> u64 {
     let snmp = host.run(&["cat", "/proc/net/snmp"]).unwrap();
     let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
@@ -134,7 +134,7 @@ fn arp_probe_of_l2_server_asks_for_service_address() -> Result<()> {
 
     probed(&director, &web1, &HealthKind::Tcp, TIMEOUT).unwrap();
     probed(&director, &web1, &get("/healthz"), TIMEOUT).unwrap();
-    // each MAC leads to its own server, though all have the address
+    // Each MAC reaches its own server, although all servers have the VIP.
     probed(&director, &web1, &http("/who", Some("web1")), TIMEOUT).unwrap();
     probed(&director, &web2, &http("/who", Some("web2")), TIMEOUT).unwrap();
     assert_eq!(probed(&director, &web2, &http("/who", Some("web1")), TIMEOUT), Err(Failure::Body));
@@ -164,7 +164,7 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    // checksums are left to the receiver here, and segments merged
+    // Checksum offload is active here, and segments arrive merged.
     let farm = Farm::builder().offload_replies().build()?;
     let director = farm.director().clone();
     let vip = farm.vip(0).into();
@@ -186,7 +186,7 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
     assert_eq!(late, "connected, but the reply was not complete within 1s");
     probed(8002, &http("/", Some("half"))).unwrap();
 
-    // closing with the request unread resets the connection
+    // A close with the request unread sends a reset.
     server(host, (vip, 8003), drop)?;
     assert!(matches!(probed(8003, &get("/")), Err(Failure::Reset | Failure::Closed)));
     server(host, (vip, 8004), |stream| drop(request(&stream)))?;
@@ -194,7 +194,7 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
     server(host, (vip, 8005), |mut stream| drop(stream.write_all(b"SSH-2.0-nobody\r\n")))?;
     assert_eq!(probed(8005, &get("/")), Err(Failure::NotHttp));
 
-    // far more than a window, and more than is looked at; the client goes first
+    // Responses longer than a window, and longer than the probe's limit. The client sends first.
     server(host, (vip, 8006), |mut stream| {
         let request_text = request(&stream);
         let len: usize = request_text[5..].split(' ').next().unwrap().parse().unwrap();
@@ -214,7 +214,7 @@ fn lost_frames_are_sent_again() -> Result<()> {
     }
     let farm = Farm::builder().build()?;
     let web1 = target(&farm, 0, 80);
-    // the first SYN is lost on its way in
+    // The first SYN is dropped.
     let rules = "table netdev lossy { chain in { type filter hook ingress device eth0 priority 0;\n\
                  tcp flags syn limit rate over 1/minute burst 1 packets accept\n\
                  tcp flags syn drop\n }\n }\n";
@@ -254,7 +254,7 @@ fn arp_probe_is_unicast_to_server() -> Result<()> {
             line.contains("who-has") && line.contains(&format!("tell {},", director.address()))
                 || line.contains(&format!("{} > ff02::1:ff", director.address_in(Family::V6)))
         };
-        // a switch that doesn't know a MAC yet sends what is for it everywhere
+        // A switch floods frames to unknown MACs to all ports.
         let to_all = |line: &&String| line.contains("> ff:ff:ff:ff:ff:ff") || line.contains("> 33:33:");
         let to_all: Vec<_> = packets.iter().filter(asked).filter(to_all).collect();
         assert!(to_all.is_empty(), "{packets:?}");
@@ -297,7 +297,7 @@ fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    // One that the farm's own web server on the director leaves free.
+    // A port that the farm's web server on the director does not use.
     const PORT: u16 = 8888;
     let farm = Farm::builder().director_serves().build()?;
     let director = farm.director();

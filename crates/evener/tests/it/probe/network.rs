@@ -1,4 +1,4 @@
-//! The network around a director, as its kernel tells of it.
+//! The network around a director, as reported by its kernel.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -22,7 +22,7 @@ fn the_network_is_read_and_watched() -> Result<()> {
     }
     let farm = Farm::builder().server_lans(2).servers(2).build()?;
     let director = farm.director();
-    // refused, but the router's MAC is known then
+    // The connection is refused, but the kernel now knows the router's MAC.
     director.enter(|| TcpStream::connect("192.0.2.1:9")).unwrap().unwrap_err();
     let network = on(director, network::read).unwrap();
     let named = |name: &str| network.interfaces.iter().find(|(_, found)| found.name == name).unwrap();
@@ -59,14 +59,14 @@ fn the_network_is_read_and_watched() -> Result<()> {
     Ok(())
 }
 
-/// So long nothing changes before a test does: longer than [`watch`] rests between two words.
+/// Quiet time before a change, longer than the minimum time between two notifications of [`watch`].
 const QUIET: Duration = Duration::from_millis(200);
 
 fn changes_are_told(host: &Host, change: impl FnOnce() -> Result<()> + Send) {
     on(host, async || {
         let mut changes = watch().await.unwrap();
-        // changes by the kernel itself, neighbours' states for one, must not stand for the change
-        // below
+        // Notifications of the kernel's own changes, such as neighbour states, must not be mistaken
+        // for the change below.
         while within(QUIET, changes.recv()).await.is_some() {}
         change().unwrap();
         assert_eq!(within(TIMEOUT, changes.recv()).await, Some(Some(())));
@@ -77,7 +77,7 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// The way to an address, once the kernel has been made to find its next station.
+/// Returns the next hop to an address after the kernel has resolved its MAC.
 pub(crate) fn resolved(host: &Host, address: IpAddr) -> NextHop {
     let hop = || on(host, network::read).unwrap().next_hop(address).expect("there is a route");
     let first = hop();
@@ -110,7 +110,7 @@ fn kernel_resolves_requested_neighbour() -> Result<()> {
     }
     let network = on(lan.director(), network::read)?;
     assert_eq!(network.next_hop(lan.director().address().into()), None);
-    // one that does not answer is not known, whatever the kernel remembers of it
+    // A host that does not answer has no known MAC, whatever the kernel has cached.
     let silent = resolved(lan.director(), Ipv4Addr::new(192, 0, 2, 99).into());
     assert_eq!((silent.mac, silent.gateway), (None, None));
     Ok(())

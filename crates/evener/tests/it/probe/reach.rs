@@ -1,4 +1,4 @@
-//! Probes of servers that are reached otherwise than by their MAC over IPv4.
+//! Probes of servers by tunnel, NAT and IPv6, beyond MAC addressing with IPv4.
 
 use std::net::SocketAddr;
 
@@ -66,8 +66,8 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
     Ok(())
 }
 
-/// A remote server by a tunnel; the outer packets are of one family, the service address of
-/// another.
+/// Returns a remote server behind a tunnel. The outer packets and the service address can be of
+/// different IP versions.
 fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
     let director = farm.director();
     let network = on(director, evener::io::network::read).unwrap();

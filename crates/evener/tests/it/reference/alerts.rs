@@ -1,24 +1,21 @@
-//! Rules of alerts: Prometheus' file, its tests and the manual's page are made from them.
+//! Alerting rules. Prometheus' file, its tests and the manual's page are generated from them.
 
-/// An alert.
 pub struct Alert {
-    /// Its name in Prometheus.
     pub name: &'static str,
-    /// The metric that it goes by first.
+    /// Main metric of the expression.
     pub metric: &'static str,
-    /// True when somebody should look.
+    /// PromQL expression that is true while the alert should fire.
     pub expr: &'static str,
-    /// How long it has to be true, in minutes.
+    /// Minutes for which the expression must be true.
     pub minutes: u32,
-    /// `critical`: clients notice; `warning`: they may.
+    /// `critical` if clients notice the problem, `warning` if they may.
     pub severity: &'static str,
-    /// The finding, in a sentence; labels stand in `{{ $labels.NAME }}`.
+    /// One sentence for the operator. Labels are written as `{{ $labels.NAME }}`.
     pub summary: &'static str,
-    /// The cause that is likely, and where it shows.
+    /// The likely cause, and a view that shows it.
     pub look: &'static str,
-    /// The remedy.
     pub act: &'static str,
-    /// Series by which it fires within an hour, as promtool writes them, with a value for each
+    /// Series that make the alert fire within an hour, in promtool's notation with one value per
     /// minute.
     pub series: &'static [(&'static str, &'static str)],
 }
@@ -26,7 +23,7 @@ pub struct Alert {
 const CRITICAL: &str = "critical";
 const WARNING: &str = "warning";
 
-/// All of them, the gravest first.
+/// All alerts, the most severe first.
 pub const ALERTS: &[Alert] = &[
     Alert {
         name: "EvenerDead",

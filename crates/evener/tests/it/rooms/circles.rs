@@ -1,19 +1,19 @@
-//! No two files of core need each other, nor more of them in a circle: in each folder, files and
-//! folders need each other one way only. A folder's `mod.rs` and all that is in the folder count as
-//! one, so parents and their children may.
+//! No dependency cycles among the files of core: within a folder, files and subfolders depend on
+//! each other in one direction only. A folder's `mod.rs` and the files in the folder count as one
+//! unit, so parents and children may use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A file.
+/// A source file.
 struct Module {
-    /// The paths that it names: all its imports, and whatever else has a `::` in it.
+    /// Paths in the code: all imports, and every other text with a `::`.
     paths: BTreeSet<String>,
-    /// By the name that it has here, what it imports or has others import from here.
+    /// Imported and re-exported paths, by local name.
     imports: BTreeMap<String, String>,
 }
 
-/// By path, from `crate` on.
+/// Modules by path from `crate` on.
 type Modules = BTreeMap<String, Module>;
 
 impl Module {
@@ -37,7 +37,7 @@ fn last(path: &str) -> &str {
     path.rsplit("::").next().unwrap()
 }
 
-/// A statement's tree of imports, if it has one, and what is before it.
+/// Splits a statement into its import tree, if it has one, and the text before.
 fn split_use(statement: &str) -> (&str, Option<&str>) {
     let (before, tree) = statement.rsplit_once("use ").unwrap_or((statement, ""));
     let visibility = before.rsplit('\n').next().unwrap().trim();
@@ -45,7 +45,7 @@ fn split_use(statement: &str) -> (&str, Option<&str>) {
     if is_use { (before, Some(tree)) } else { (statement, None) }
 }
 
-/// Each path of a tree of imports, in full.
+/// Returns all full paths of an import tree.
 fn expand(tree: &str) -> Vec<String> {
     let Some((start, list)) = tree.trim().split_once('{') else {
         return vec![tree.trim().to_owned()];
@@ -59,8 +59,8 @@ fn expand(tree: &str) -> Vec<String> {
     parts.map(|part| format!("{start}{part}").trim_end_matches("::self").to_owned()).collect()
 }
 
-/// The file that has what a path names within a module, wherever it is imported from. It is the
-/// module itself for other crates.
+/// Returns the module that defines the item of a path, following re-exports. For other crates,
+/// returns `module` itself.
 fn home(modules: &Modules, module: &str, path: &str) -> String {
     let (first, rest) = path.split_once("::").unwrap_or((path, ""));
     let child = format!("{module}::{first}");
@@ -77,14 +77,14 @@ fn home(modules: &Modules, module: &str, path: &str) -> String {
     }
 }
 
-/// Files or folders of one folder: the first in which two paths differ, if neither holds the other.
+/// Returns the first components in which two paths differ. `None` if one path contains the other.
 fn siblings(one: &str, other: &str) -> Option<(String, String)> {
     let (one, other): (Vec<_>, Vec<_>) = (one.split("::").collect(), other.split("::").collect());
     let at = one.iter().zip(&other).position(|(one, other)| one != other)?;
     Some((one[..=at].join("::"), other[..=at].join("::")))
 }
 
-/// By file or folder, those of the same folder that it needs, and for what.
+/// Returns the dependencies between files or folders of the same folder, each with an example.
 fn needs(modules: &Modules) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut needs = BTreeMap::<_, BTreeMap<_, _>>::new();
     for (name, module) in modules {
@@ -98,11 +98,11 @@ fn needs(modules: &Modules) -> BTreeMap<String, BTreeMap<String, String>> {
     needs
 }
 
-/// A sentence about a circle, if there is one.
+/// Returns a description of a dependency cycle, if there is one.
 fn circle(modules: &Modules) -> Option<String> {
     let mut needs = needs(modules);
     let mut before = 0;
-    // A file that needs none of those that are left is in no circle.
+    // A file without dependencies on remaining files is in no cycle.
     while before != needs.len() {
         before = needs.len();
         let left: BTreeSet<_> = needs.keys().cloned().collect();
@@ -119,7 +119,7 @@ fn circle(modules: &Modules) -> Option<String> {
     Some(steps.collect::<Vec<_>>().join(", and "))
 }
 
-/// Reads a module's file, and those of its children.
+/// Reads a module's file and its child modules.
 fn read(source: &Path, module: &str, modules: &mut Modules) {
     let place = source.join(module.split("::").skip(1).collect::<PathBuf>());
     let files = [place.join("lib.rs"), place.join("mod.rs"), place.with_extension("rs")];

@@ -1,7 +1,7 @@
-//! Farms whose every host is a director, in the experiments of Distributed Packet Rewriting,
-//! section 4: throughput and delay of the variants (figures 2 and 3), and how they scale (figures 4
-//! and 5). As there, one server is worth a fixed rate, here that of its replies, and what it passes
-//! on to others costs it nothing but the machine's time.
+//! Measures every-host farms, in the experiments of Distributed Packet Rewriting, section 4:
+//! throughput and delay of the variants (figures 2 and 3), and scaling (figures 4 and 5). As in the
+//! paper, a server has a fixed rate, here a limit of its replies. Forwarding to other hosts is not
+//! limited.
 
 mod scaling;
 mod system;
@@ -16,17 +16,15 @@ use super::Effort;
 use super::plot::{self, Figure};
 use crate::load::Mix;
 
-/// The most that a server replies with, in megabits a second.
+/// Limit of a server's replies, in megabits per second.
 const SERVER_MBITS: u32 = 30;
 
-/// All figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     variants: variants::Outcome,
     scaling: scaling::Outcome,
 }
 
-/// Measures all of it.
 pub(super) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
     let outcome = Outcome { variants: variants::run(effort)?, scaling: scaling::run(effort)? };
     if let Some(folder) = plots {
@@ -78,7 +76,7 @@ impl Outcome {
     }
 }
 
-/// Requests per second that a server is worth.
+/// Requests per second that a server can answer.
 fn rate() -> f64 {
     f64::from(SERVER_MBITS) * 1e6 / 8.0 / Mix::mean_len()
 }

@@ -1,4 +1,4 @@
-//! Throughput by population and by the number of servers (figures 4 and 5).
+//! Throughput by number of users and by number of servers (figures 4 and 5).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,20 +13,18 @@ use crate::load::{Report, Users};
 use crate::table::Table;
 
 const SERVERS_MAX: u8 = 5;
-/// Users for each server. The peak is what the last two find: there all servers are saturated.
+/// Users per server. The peak is the result of the last two, where all servers are saturated.
 const USERS: [usize; 6] = [10, 20, 30, 40, 60, 80];
 const SATURATED: usize = 60;
 const WARMUP: Duration = Duration::from_millis(1500);
 
-/// Both figures.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    /// Requests per second that were answered, by users for each server.
+    /// Answered requests per second, by users per server.
     pub(super) throughput: Vec<Line>,
-    /// Megabits per second that came to the clients under saturation, by servers: ideal,
+    /// Megabits per second received by clients under saturation, by number of servers: ideal,
     /// every-host, centralised.
     pub(super) peaks: Vec<Line>,
-    /// Requests that failed.
     pub(super) errors: u64,
 }
 
@@ -51,7 +49,7 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
 }
 
 impl Outcome {
-    /// Adds a line of figure 4; the peak in megabits per second.
+    /// Adds a line of figure 4. Returns the peak in megabits per second.
     fn measure(&mut self, name: String, system: &System, servers: u8, effort: Effort) -> Result<f64> {
         eprintln!("every host: {name}");
         let mut line = Line { name, points: Vec::new() };
@@ -111,9 +109,9 @@ impl Outcome {
     }
 }
 
-/// A population's findings, and the megabits per second that came to it: counted on the wire as
-/// they come, since a long reply more or less at the end of a short measurement would tell for much
-/// in requests.
+/// Runs a number of users. Returns their report and the megabits per second that they received. The
+/// bytes are counted on the wire, because one long reply at the end of a short measurement would
+/// distort the number of requests.
 fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f64)> {
     let (targets, client) = (system.targets.clone(), &system.client);
     let users = Users { targets, count, thinking: true, duration: effort.each_point, warmup: WARMUP };

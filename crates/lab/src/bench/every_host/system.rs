@@ -1,5 +1,4 @@
-//! The systems that are compared: farms of servers that are held to a rate, with or without the
-//! product on them.
+//! Systems to compare: farms of rate-limited servers, with or without Evener.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -17,30 +16,27 @@ use crate::web;
 pub(super) const STATEFUL: &str = "method = \"l2\"\npolicy = \"round-robin\"\n";
 pub(super) const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateless = true\n";
 
-/// A system at work.
 pub(super) struct System {
-    /// The clients' targets.
     pub(super) targets: Vec<SocketAddr>,
-    /// The client.
     pub(super) client: Host,
     _running: Box<dyn Any>,
 }
 
 impl System {
-    /// So many servers that clients go straight to.
+    /// Starts a number of servers without a balancer.
     pub(super) fn straight(servers: u8) -> Result<System> {
         let farm = farm(servers)?;
         Ok(System { targets: farm.straight(), client: farm.client(0).clone(), _running: Box::new(farm) })
     }
 
-    /// So many hosts that serve and pass on. Requests come to all of them alike, or to the first
-    /// alone.
+    /// Starts a number of hosts that serve and forward. Requests arrive at all hosts equally, or at
+    /// the first alone.
     pub(super) fn every_host(hosts: u8, keys: &str, balanced: bool) -> Result<System> {
         let arrivals = if balanced { hosts } else { 1 };
         Self::team(Plan::new("auto", keys, hosts.into()), arrivals)
     }
 
-    /// So many servers, and a host before them that only passes on.
+    /// Starts a number of servers, and a host in front that only forwards.
     pub(super) fn centralised(servers: u8, keys: &str) -> Result<System> {
         let mut plan = Plan::new("auto", keys, usize::from(servers) + 1);
         plan.weights[0] = 0;

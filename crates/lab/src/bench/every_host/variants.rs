@@ -1,5 +1,4 @@
-//! Throughput and delay by the rate that is asked for (figures 2 and 3): two servers, in the
-//! paper's six set-ups.
+//! Throughput and delay by offered rate (figures 2 and 3): two servers, in the paper's six set-ups.
 
 use std::time::Duration;
 
@@ -13,9 +12,9 @@ use crate::bench::plot::Line;
 use crate::load::{Report, Schedule};
 use crate::table::Table;
 
-/// Rates that are asked for, as parts of what two servers are worth.
+/// Offered rates, relative to the capacity of two servers.
 const PUNTED: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
-/// A delay is told as long as so much of what was asked is answered.
+/// Delays are reported while at least this part of the requests is answered.
 const NEARLY: f64 = 0.93;
 const WARMUP: Duration = Duration::from_millis(500);
 
@@ -30,14 +29,12 @@ const SYSTEMS: [(&str, Start); 6] = [
     ("stateful, balanced", || System::every_host(2, STATEFUL, true)),
 ];
 
-/// Both figures.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Outcome {
-    /// Requests per second that were answered, by those that were asked.
+    /// Answered requests per second, by offered rate.
     pub(super) throughput: Vec<Line>,
-    /// Milliseconds on average from when a request was due, by requests per second.
+    /// Average milliseconds from the scheduled time of a request to its reply, by offered rate.
     pub(super) delay: Vec<Line>,
-    /// Requests that failed.
     pub(super) errors: u64,
 }
 

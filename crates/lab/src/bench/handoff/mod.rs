@@ -1,6 +1,5 @@
-//! Connections that are handed over by what is asked for, beside going straight to the servers,
-//! beside servers that are chosen without reading anything, and beside proxies, which read requests
-//! too; and how that scales.
+//! Compares handoff by request with direct connections, with layer-two forwarding without reading
+//! requests, and with proxies, which also read requests. Also measures scaling.
 
 mod scaling;
 
@@ -20,16 +19,16 @@ use crate::web;
 
 pub(super) use scaling::{Outcome as Scaling, run as scaling};
 
-/// Routes before the one that takes the requests that are measured.
+/// Number of routes before the one that matches the measured requests.
 const ROUTES: usize = 100;
 const LARGE_LEN: usize = 100_000_000;
-/// Few at a time, or none would be answered while it is measured.
+/// Few connections, so that some requests are answered during the measurement.
 const LARGE: Page = Page { name: "100 MB", path: "/bytes/100000000", connections: 2 };
 
-/// Builds the farm with all that is compared in it, and measures.
+/// Builds a farm with all variants and measures them.
 pub(super) fn run(effort: Effort) -> Result<end_to_end::Outcome> {
-    // proxies have a director of their own, where no program of ours sees their packets; so has
-    // what reads nothing
+    // The proxies and the layer-two director have separate hosts, so that no program of ours sees
+    // the proxies' packets.
     let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).bare().offload_replies().build()?;
     web::write_by_length(&farm, &[LARGE_LEN])?;
     let all: Vec<&str> = farm.servers().iter().map(|server| server.name()).collect();
@@ -41,7 +40,7 @@ pub(super) fn run(effort: Effort) -> Result<end_to_end::Outcome> {
     outcome.engines.push(format!("evener handoff: {}", engine_of(&handoff.evener, "xdp")?));
     let farm = &handoff.farm;
     let [reading, proxies, layer_two] = [0, 1, 2].map(|number| &farm.directors()[number]);
-    // agents have made servers silent for service addresses; these are no agent's
+    // agents have disabled ARP for their service addresses; these addresses belong to no agent
     let [service, hopped] = [1, 2].map(|vip| SocketAddr::from((farm.vip(vip), WEB_PORT)));
     let lines = [service, hopped].map(|service| format!("addr add {}/32 dev lo", service.ip()));
     farm.servers().iter().try_for_each(|server| server.ip(&lines))?;

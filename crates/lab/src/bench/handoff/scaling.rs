@@ -1,8 +1,8 @@
-//! The experiments of *A Scalable Web Cluster System using a Light-weight Cluster Control
-//! Protocol*, section 5.2: one server with and without what hands over (figure 5), and farms of up
-//! to 14 servers beside as many that clients go straight to (figure 6). As in the paper, requests
-//! come as soon as the ones before are answered, one on each connection. One server is worth a
-//! fixed rate, that of its replies.
+//! Experiments of *A Scalable Web Cluster System using a Light-weight Cluster Control Protocol*,
+//! section 5.2: one server with and without handoff (figure 5), and farms of up to 14 servers
+//! compared with as many direct servers (figure 6). As in the paper, clients send a new request on
+//! a new connection as soon as the previous one is answered. A server has a fixed rate: a limit of
+//! its replies.
 
 use std::path::Path;
 use std::thread;
@@ -20,51 +20,49 @@ use crate::load::{Mix, Report, Users};
 use crate::table::Table;
 use crate::web;
 
-/// The most that a server replies with, in megabits a second.
+/// Limit of a server's replies, in megabits per second.
 const SERVER_MBITS: u32 = 30;
-/// Clients of the one server (figure 5).
+/// Numbers of clients of the single server (figure 5).
 const CLIENTS: [usize; 7] = [10, 20, 40, 80, 120, 160, 200];
 const FEW_CLIENTS: [usize; 3] = [10, 40, 160];
-/// Servers (figure 6), and clients for each.
+/// Numbers of servers (figure 6), and clients per server.
 const SERVERS: [u8; 7] = [1, 2, 4, 6, 8, 11, 14];
 const FEW_SERVERS: [u8; 4] = [1, 4, 8, 14];
 const CLIENTS_EACH: usize = 60;
-/// Until long replies are as many among those that are under way as they will be.
+/// Time until the share of long replies in progress is stable.
 const WARMUP: Duration = Duration::from_secs(3);
-/// Points last so many times as long as other figures': one reply of a hundred is a third of all
-/// bytes.
+/// Factor of the duration of points relative to other figures: one reply in a hundred has a third
+/// of all bytes.
 const LONGER: u32 = 2;
-/// The two ways to the servers.
+/// Names of the two variants.
 const NAMES: [&str; 2] = ["straight", "handed over"];
 
-/// Both figures.
 #[derive(Debug, Serialize)]
 pub(in crate::bench) struct Outcome {
-    /// By clients of one server.
+    /// Results by number of clients of one server.
     stability: Comparison,
-    /// By servers.
+    /// Results by number of servers.
     scaling: Comparison,
-    /// Requests that failed.
     errors: u64,
 }
 
-/// The findings, point by point; of two lines, the first is without the handing over.
+/// Results of both variants; the first line is without handoff.
 #[derive(Debug, Serialize)]
 struct Comparison {
-    /// Connections per second that were served.
+    /// Connections per second.
     connections: [Line; 2],
-    /// Megabits per second that came to the clients: counted on the wire as they come, since a long
-    /// reply more or less at the end tells for much in connections.
+    /// Megabits per second received by clients, counted on the wire, because one long reply at the
+    /// end would distort the number of connections.
     megabits: [Line; 2],
 }
 
-/// The findings at one point.
+/// Results at one point.
 struct Point {
     report: Report,
     megabits: f64,
 }
 
-/// Measures both, and writes plots to a folder, if one is named.
+/// Measures both figures, and writes plots to a folder if one is given.
 pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
     let mut outcome = Outcome { stability: Comparison::new(), scaling: Comparison::new(), errors: 0 };
     let (clients, servers) =
@@ -89,22 +87,22 @@ pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outc
     Ok(outcome)
 }
 
-/// So many servers that are held to their rate, and a director that chooses, by a path, the one of
-/// them that has least to do. In turn, connections that are longer than others would gather at one
-/// of them, which those who go straight to servers never see.
+/// Starts a number of rate-limited servers, and a director that selects the server with the fewest
+/// connections by a path route. Round robin would accumulate long connections at one server, which
+/// does not happen with direct connections.
 fn start(servers: u8) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(servers).offload_replies().build()?;
     web::write_by_length(&farm, &Mix::lengths())?;
     farm.servers().iter().try_for_each(|host| host.limit_replies(SERVER_MBITS))?;
     let all: Vec<&str> = farm.servers().iter().map(|server| server.name()).collect();
     let routes = [route("path = \"/other/*\"", &all[..1]), route("path = \"/*\"", &all)];
-    // servers that are saturated are late with everything
+    // saturated servers would fail probes
     let health = "[service.health]\nkind = \"none\"\n".to_owned();
     let keys = "policy = \"least-connections\"\n".to_owned();
     Handoff::start(farm, Offer { health, keys, ..Offer::new("auto", servers.into(), &routes) })
 }
 
-/// The findings of so many clients on the same servers, straight and by way of the director.
+/// Measures a number of clients on the same servers, direct and through the director.
 fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
     let duration = LONGER * effort.each_point;
     let measure_point = |targets| -> Result<Point> {
@@ -191,7 +189,7 @@ impl Comparison {
         }
     }
 
-    /// Of either measure both lines, and the ratio of the second to the first.
+    /// Returns the table of both variants for both measures, with ratios.
     fn table(&self, of: &str) -> Table {
         let mut table =
             Table::new(&[of, "conn/s straight", "handed over", "", "Mbit/s straight", "handed over", ""]);

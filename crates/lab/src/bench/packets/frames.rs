@@ -1,4 +1,4 @@
-//! The frames that are measured, and how they must leave.
+//! Frames to measure, and checks of the resulting frames.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,37 +7,35 @@ use evener_core::net::wire::Mac;
 
 use super::subject::Subject;
 
-/// The interface that test runs come in by,
+/// MAC of the interface on which test runs receive frames.
 pub(super) const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// and who sends its frames, as `wrapper.h` knows them.
+/// MAC of the sender of frames, as in `wrapper.h`.
 const SENDER: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// The router that Katran sends everything to.
+/// MAC of the router that Katran sends all packets to.
 pub(super) const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// A client until the wrapper fills one in.
+/// Placeholder for the client that the wrapper fills in.
 pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-/// The director's address on tunnels.
+/// Source address of the director's tunnels.
 pub(super) const TUNNELS_FROM: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-/// Servers at the most, numbered from 1.
+/// Maximum number of servers, numbered from 1.
 pub(super) const SERVERS: u8 = 8;
-/// Where those listen that have an address of their own.
+/// Port of servers with their own address.
 pub(super) const SERVER_PORT: u16 = 8080;
 
 const ETHERNET: usize = 14;
 const IP: usize = 20;
-/// Ethernet, IPv4, TCP, and ten bytes.
+/// Length of a frame: Ethernet, IPv4, TCP, and ten bytes.
 const FRAME: usize = 64;
 
-/// A server's link address.
 pub(super) const fn mac_of(server: u8) -> Mac {
     Mac([2, 0, 0, 0, 1, server])
 }
 
-/// A server's IP address.
 pub(super) const fn address_of(server: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, 100, 10 + server)
 }
 
-/// A TCP segment, 64 bytes.
+/// Returns a frame of 64 bytes with a TCP segment.
 pub(super) fn segment(from: SocketAddrV4, to: SocketAddrV4, flags: u8) -> Vec<u8> {
     let mut frame = vec![0u8; FRAME];
     frame[0..6].copy_from_slice(&OWN.0);
@@ -51,19 +49,19 @@ pub(super) fn segment(from: SocketAddrV4, to: SocketAddrV4, flags: u8) -> Vec<u8
     frame[30..34].copy_from_slice(&to.ip().octets());
     frame[34..36].copy_from_slice(&from.port().to_be_bytes());
     frame[36..38].copy_from_slice(&to.port().to_be_bytes());
-    // Behind the server's first number, which is zero.
+    // Acknowledgment number 1: the server's sequence numbers start at 0.
     frame[45] = 1;
     frame[46] = 0x50;
     frame[47] = flags;
     frame
 }
 
-/// A server's answer.
+/// Returns a server's reply.
 pub(super) fn answer(endpoint: SocketAddrV4, flags: u8) -> Vec<u8> {
     segment(endpoint, CLIENT, flags)
 }
 
-/// Whether a subject has sent on a frame as it should have.
+/// Checks the frame that a subject has forwarded.
 pub(super) fn check(subject: Subject, sent: &[u8], left: &[u8]) -> Result<()> {
     match subject {
         Subject::Wrapper => ensure!(left == sent, "The wrapper alone changed a frame"),
@@ -90,7 +88,7 @@ pub(super) fn check(subject: Subject, sent: &[u8], left: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// To a server's MAC, or another, from the interface's own.
+/// Checks that a frame goes from the interface's MAC to a server's MAC, or to `to`.
 fn links(left: &[u8], to: Option<Mac>) -> Result<()> {
     let right = match to {
         Some(to) => left.get(..6) == Some(&to.0[..]),
@@ -101,7 +99,8 @@ fn links(left: &[u8], to: Option<Mac>) -> Result<()> {
     Ok(())
 }
 
-/// The whole packet inside one to a server (RFC 2003), its time to live apart.
+/// Checks that the packet is encapsulated in a packet to a server (RFC 2003), and unchanged except
+/// for its TTL.
 fn wrapped(sent: &[u8], left: &[u8], inner_ttl: u8) -> Result<()> {
     ensure!(left.len() == sent.len() + IP, "{} bytes left, of {}", left.len(), sent.len());
     let (outer, inner) = (&left[ETHERNET..ETHERNET + IP], &left[ETHERNET + IP..]);
@@ -124,7 +123,7 @@ fn wrapped(sent: &[u8], left: &[u8], inner_ttl: u8) -> Result<()> {
     Ok(())
 }
 
-/// Addresses and ports, the time to live, and checksums that are as wrong as they were.
+/// Checks translated addresses and ports, the TTL, and checksums, whose error must not change.
 fn translated(subject: Subject, sent: &[u8], left: &[u8]) -> Result<()> {
     ensure!(left.len() == sent.len(), "{} bytes left, of {}", left.len(), sent.len());
     let (kept, changed, server) = match subject {
@@ -150,7 +149,7 @@ fn translated(subject: Subject, sent: &[u8], left: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The Internet checksum's sum (RFC 1071), of an even number of bytes; the two zeros are one.
+/// Sum of the Internet checksum (RFC 1071) over an even number of bytes; both zeros count as equal.
 fn sum(bytes: &[u8]) -> u32 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -167,7 +166,7 @@ mod tests {
         segment(client, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 100), 80), 0x10)
     }
 
-    /// The frame that Katran should make of it.
+    /// Returns the frame that Katran should make of `sent`.
     fn in_a_tunnel(sent: &[u8]) -> Vec<u8> {
         let mut outer = vec![0x45, 0, 0, 70, 0, 0, 0, 0, 64, 4, 0, 0, 172, 16, 0, 1];
         outer.extend(address_of(3).octets());

@@ -1,5 +1,5 @@
-//! Katran's own balancer, built from the source that a person has of it, and measured like the
-//! director. Nothing of it is in this project.
+//! Measures Katran's balancer like the director, built from the user's copy of its source. This
+//! project contains no code of Katran.
 
 use std::env;
 use std::fs;
@@ -16,32 +16,31 @@ use super::frames::{self, ROUTER, SERVERS};
 use super::programs::Programs;
 use crate::owner;
 
-/// The commit that figures were published of (docs/developers/figures.md).
+/// Commit of Katran in the published figures (docs/developers/figures.md).
 pub(super) const KNOWN: &str = "19f08fec82fb7b5fb14d935a80057bdc0897c8de";
 const BALANCER: &str = "katran/lib/bpf/balancer.bpf.c";
-/// All of Katran's source that the balancer is built of.
+/// Folders of Katran's source that the balancer needs.
 const PARTS: [&str; 2] = ["katran/lib/bpf", "katran/lib/linux_includes"];
-/// As `katran/lib/bpf/balancer_consts.h` has them.
+/// Constants of `katran/lib/bpf/balancer_consts.h`.
 const VIPS_MAX: u32 = 512;
 const RING_SIZE: u32 = 65_537;
-/// Places of its counts, behind those of VIPs.
+/// Indexes of Katran's counters, behind those of VIPs.
 const LRU_MISSES: u32 = VIPS_MAX + 1;
 const FALLBACKS: u32 = VIPS_MAX + 3;
 const SENT: u32 = VIPS_MAX + 17;
 const PASSED: u32 = VIPS_MAX + 19;
 
-/// The balancer, compiled. Its files go with it.
+/// Compiled balancer. Dropping the value removes its files.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// The commit, if it is known.
+    /// Commit of the source; `None` if unknown.
     commit: Option<String>,
     folder: PathBuf,
     prefix: String,
 }
 
 impl Source {
-    /// Compiles what is in a checkout of Katran, or in a bare repository's HEAD, in a folder of its
-    /// own.
+    /// Compiles a checkout of Katran, or the HEAD of a bare repository, in a temporary folder.
     pub(super) fn build(given: &Path) -> Result<Source> {
         let prefix = owner::next_prefix()?;
         let folder = owner::directory().join(format!("{prefix}katran"));
@@ -56,7 +55,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The balancer that was built, in words.
+    /// Description of the balancer.
     pub(super) fn name(&self) -> String {
         match &self.commit {
             Some(commit) => format!("Katran, commit {commit}"),
@@ -64,12 +63,12 @@ impl Source {
         }
     }
 
-    /// Where the files are; those of a commit are taken out of its repository, whatever else is in
-    /// a checkout.
+    /// Returns the folder of the source. The files of a commit are extracted from the repository,
+    /// so changes in a checkout are ignored.
     fn unpack(&mut self, given: &Path) -> Result<PathBuf> {
         let is_there = given.join(BALANCER).is_file();
         let mut repository = Command::new("git");
-        // it may be another user's
+        // the repository may belong to another user
         repository.args(["-c", "safe.directory=*"]);
         if given.join(".git").exists() {
             repository.arg("-C").arg(given);
@@ -103,7 +102,7 @@ impl Source {
         Ok(self.folder.clone())
     }
 
-    /// As its own Makefile-bpf does it, but for the processor's version, which is the director's,
+    /// Compiles like Katran's Makefile-bpf, except for the CPU version, which is the director's,
     /// and without a limit on new connections.
     fn compile(&self, tree: &Path, object: &str, shown: &str) -> Result<()> {
         let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
@@ -120,7 +119,7 @@ impl Source {
                     "-DMAX_CONN_RATE=0xffffffff",
                 ])
                 .args(["-Wno-unused-value", "-Wno-pointer-sign", "-Wno-compare-distinct-pointer-types"])
-                // headers of the C library ask for what the host's processor is
+                // the C library's headers require the host's architecture
                 .arg(format!("-D__{architecture}__"))
                 .arg(format!("-DSHOWN={shown}"))
                 .arg("-I")
@@ -144,7 +143,7 @@ impl Source {
     fn open(&self, object: &str) -> Result<OpenObject> {
         let mut open = ObjectBuilder::default().open_file(self.folder.join(object))?;
         for mut program in open.progs_mut() {
-            // without the wrapper it isn't measured
+            // programs without the wrapper are not measured
             let is_measured = program.name() == "katran";
             program.set_autoload(is_measured);
         }
@@ -173,8 +172,8 @@ fn first_error(output: &Output) -> String {
     line.map_or_else(|| first_line(output), str::to_owned)
 }
 
-/// Loads it for one VIP and as many servers as the director has, with an LRU map of flows for the
-/// CPU that this runs on, which must not change.
+/// Loads the balancer for one VIP and as many servers as the director has. Its LRU map of flows
+/// belongs to the current CPU, so the caller must be pinned.
 pub(super) fn load(source: &Source, flows_max: usize, vip: Ipv4Addr) -> Result<Programs> {
     let programs = Programs::load(source.open("measured.o")?, source.open("shown.o")?)
         .with_context(|| format!("The kernel refuses {}", source.name()))?;
@@ -183,7 +182,7 @@ pub(super) fn load(source: &Source, flows_max: usize, vip: Ipv4Addr) -> Result<P
     Ok(programs)
 }
 
-/// The values that `KatranLb` writes (`katran/lib/KatranLb.cpp`; the structures are in
+/// Writes the maps as `KatranLb` does (`katran/lib/KatranLb.cpp`; structures in
 /// `balancer_structs.h`).
 fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()> {
     let number = |number: u32| number.to_ne_bytes().to_vec();
@@ -214,12 +213,12 @@ fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()>
     programs.fill("lru_mapping", [(number(cpu), flows.as_fd().as_raw_fd().to_ne_bytes().to_vec())])
 }
 
-/// Its counts.
+/// Katran's counters.
 pub(super) struct Counted {
     pub(super) forwarded: u64,
     pub(super) passed: u64,
     pub(super) begun: u64,
-    /// Packets without SYN that its LRU map didn't know, and any that found no such map.
+    /// Packets without SYN that were not in the LRU map, and packets without such a map.
     pub(super) unexpected: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The cost of one packet in the kernel engine, beside Katran or, where its source is not there, a
-//! balancer of the usual design: on the same frames, in the same wrapper, in turn.
+//! Measures the cost of one packet in the XDP engine, compared with Katran or, without its source,
+//! with a balancer of the usual design. All run on the same frames, in the same wrapper, in turn.
 
 mod frames;
 mod katran;
@@ -33,20 +33,20 @@ const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 const SESSIONS_MAX: usize = 16 << 20;
 const FLOWS: [u32; 4] = [1, 1 << 10, 1 << 16, 1 << 20];
 const NEW: u32 = 1 << 16;
-/// So many rounds of new sessions find room beside a million that there are.
+/// Maximum number of rounds of new sessions that fit beside a million existing ones.
 const NEW_ROUNDS_MAX: usize = 14;
 const PACKETS: u32 = 2_000_000;
 
 /// Costs by number of flows.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
-    /// The balancer beside the director.
+    /// Balancer that the director is compared with.
     beside: String,
     rounds: usize,
     rows: Vec<Row>,
 }
 
-/// Nanoseconds a packet, the wrapper's own included.
+/// Nanoseconds per packet, including the wrapper.
 #[derive(Debug, Serialize)]
 struct Row {
     flows: u32,
@@ -55,16 +55,16 @@ struct Row {
     methods: Vec<Method>,
 }
 
-/// The cost of one direction of a method.
+/// Cost of one direction of a method.
 #[derive(Debug, Serialize)]
 struct Method {
     name: &'static str,
     established: Cost,
-    /// Only clients begin sessions.
+    /// `None` for replies, which start no session.
     new_session: Option<Cost>,
 }
 
-/// The director, and what stands beside it.
+/// Cost for the director and for the compared balancer.
 #[derive(Debug, Serialize)]
 struct Cost {
     director: Spread,
@@ -72,13 +72,13 @@ struct Cost {
 }
 
 impl Cost {
-    /// Of medians.
+    /// Ratio of the medians.
     fn ratio(&self) -> f64 {
         self.director.median as f64 / self.beside.median.max(1) as f64
     }
 }
 
-/// Nanoseconds of several rounds. Whatever else the machine does makes them more, never less.
+/// Nanoseconds of several rounds. Other load on the machine only increases them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Spread {
     minimum: u64,
@@ -101,7 +101,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// How servers are reached, and what is to be measured of that.
+/// Methods, and subjects to measure for each.
 const METHODS: [(Kind, &[(&str, Subject)]); 6] = [
     (Kind::Link, &[("l2", Subject::L2)]),
     (Kind::TwoChoices, &[("l2, two choices", Subject::L2)]),
@@ -114,18 +114,18 @@ const METHODS: [(Kind, &[(&str, Subject)]); 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Link,
-    /// The same, where the less busy of two servers is taken.
+    /// Layer two, with selection of the less loaded of two servers.
     TwoChoices,
-    /// A host that passes everything on to others on its link, and remembers it,
+    /// Every-host: a host that forwards all packets on its link, with sessions.
     EveryHost,
-    /// or goes by the hash.
+    /// Every-host without sessions: selection by hash.
     Stateless,
     Tunnel,
     Nat,
 }
 
-/// The methods that Katran can be compared with: it has tunnels alone, and knows neither hosts that
-/// pass packets on nor nat.
+/// Returns the methods to measure. Katran only has tunnels, so every-host placement and nat are
+/// left out with Katran.
 fn methods_beside(
     katran: Option<&Source>,
 ) -> impl Iterator<Item = (Kind, &'static [(&'static str, Subject)])> {
@@ -133,8 +133,8 @@ fn methods_beside(
     METHODS.into_iter().filter(move |(kind, _)| !both || matches!(kind, Kind::Link | Kind::Tunnel))
 }
 
-/// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise; beside
-/// Katran, of which a folder has the source, with three times as many.
+/// Measures each figure with `rounds` rounds, in turn, so that noise affects both sides alike. With
+/// Katran's source the number of rounds is three times as large.
 pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
     let katran = katran.map(Source::build).transpose()?;
     let katran = katran.as_ref();
@@ -148,7 +148,7 @@ pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
     );
     let surroundings = Surroundings::new()?;
     surroundings.netns.enter(|| {
-        // Katran's flows are each CPU's own, and caches are as well.
+        // Katran's flow maps are per CPU, and so are caches.
         cpu::stay_on_one(0)?;
         let rows = FLOWS.into_iter().map(|flows| {
             eprintln!("  packets of {flows} flows");
@@ -165,7 +165,7 @@ fn row(flows: u32, rounds: usize, katran: Option<&Source>) -> Result<Row> {
         let mut bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP, katran)?;
         if kind == Kind::Link {
             wrapper = spread(rounds, || bench.established(Subject::Wrapper, flows, PACKETS))?;
-            // in the tunnel's wrapper, since the other one's is such a one
+            // the tunnel's program, whose wrapper equals the other side's
             pass = Some(pair(rounds, [Subject::Tunnel, other], |subject| bench.pass(subject, PACKETS))?);
         }
         for (name, subject) in subjects {
@@ -189,7 +189,7 @@ fn method(
     }
     let established = pair(rounds, subjects, |subject| bench.established(subject, flows, PACKETS))?;
     let rounds = rounds.min(NEW_ROUNDS_MAX);
-    // A daemon would have it grow meanwhile.
+    // A daemon would resize the table meanwhile.
     bench.fit_for(flows + NEW * rounds as u32);
     let mut round = 0;
     let mut new_session = |subject| {
@@ -221,8 +221,8 @@ fn spread<E>(rounds: usize, mut measure: impl FnMut() -> Result<u64, E>) -> Resu
     (0..rounds).map(|_| measure()).collect::<Result<Vec<_>, E>>().map(Spread::of)
 }
 
-/// Where the kernel finds a way to every client: a namespace whose loopback interface, which test
-/// runs come in by, is a router's.
+/// Network namespace in which the kernel has a route to every client. Its loopback interface, which
+/// receives test frames, forwards packets.
 pub(super) struct Surroundings {
     pub(super) netns: Netns,
     prefix: String,
@@ -253,8 +253,8 @@ impl Drop for Surroundings {
     }
 }
 
-/// One service, round-robin over eight servers, on the interface that test runs come in by. With
-/// nat there is one server, so that whose answer it is needs no looking for.
+/// Returns tables with one service, round-robin over eight servers, on the interface of test runs.
+/// With nat there is one server, so that replies need no lookup of their service.
 fn tables(kind: Kind) -> Tables {
     let mut tables = Tables::default();
     tables.interfaces.insert(1, OWN);
@@ -329,7 +329,6 @@ fn tables(kind: Kind) -> Tables {
 }
 
 impl Outcome {
-    /// The table.
     pub(super) fn print(&self) {
         println!(
             "One packet in the kernel engine (BPF_PROG_TEST_RUN), in nanoseconds with the wrapper's own: median (quartile, minimum) of {}",
@@ -379,7 +378,7 @@ mod tests {
         let (counters, sessions) = bench.outcome()?;
         let (forwarded, answered, opened) = match (kind, subject) {
             (_, Subject::Wrapper | Subject::Yardstick) => (0, 0, 0),
-            // Each session is answered once while it is opened.
+            // Each session gets one reply while it is opened.
             (_, Subject::NatIn) => (10_512, 256, 256),
             (_, Subject::NatOut) => (512, 10_256, 256),
             (Kind::Stateless, _) => (10_512, 0, 0),

@@ -1,5 +1,5 @@
-//! Programs under BPF_PROG_TEST_RUN, each in two makes: one that sets every frame again and is
-//! measured, and one that leaves it as it became, to be looked at. Both have the same maps.
+//! Programs for BPF_PROG_TEST_RUN in two builds with shared maps. The measured build restores every
+//! frame; the other build leaves the resulting frame for checks.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -7,13 +7,13 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Map, MapCore, MapFlags, Object, OpenObject, ProgramInput, ProgramMut};
 
-/// A kernel program's verdict on a frame.
+/// XDP verdicts of a program.
 pub(super) const XDP_PASS: u32 = 2;
 pub(super) const XDP_TX: u32 = 3;
 pub(super) const XDP_REDIRECT: u32 = 4;
 
-/// Frames of these flows are the program's, `first` and the next ones: `flows` of them, a power of
-/// two, from the turn that is named on.
+/// Flows of a run, numbered from `first`. The run starts at flow number `turn`; `flows` is a power
+/// of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flows {
     pub(super) flows: u32,
@@ -22,13 +22,13 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// The number of the flow that the wrapper makes of a frame first.
+    /// Number of the first flow that the wrapper writes to a frame.
     pub(super) fn number(self) -> u32 {
         (self.turn.wrapping_mul(2_654_435_761) & (self.flows - 1)).wrapping_add(self.first)
     }
 
-    /// The frame that the program sees first. `client_at` is the place of the client's address, and
-    /// of its port.
+    /// Returns the first frame that the program sees. `client_at` has the offsets of the client's
+    /// address and port.
     pub(super) fn vary(self, frame: &[u8], client_at: (usize, usize)) -> Vec<u8> {
         let (flow, mut varied) = (self.number(), frame.to_vec());
         let (address, port) = client_at;
@@ -38,28 +38,27 @@ impl Flows {
     }
 }
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// Nanoseconds of one packet.
+    /// Nanoseconds per packet.
     pub(super) each: u64,
-    /// Of the last packet.
+    /// Verdict on the last packet, and resulting frame.
     pub(super) verdict: u32,
     pub(super) frame: Vec<u8>,
 }
 
-/// Measuring programs that are loaded.
+/// Loaded programs of both builds.
 pub(super) struct Programs {
     measured: Object,
     shown: Object,
 }
 
 impl Programs {
-    /// Loads both makes.
     pub(super) fn load(measured: OpenObject, mut shown: OpenObject) -> Result<Programs> {
         let measured = measured.load()?;
         for mut map in shown.maps_mut() {
-            // settings and the like are each program's own
+            // data sections are separate for each build
             let is_own =
                 [".data", ".bss", ".rodata"].iter().any(|end| map.name().to_string_lossy().ends_with(end));
             if let Some(ours) = measured.maps().find(|ours| !is_own && ours.name() == map.name()) {
@@ -69,13 +68,13 @@ impl Programs {
         Ok(Programs { measured, shown: shown.load()? })
     }
 
-    /// A map of both.
+    /// Returns a map that both builds share.
     pub(super) fn map(&self, name: &str) -> Result<Map<'_>> {
         let found = self.measured.maps().find(|it| it.name() == OsStr::new(name));
         found.with_context(|| format!("There is no map {name}"))
     }
 
-    /// Writes places of a map.
+    /// Writes entries of a map.
     pub(super) fn fill(
         &self,
         map: &str,
@@ -88,7 +87,7 @@ impl Programs {
         Ok(())
     }
 
-    /// The two words of a place of a map of counts, all CPUs together.
+    /// Returns two words of an entry of a counter map, summed over all CPUs.
     pub(super) fn count(&self, map: &str, place: u32) -> Result<[u64; 2]> {
         let found = self.map(map)?;
         let cpus = found.lookup_percpu(&place.to_ne_bytes(), MapFlags::ANY)?;
@@ -99,12 +98,12 @@ impl Programs {
         Ok([sum(0), sum(8)])
     }
 
-    /// Runs a program on a frame as often as wanted, each time for the next flow.
+    /// Runs a program on a frame `packets` times, each time with the next flow.
     pub(super) fn measure(&mut self, program: &str, frame: &[u8], flows: Flows, packets: u32) -> Result<Ran> {
         run(&mut self.measured, program, frame, flows, packets)
     }
 
-    /// Runs it once, and leaves the frame as it became.
+    /// Runs a program once and returns the resulting frame.
     pub(super) fn show(&mut self, program: &str, frame: &[u8], flows: Flows) -> Result<Ran> {
         run(&mut self.shown, program, frame, flows, 1)
     }

@@ -1,4 +1,4 @@
-//! The program whose packets are measured, and what must have become of them.
+//! Subject of a measurement: the program that handles the packets, and checks of its results.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::programs::{Flows, Programs, XDP_PASS, XDP_REDIRECT, XDP_TX};
 const MEASURED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
 const SHOWN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shown.bpf.o"));
 
-/// The program whose packets are measured.
+/// Program whose packets are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// Nobody's: the cost of measuring, which every figure includes.
+    /// No program: the cost of the wrapper, which all figures include.
     Wrapper,
-    /// The director's, to a server on its LAN.
+    /// Director, with a server on its link.
     L2,
-    /// The same where every host decides: the packet may have been passed on by another.
+    /// Director in every-host placement; another host may have forwarded the packet.
     Rewriter,
-    /// The director's, to a server with an address and a port of its own.
+    /// Director with nat, from client to server.
     NatIn,
-    /// Such a server's, through the director.
+    /// Director with nat, from server to client.
     NatOut,
-    /// The director's, to a server behind a tunnel.
+    /// Director, with a server behind a tunnel.
     Tunnel,
-    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows
+    /// Kernel balancer of the usual design, IPIP with an LRU map of flows
     /// (`crates/lab/bpf/bench.bpf.c`).
     Yardstick,
-    /// Katran's, IPIP, built from source that is not part of this project.
+    /// Katran, IPIP, built from source that is not part of this project.
     Katran,
 }
 
@@ -52,7 +52,7 @@ impl Subject {
         }
     }
 
-    /// Of a packet that goes on.
+    /// Verdict on a forwarded packet.
     const fn verdict(self) -> u32 {
         match self {
             Subject::Wrapper => XDP_PASS,
@@ -61,7 +61,7 @@ impl Subject {
         }
     }
 
-    /// Where the wrapper writes a client's address and port.
+    /// Offsets at which the wrapper writes a client's address and port.
     const fn client_at(self) -> (usize, usize) {
         match self {
             Subject::NatOut => (30, 36),
@@ -70,56 +70,57 @@ impl Subject {
     }
 }
 
-/// How packets are dealt with.
+/// Effect of a run's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// They are for no service.
+    /// The packets belong to no service.
     Pass,
-    /// Sessions are opened, or gone through once more.
+    /// The packets open sessions, or belong to sessions being opened.
     Open,
-    /// Each begins a session.
+    /// Each packet starts a session.
     Begin,
-    /// Each is of a session that there is.
+    /// Each packet belongs to an existing session.
     Go,
 }
 
-/// Counts of a subject's programs; `None` for those that they don't have.
+/// Counters of a subject's programs; `None` for missing counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     forwarded: Option<u64>,
     passed: Option<u64>,
     /// New sessions.
     started: Option<u64>,
-    /// Packets whose session was not found, or found no room.
+    /// Packets whose session was missing or found no room.
     unexpected: Option<u64>,
 }
 
-/// A data plane without a network, for measuring what one packet costs.
+/// Data plane without a network, for measuring the cost of packets.
 pub(super) struct Bench {
-    /// The wrappers' maps are its.
+    /// Owner of the maps that the wrapped programs share.
     bare: DetachedProgram,
     programs: Programs,
     katran: Option<Programs>,
     vip: Ipv4Addr,
-    /// Where answers come from that go through the director.
+    /// Endpoint that sends replies through the director.
     endpoint: Option<SocketAddrV4>,
     stateless: bool,
 }
 
-/// Flows of [`Bench::new_sessions`] are numbered from here on, out of the way of the others.
+/// First flow number of [`Bench::new_sessions`], apart from all other flows.
 const NEW_FLOWS: u32 = 1 << 27;
-/// Those whose frames are looked at.
+/// First flow number of new sessions in checks.
 const LOOKED_AT: u32 = 1 << 26;
-/// How many of them.
+/// Number of checked frames per kind.
 const LOOKS: u32 = 64;
 
-/// Katran's maps are as large as they are made, and slower the larger: so it gets what serves here.
+/// Katran's maps have a fixed size and are slower the larger they are, so the size is just
+/// sufficient.
 const KATRAN_FLOWS_MAX: usize = 2 << 20;
 
 impl Bench {
     /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port
-    /// 80, and interface 1; its servers must be reached as the subjects are that shall be measured,
-    /// and for [`Subject::NatOut`] there must be one alone, and a route and a neighbour for every
+    /// 80, and interface 1. Its servers must use the method of the measured subjects.
+    /// [`Subject::NatOut`] requires a single server, and a route and a neighbour for every
     /// 10.x.x.x.
     pub(super) fn new(
         sessions_max: usize,
@@ -138,7 +139,7 @@ impl Bench {
         Ok(Bench { bare, programs, katran, vip, endpoint, stateless })
     }
 
-    /// Opens `flows` (a power of two) sessions, and sends a packet of each.
+    /// Opens `flows` sessions, a power of two, and sends a packet of each.
     pub(super) fn open(&mut self, subject: Subject, flows: u32) -> Result<()> {
         // Only clients open sessions.
         let opener = if subject == Subject::NatOut { Subject::NatIn } else { subject };
@@ -157,31 +158,32 @@ impl Bench {
         Ok(())
     }
 
-    /// Has the table grow for so many sessions, as a daemon has.
+    /// Resizes the table for this number of sessions, as a daemon would.
     pub(super) fn fit_for(&self, sessions: u32) {
         self.bare.fit_for(sessions as usize);
     }
 
-    /// Nanoseconds a packet of sessions that [`Bench::open`] opened.
+    /// Returns nanoseconds per packet of sessions from [`Bench::open`].
     pub(super) fn established(&mut self, subject: Subject, flows: u32, packets: u32) -> Result<u64> {
         let frame = self.going(subject);
         self.run(subject, Doing::Go, &frame, Flows { flows, first: 0, turn: 0 }, packets)
     }
 
-    /// Nanoseconds a SYN of a session that there wasn't; `round` keeps calls apart.
+    /// Returns nanoseconds per SYN that starts a session. A different `round` in each call selects
+    /// new flows.
     pub(super) fn new_sessions(&mut self, subject: Subject, round: u32, packets: u32) -> Result<u64> {
         let flows = Flows { flows: packets, first: NEW_FLOWS + round * packets, turn: 0 };
         self.run(subject, Doing::Begin, &self.frame(80, TCP_SYN), flows, packets)
     }
 
-    /// Nanoseconds a packet for no service.
+    /// Returns nanoseconds per packet for no service.
     pub(super) fn pass(&mut self, subject: Subject, packets: u32) -> Result<u64> {
         let flows = Flows { flows: 1024, first: 0, turn: 0 };
         self.run(subject, Doing::Pass, &self.frame(81, TCP_ACK), flows, packets)
     }
 
-    /// Looks whether frames are as they should be: of sessions that [`Bench::open`] opened, of new
-    /// ones, and for no service.
+    /// Checks the resulting frames: of sessions from [`Bench::open`], of new sessions, and for no
+    /// service.
     pub(super) fn look(&mut self, subject: Subject, flows: u32) -> Result<()> {
         let going = self.going(subject);
         let (known, new) =
@@ -211,7 +213,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The frame that one packet becomes, if that is right.
+    /// Returns the resulting frame after checking it.
     fn show(&mut self, subject: Subject, frame: &[u8], flows: Flows) -> Result<Vec<u8>> {
         let ran = self.programs_of(subject)?.show(subject.program(), frame, flows)?;
         let Flows { first, turn, .. } = flows;
@@ -267,7 +269,7 @@ impl Bench {
         Ok(ran.each)
     }
 
-    /// The counts that a run must have made.
+    /// Returns the counters that a run must have increased.
     fn wanted(&self, subject: Subject, doing: Doing, packets: u64) -> Counts {
         let (forwarded, passed) = if doing == Doing::Pass { (0, packets) } else { (packets, 0) };
         let started = if doing == Doing::Begin { packets } else { 0 };
@@ -309,14 +311,14 @@ impl Bench {
         }
     }
 
-    /// Counts of the director's programs, and live sessions: they show that the run did the work
-    /// that it stands for.
+    /// Returns counters of the director's programs, and the number of live sessions, to check that
+    /// the run did its work.
     #[cfg(test)]
     pub(super) fn outcome(&self) -> Result<(evener_dataplane::Counters, usize)> {
         Ok((self.bare.counters()?, self.bare.fill()))
     }
 
-    /// A packet of a session at work.
+    /// Returns a packet of an established session.
     fn going(&self, subject: Subject) -> Vec<u8> {
         match (subject, self.endpoint) {
             (Subject::NatOut, Some(endpoint)) => frames::answer(endpoint, TCP_ACK),
@@ -329,7 +331,7 @@ impl Bench {
     }
 }
 
-/// The measuring programs over the director's own maps.
+/// Loads the wrapped programs with the director's maps.
 fn programs(bare: &DetachedProgram, vip: Ipv4Addr) -> Result<Programs> {
     let open = |object| -> Result<OpenObject> {
         let mut open = ObjectBuilder::default().open_memory(object)?;

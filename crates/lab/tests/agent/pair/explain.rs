@@ -1,4 +1,4 @@
-//! The server of a flow that has no session, as each director explains it.
+//! The server of a flow without a session, as each director explains it.
 
 use std::thread;
 
@@ -11,10 +11,10 @@ use evener_lab::{skip, wait};
 use super::{Pair, PolicyService, SERVERS};
 
 const FLOWS: u32 = 10_000;
-/// The policies whose choice depends on the flow's hash alone while there are no sessions.
+/// Policies whose selection depends only on the flow's hash while there are no sessions.
 const POLICIES: [&str; 2] = ["hash", "power-of-two"];
 
-/// Names of servers, by flow.
+/// Names of servers by flow.
 type Choices = Vec<String>;
 
 #[test]
@@ -63,7 +63,7 @@ fn director_without_a_server_explains_flows_of_others_alike() -> Result<()> {
     pair.only_is_down(1, None)
 }
 
-/// The choices of both directors, which are queried at the same time.
+/// Queries both directors at the same time and returns their selections.
 fn explained(pair: &Pair, service: &PolicyService) -> Result<[Choices; 2]> {
     let sockets = [pair.directors[0].admin_socket()?, pair.directors[1].admin_socket()?];
     let choices = thread::scope(|scope| {
@@ -82,13 +82,13 @@ fn choice(socket: &AdminSocket, service: &PolicyService, flow: u32) -> Result<St
     explanation.server.clone().with_context(|| format!("{client} has no server: {explanation:?}"))
 }
 
-/// Endpoints with all kinds of addresses and ports.
+/// Returns a client endpoint. The flows cover many addresses and ports.
 fn client(flow: u32) -> String {
     format!("198.51.100.{}:{}", 1 + flow % 250, 1_024 + flow * 6)
 }
 
-/// An error if the choices differ for a flow, except for those that the second director gives to
-/// the server `except`.
+/// Fails if the directors' selections differ for a flow. Flows that the second director assigns to
+/// server `except` do not count.
 fn are_alike(service: &PolicyService, [one, other]: &[Choices; 2], except: Option<&str>) -> Result<()> {
     let pairs = (0..).zip(one.iter().zip(other));
     let differing = pairs.filter(|(_, (one, other))| one != other && Some(other.as_str()) != except);

@@ -1,5 +1,5 @@
-//! Two directors behind a router that has a route by each (ECMP): downloads go on when one leaves
-//! and when it returns.
+//! Two directors behind an ECMP router: downloads continue when one director stops and when it
+//! returns.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -21,17 +21,18 @@ use nix::sys::signal::Signal;
 use super::Pair;
 use crate::Agent;
 
-/// Downloads through each director at first.
+/// Number of downloads through each director at the start.
 const EACH: usize = 10;
-/// The router hashes the addresses, protocol and ports in each packet. Policy 1 prefers a hash that
-/// comes with the packet: over veth that is the client socket's, which changes with each timeout.
+/// The router hashes addresses, protocol and ports of each packet. Policy 1 would prefer a hash
+/// stored with the packet. Over veth, this is the client socket's hash, which changes with each
+/// timeout.
 const HASH_BY_PORTS: [(&str, &str); 2] =
     [("ipv4/fib_multipath_hash_policy", "3"), ("ipv4/fib_multipath_hash_fields", "55")];
-/// The sizes of the client's receive buffers, in bytes: at least, at first, at most.
+/// Client receive buffers in bytes: minimum, initial, maximum.
 const RECEIVE_BUFFERS: &str = "4096 16384 65536";
-/// Bytes after which a download has gone on: more than the client's buffer, curl and a pipe hold.
+/// Progress of a download, in bytes: more than the client's buffer, curl and a pipe hold.
 const PROGRESS: u64 = 200_000;
-/// Each download is read by this many bytes in this time, so that it lasts a minute.
+/// Chunk and interval of the reader, so that each download takes about a minute.
 const CHUNK: usize = 8_192;
 const PACE: Duration = Duration::from_millis(32);
 
@@ -60,7 +61,7 @@ fn downloads_go_on(builder: Builder, method: &str) -> Result<()> {
     pair.route_by(&[1])?;
     pair.go_on_by(1, "no_session", &mut downloads, "the first director's link is down")?;
 
-    // As after a power failure: nothing is left of its sessions.
+    // As after a power failure, the director loses all its sessions.
     pair.directors[0].daemon().signal(Signal::SIGQUIT)?;
     ensure!(pair.directors[0].daemon().wait(LONG)?.success(), "the first director failed to stop");
     first.ip(&["link set eth0 up".to_owned(), format!("route add {}", default_route.trim())])?;
@@ -88,7 +89,7 @@ fn downloads_by_tunnel_go_on_when_a_director_behind_ecmp_leaves_and_returns() ->
 }
 
 impl Pair {
-    /// Has the router send packets for the service to these directors.
+    /// Routes packets for the service to these directors.
     fn route_by(&self, directors: &[usize]) -> Result<()> {
         let hops =
             directors.iter().map(|at| format!(" nexthop via {}", self.farm.directors()[*at].address()));
@@ -96,8 +97,8 @@ impl Pair {
         self.farm.router().ip(&[line])
     }
 
-    /// Finds [`EACH`] ports of the client for each director, by the router's own choice of routes:
-    /// the key of its hash is secret.
+    /// Finds [`EACH`] client ports per director with the router's own route lookups, because the
+    /// key of its hash is secret.
     fn ports_by_director(&self) -> Result<[BTreeSet<u16>; 2]> {
         let (router, client) = (self.farm.router(), self.farm.client(0).address().to_string());
         let (service, interface) = (self.services[0].address, &router.interfaces()[0].name);
@@ -119,8 +120,8 @@ impl Pair {
         Ok(ports)
     }
 
-    /// Waits until every download has gone on after an event, with packets that a director counted
-    /// for this reason.
+    /// Waits until every download has progressed after an event, and checks that a director counted
+    /// packets for this reason.
     fn go_on_by(&self, director: usize, reason: &str, downloads: &mut Downloads, event: &str) -> Result<()> {
         let counted = || -> Result<u64> {
             Ok(self.directors[director].status()?.packets.get(reason).copied().unwrap_or_default())
@@ -132,15 +133,15 @@ impl Pair {
         Ok(())
     }
 
-    /// The client's ports with a session on a director.
+    /// Returns the client ports with a session on a director.
     fn clients_of(&self, director: usize) -> Result<BTreeSet<u16>> {
         let sessions = self.directors[director].sessions()?;
         sessions.iter().map(|session| Ok(session.client.parse::<SocketAddr>()?.port())).collect()
     }
 }
 
-/// Downloads by curl from the client, each of which is read as slowly as [`PACE`] says until the
-/// end. So they last through all events, and no longer.
+/// Downloads with curl from the client. Each is read slowly ([`PACE`]) until [`Downloads::end`], so
+/// that it lasts through all events.
 struct Downloads {
     list: Vec<Download>,
     is_paced: Arc<AtomicBool>,
@@ -160,7 +161,10 @@ impl Downloads {
         Ok(Downloads { list: list.collect::<Result<_>>()?, is_paced })
     }
 
-    /// Waits until every download has gone on after an event; an error if one is over.
+    /// Waits until every download has progressed after an event.
+    ///
+    /// # Errors
+    /// Fails if a download has ended.
     fn go_on(&mut self, event: &str) -> Result<()> {
         let goals: Vec<u64> = self.list.iter().map(|one| one.received.load(Relaxed) + PROGRESS).collect();
         let mut behind = || -> Result<Vec<u16>> {
@@ -183,7 +187,10 @@ impl Downloads {
         behind.map(drop).map_err(|ports| anyhow!("{event}: downloads to {ports:?} do not go on"))
     }
 
-    /// Reads the rest of all downloads; an error unless all are complete.
+    /// Reads the rest of all downloads.
+    ///
+    /// # Errors
+    /// Fails if a download is incomplete.
     fn end(mut self) -> Result<()> {
         self.is_paced.store(false, Relaxed);
         let running = |list: &mut Vec<Download>| -> Result<usize> {
@@ -221,7 +228,7 @@ impl Download {
         Ok(Download { port, curl, received })
     }
 
-    /// The end of a download, in words.
+    /// Describes the end of a download.
     fn outcome(&mut self, status: ExitStatus) -> Result<String> {
         let mut error = String::new();
         if let Some(mut stderr) = self.curl.stderr.take() {
@@ -239,7 +246,7 @@ impl Drop for Download {
     }
 }
 
-/// Reads all that curl writes. It ends with curl.
+/// Reads curl's output until curl ends.
 fn read(mut output: ChildStdout, received: &AtomicU64, is_paced: &AtomicBool) {
     let mut chunk = [0; CHUNK];
     while let Ok(len @ 1..) = output.read(&mut chunk) {

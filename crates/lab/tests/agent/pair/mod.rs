@@ -1,5 +1,5 @@
-//! Two directors with the same file and one secret choose the same servers, and either can carry
-//! the other's connections.
+//! Two directors with the same file and secret select the same servers, and each can forward the
+//! other's connections.
 
 mod explain;
 mod front;
@@ -17,23 +17,23 @@ use evener_lab::web::OTHER_PORT;
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const SERVERS: usize = 4;
 
-/// Fields are dropped in order.
+/// Two running directors. Fields are dropped in order.
 struct Pair {
     directors: Vec<Evener>,
-    /// The directors' file.
+    /// Configuration file of both directors.
     file: String,
     services: Vec<PolicyService>,
     farm: Farm,
 }
 
-/// A service with the name of its policy.
+/// A service named after its policy.
 struct PolicyService {
     policy: &'static str,
     address: SocketAddr,
 }
 
 impl Pair {
-    /// Starts two directors of [`SERVERS`] servers, with one service for each policy.
+    /// Starts two directors of [`SERVERS`] servers, with one service per policy.
     fn start(builder: Builder, method: &str, policies: &[&'static str]) -> Result<Pair> {
         let farm = builder.servers(SERVERS as u8).directors(2).build()?;
         let services: Vec<PolicyService> = [WEB_PORT, OTHER_PORT]
@@ -46,13 +46,13 @@ impl Pair {
         Ok(Pair { directors: directors.collect::<Result<_>>()?, file, services, farm })
     }
 
-    /// Waits until both directors have all servers up.
+    /// Waits until both directors report all servers up.
     fn wait_for_servers(&self) -> Result<()> {
         let up = SERVERS * self.services.len();
         self.directors.iter().try_for_each(|director| director.wait_for_servers(up, LONG).map(drop))
     }
 
-    /// An error if a director has other servers down than those of this name.
+    /// Fails unless exactly the servers of this name are down at a director.
     fn only_is_down(&self, director: usize, name: Option<&str>) -> Result<()> {
         let servers = self.directors[director].servers()?;
         let is_right = servers.iter().all(|one| (one.state == "up") == (Some(one.name.as_str()) != name));
@@ -61,7 +61,7 @@ impl Pair {
     }
 }
 
-/// The file of both directors. Probes have time on a busy machine.
+/// Returns the configuration of both directors. Probe timeouts are long enough for a busy machine.
 fn file(farm: &Farm, method: &str, services: &[PolicyService]) -> Result<String> {
     let secret = farm.director().write("farm.key", SECRET)?;
     fs::set_permissions(&secret, Permissions::from_mode(0o600))?;

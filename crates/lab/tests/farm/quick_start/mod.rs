@@ -1,4 +1,4 @@
-//! The quick starts of the manual, with the files and commands that the page has.
+//! The quick starts of the manual, with the page's files and commands.
 
 mod page;
 mod setup;
@@ -14,7 +14,7 @@ use evener_lab::{skip, web_tls};
 use self::page::QuickStart;
 use self::setup::Setup;
 
-/// The quick starts that are carried out here.
+/// The quick starts that these tests run.
 const CARRIED_OUT: [&str; 8] = ["l2", "l2 2", "nat", "tunnel", "handoff", "every-host", "redirect", "Names"];
 
 fn quick_starts() -> Result<Vec<QuickStart>> {
@@ -35,26 +35,26 @@ fn every_quick_start_is_carried_out() {
     assert_eq!(by_hand, ["l2"]);
 }
 
-/// Sets a farm up by a quick start.
+/// Sets up a farm according to a quick start.
 fn set_up(name: &str, farm: Farm, by_hand: bool) -> Result<Setup> {
     let starts = quick_starts()?;
     let start = starts.iter().find(|start| start.name == name);
     Setup::by_page(farm, &starts[0], start.with_context(|| format!("no quick start {name}"))?, by_hand)
 }
 
-/// A test of a farm, where there is root.
+/// Runs a test on a farm, or skips it without root.
 fn on_farm(builder: Builder, test: impl FnOnce(Farm) -> Result<()>) -> Result<()> {
     if skip::has_root() { test(builder.build()?) } else { Ok(()) }
 }
 
-/// Gives a host's interface another address than the farm does, in a /24.
+/// Replaces a host's address, with prefix length 24.
 fn readdress(host: &Host, address: &str, gateway: Option<&str>) -> Result<()> {
     let mut lines = vec!["addr flush dev eth0".to_owned(), format!("addr add {address}/24 dev eth0")];
     lines.extend(gateway.map(|gateway| format!("route replace default via {gateway}")));
     host.ip(&lines)
 }
 
-/// The director has the service address, and its servers answer.
+/// Checks that the director has the service address and that its servers answer.
 fn director_serves(setup: &Setup) -> Result<()> {
     setup.wait_for_answers("http://192.0.2.100/who")?;
     let neighbour = setup.farm.router().run(&["ip", "neighbour", "show", "192.0.2.100"])?;

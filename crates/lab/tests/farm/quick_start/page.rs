@@ -1,14 +1,14 @@
-//! The page as a list of files and commands: blocks of code, and spans of code in its sentences.
+//! Parses the page into files and commands: code blocks, and code spans in sentences.
 
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, bail};
 
-/// Where a command runs, by the words that its sentence, or one before it in the same step or
-/// paragraph, begins with.
+/// The host of a command. The first words of its sentence, or of an earlier sentence in the same
+/// step or paragraph, determine the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Each host with the file, before Evener runs there.
+    /// All hosts with the file, before Evener runs there.
     BeforeUse,
     Director,
     Servers,
@@ -29,33 +29,33 @@ const PLACES: [(&str, Place); 8] = [
     ("On a client", Place::Client),
 ];
 
-/// A line for a shell.
+/// A shell command.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) place: Place,
     pub(crate) text: String,
-    /// The output that the page shows; empty if it shows none.
+    /// Lines of output on the page, empty if there are none.
     pub(crate) shown: Vec<String>,
 }
 
-/// The commands of one step, or of a paragraph.
+/// The commands of a step or paragraph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
     pub(crate) commands: Vec<Command>,
-    /// Those that do the same by hand.
+    /// Manual alternatives to the commands.
     pub(crate) by_hand: Vec<Command>,
 }
 
-/// A file, and the steps below it.
+/// A configuration file and the steps after it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QuickStart {
-    /// Its heading, and its number if it isn't the first below that.
+    /// The heading, with a number from the second quick start under the same heading on.
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) steps: Vec<Step>,
 }
 
-/// The quick starts of a page. The first has no file: it is for all.
+/// Parses the quick starts of a page. The first has no file: its steps apply to all.
 pub(crate) fn read(page: &str) -> Result<Vec<QuickStart>> {
     let mut reader = Reader::default();
     reader.starts.push(QuickStart::default());
@@ -79,10 +79,10 @@ pub(crate) fn read(page: &str) -> Result<Vec<QuickStart>> {
 #[derive(Default)]
 struct Reader {
     starts: Vec<QuickStart>,
-    /// The line that is read, counted from 1.
+    /// Number of the current line, counted from 1.
     number: usize,
     paragraph: String,
-    /// Of the step or paragraph.
+    /// Place of the current step or paragraph.
     place: Option<Place>,
     is_by_hand: bool,
 }
@@ -127,7 +127,7 @@ impl Reader {
 
     fn block(&mut self, language: &str, block: &[&str]) -> Result<()> {
         match language {
-            // a picture
+            // A picture.
             "" => Ok(()),
             "toml" => {
                 let QuickStart { name, file, .. } = self.start();
@@ -171,7 +171,7 @@ impl Reader {
     }
 }
 
-/// Sentences of a paragraph; a period within code ends none.
+/// Splits a paragraph into sentences. A period within code ends no sentence.
 fn sentences(paragraph: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let (mut from, mut is_code) = (0, false);
@@ -195,8 +195,8 @@ fn place(sentence: &str) -> Result<Option<Place>> {
     Ok(PLACES.iter().find(|(words, _)| sentence.starts_with(words)).map(|(_, place)| *place))
 }
 
-/// Whether code in a sentence is a command: the name of a program and more. A key of a file has an
-/// equals sign behind it, and a line of output a colon within its first word.
+/// True if a code span is a command: a program's name with arguments. A configuration key has an
+/// equals sign after it, and a line of output has a colon in its first word.
 fn is_command(span: &str) -> bool {
     let mut words = span.split(' ');
     let is_program = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');

@@ -1,4 +1,4 @@
-//! A quick start on the hosts of a farm: its file is on them, and its commands run there in order.
+//! A quick start on the hosts of a farm: installs its file and runs its commands in order.
 
 use anyhow::{Context, Result, bail, ensure};
 use evener_lab::farm::Farm;
@@ -9,22 +9,21 @@ use evener_lab::wait::{self, LONG};
 
 use super::page::{Command, Place, QuickStart, Step};
 
-/// Where the page says that the file belongs.
+/// Path of the file according to the page.
 const FILE: &str = "/etc/evener/evener.toml";
 
-/// A farm that is set up as the page says. Fields are dropped in order.
+/// A farm that is set up according to the page. Fields are dropped in order.
 pub(crate) struct Setup {
-    /// Commands that run on.
+    /// Commands that keep running.
     running: Vec<Proc>,
     shells: Vec<Shell>,
-    /// The steps of all quick starts.
+    /// Steps that apply to all quick starts.
     for_all: Vec<Step>,
     pub(crate) farm: Farm,
 }
 
 impl Setup {
-    /// Carries out a quick start; `by_hand` chooses the commands that do the same, where there are
-    /// such.
+    /// Runs a quick start. `by_hand` selects the manual alternatives.
     pub(crate) fn by_page(
         farm: Farm,
         for_all: &QuickStart,
@@ -63,7 +62,7 @@ impl Setup {
 
     fn hosts(&self, place: Place) -> Result<Vec<Host>> {
         let servers = self.farm.servers();
-        // every host is a director where there is none
+        // Without a director, all hosts act as directors.
         let directors = if self.farm.directors().is_empty() { servers } else { self.farm.directors() };
         let hosts = match place {
             Place::Director => directors,
@@ -102,7 +101,7 @@ impl Setup {
             }
             ["evener", "keygen", key] => {
                 shell.run(text)?;
-                // the page says in words that it is copied
+                // The page describes in words that the key is copied to all hosts.
                 let secret = std::fs::read(shell.file(key))?;
                 self.shells.iter().try_for_each(|shell| shell.write(key, &secret))?;
             }
@@ -119,7 +118,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Waits until each server was the one to answer a request of the client's.
+    /// Waits until each server has answered a request of the client.
     pub(crate) fn wait_for_answers(&self, url: &str) -> Result<()> {
         let mut missing: Vec<&str> = self.farm.servers().iter().map(Host::name).collect();
         wait::until(&format!("each server answers at {url}"), || {
@@ -129,13 +128,13 @@ impl Setup {
         })
     }
 
-    /// The server that answers the client.
+    /// Returns the name of the server that answers the client.
     pub(crate) fn who(&self, url: &str) -> Result<String> {
         Ok(self.farm.client(0).curl(&["--insecure", "--location", url])?.trim().to_owned())
     }
 }
 
-/// Lines of output by the words that are the same each time: numbers and widths of columns differ.
+/// Returns the constant words of output lines. Numbers and column widths vary.
 fn shape(output: &str) -> Vec<String> {
     let number = |word: &str| {
         let mut shape = word.replace(|c: char| c.is_ascii_digit(), "#");

@@ -1,5 +1,4 @@
-//! Tests that need none of Katran's source. A balancer of the same shape stands for it, which drops
-//! all.
+//! Tests without Katran's source. A balancer with the same maps replaces it and drops all packets.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use crate::skip;
 
 const DROPS: &str = include_str!("drops.bpf.c");
 
-/// A folder that goes.
+/// Temporary folder, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -20,7 +19,7 @@ impl Folder {
         Ok(Folder(folder))
     }
 
-    /// One with these files in Katran's places.
+    /// Creates a folder with these files at the paths of Katran's.
     fn with(name: &str, balancer: &str) -> Result<Folder> {
         let folder = Folder::new(name)?;
         for part in PARTS {
