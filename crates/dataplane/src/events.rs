@@ -36,14 +36,14 @@ impl TraceFilter {
         match self.clients.len() {
             0..=CLIENTS_MAX => Ok(()),
             many => Err(EngineError::Capacity(format!(
-                "the packets of {CLIENTS_MAX} clients can be told at once, and {many} are asked for"
+                "the packets of at most {CLIENTS_MAX} clients can be traced at a time, and {many} were requested"
             ))),
         }
     }
 }
 
 pub(crate) fn read_already() -> EngineError {
-    EngineError::Host("what the data plane tells is being read already".into())
+    EngineError::Host("the events of the data plane have a reader already".into())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

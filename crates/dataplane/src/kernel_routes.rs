@@ -130,7 +130,7 @@ impl Netlink {
             Ok(RouteNetlinkMessage::NewRoute(route)) => route,
             // The kernel did not answer in time or had no memory, so a route may exist.
             Err(error) if is_unanswered(&error) => {
-                tracing::debug!(%error, %dst, "the kernel doesn't say where packets go");
+                tracing::debug!(%error, %dst, "failed to look up a route");
                 return FibResult::HostStack.into();
             }
             _ => return FibResult::None.into(),

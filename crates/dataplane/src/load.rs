@@ -44,7 +44,7 @@ impl Refusal {
     fn reason(&self) -> &str {
         let lines = self.log.lines().map(str::trim);
         let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with("processed "));
-        lines.next_back().unwrap_or("it gives no reason")
+        lines.next_back().unwrap_or("no reason given")
     }
 }
 
@@ -128,6 +128,6 @@ mod tests {
     #[test]
     fn refusal_without_words_says_so() {
         let refusal = Refusal { program: "accept".into(), log: "processed 0 insns\n".into() };
-        assert!(refusal.to_string().ends_with("accept: it gives no reason"), "{refusal}");
+        assert!(refusal.to_string().ends_with("accept: no reason given"), "{refusal}");
     }
 }

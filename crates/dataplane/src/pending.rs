@@ -32,16 +32,17 @@ const PENDING: &str = "pending";
 /// Cause why requests can't be tracked.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// No cgroup v2 to attach the programs to.
-    #[error("requests can't be followed: no control groups of version 2 at {}, and none can be mounted: {source}", CGROUPS.join(" or "))]
+    /// The programs are attached to a control group.
+    #[error("requests can't be tracked: there is no cgroup v2 hierarchy at {}, and mounting one failed: {source}", CGROUPS.join(" or "))]
     Cgroup {
         /// Error of the kernel.
         source: io::Error,
     },
-    #[error("requests can't be followed: {0}")]
+    /// The kernel's verifier refuses a program.
+    #[error("requests can't be tracked: {0}")]
     Verifier(Refusal),
-    /// The kernel refused an operation.
-    #[error("requests can't be followed: {what}: {source}")]
+    /// The kernel refuses.
+    #[error("requests can't be tracked: {what}: {source}")]
     Refused {
         /// Operation that failed.
         what: &'static str,

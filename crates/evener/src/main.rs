@@ -18,11 +18,12 @@ fn main() -> Exit {
             clap_complete::generate(args.shell, &mut Cli::command(), "evener", &mut io::stdout());
             Exit::Ok
         }
-        Command::Man(args) => done("the manual can't be written", man(&args)),
+        Command::Man(args) => done("failed to write the manual", man(&args)),
         Command::Import(args) => import::run(&args),
         Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Leave => agent::leave::run(),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Ready(args) => ready::command::run(&args),
         Command::Doctor(view) => doctor::run(&view),
@@ -33,10 +34,11 @@ fn main() -> Exit {
 
 /// Prints all problems of a file, or the notes on a valid one, or the schema.
 fn check(args: &CheckArgs) -> Exit {
-    let Some(file) = args.file.as_deref().filter(|_| !args.schema) else {
+    if args.schema {
         let written = writeln!(io::stdout(), "{:#}", config::schema(&manual::key_description));
-        return done("the schema could not be written", written);
-    };
+        return done("failed to write the schema", written);
+    }
+    let file = &args.file;
     let checked = config::check(file, args.file_only);
     let written = match &checked {
         Ok(checked) if args.json => write_json(checked.reports()),
@@ -47,7 +49,7 @@ fn check(args: &CheckArgs) -> Exit {
         }
         Err(problems) => writeln!(io::stderr(), "{}", problems.render(has_colour(&io::stderr()))),
     };
-    if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
+    if checked.is_err() { Exit::Failed } else { done("failed to write the result", written) }
 }
 
 fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Result<()> {
@@ -63,9 +65,9 @@ fn keygen(args: &KeygenArgs) -> Exit {
                 "{} written: copy it to every host of the farm, as secret, and name it in [farm] secret_file",
                 args.file.display()
             );
-            done("the result could not be written", written)
+            done("failed to write the result", written)
         }
-        Err(error) => done(&format!("{} can't be written", args.file.display()), Err(error)),
+        Err(error) => done(&format!("failed to write {}", args.file.display()), Err(error)),
     }
 }
 

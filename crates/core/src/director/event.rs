@@ -299,15 +299,15 @@ impl fmt::Display for Event {
             Event::NotFound { why, .. } => write!(f, "server can't be found: {why}"),
             Event::Found { .. } => f.write_str("server is found"),
             Event::Stalling { text, .. } => {
-                write!(f, "{text}, unlike those of other servers: `evener doctor` says what may be wrong")
+                write!(f, "{text}, unlike those of other servers; run `evener doctor`")
             }
-            Event::StallEnded { .. } => f.write_str("new connections continue as those of other servers do"),
+            Event::StallEnded { .. } => f.write_str("new connections work again"),
             Event::NoServers { .. } => {
-                f.write_str("no server takes new sessions: new connections are dropped")
+                f.write_str("no server accepts new sessions: new connections are dropped")
             }
-            Event::ServersAgain { .. } => f.write_str("servers take new sessions again"),
+            Event::ServersAgain { .. } => f.write_str("servers accept new sessions again"),
             Event::Degraded { .. } => f.write_str(
-                "too few servers work or want new sessions: some that fail or refuse take them too",
+                "too few servers work and accept new sessions: servers that are down or refuse them get some too",
             ),
             Event::Recovered { .. } => f.write_str("servers work again"),
             Event::SlotsExhausted { .. } => f.write_str("no room for this server: the farm is full"),
@@ -317,15 +317,15 @@ impl fmt::Display for Event {
                 LinkState::NoCarrier => "the interface has no carrier: look at the cable, or its other end",
                 LinkState::Up => "the interface works again",
             }),
-            Event::Attached { .. } => f.write_str("packets are taken from here, too"),
+            Event::Attached { .. } => f.write_str("packets are received from this interface too"),
             Event::AttachFailed { interface, error } => {
-                write!(f, "no packets can be taken from {interface}: {error}")
+                write!(f, "failed to receive packets from {interface}: {error}")
             }
             Event::Drained { drain: true, .. } => {
-                f.write_str("the operator's order: drained: it keeps its sessions and takes no new ones")
+                f.write_str("drained by the operator: it keeps its sessions and gets no new ones")
             }
             Event::Drained { drain: false, .. } => {
-                f.write_str("the operator's order: takes new sessions again")
+                f.write_str("the operator ended the drain or maintenance: it gets new sessions again")
             }
             Event::Suspended { is_suspended: true, .. } => {
                 f.write_str("the operator's order: in maintenance: neither probed nor asked for its load")
@@ -334,30 +334,30 @@ impl fmt::Display for Event {
                 f.write_str("the operator's order: maintenance is over; its next probe decides")
             }
             Event::RefusalReported { refuses: true, .. } => {
-                f.write_str("its own report: it keeps its sessions and takes no new ones")
+                f.write_str("drained by its own report: it keeps its sessions and gets no new ones")
             }
             Event::RefusalReported { refuses: false, .. } => {
-                f.write_str("its own report: takes new sessions again")
+                f.write_str("its own report ended the drain: it gets new sessions again")
             }
             Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.sentence()),
-            Event::Reports { error: None, .. } => f.write_str("it says its load again"),
+            Event::Reports { error: None, .. } => f.write_str("its load reports are valid again"),
             Event::Member { member: ServerName { service, server }, change } => {
                 write!(f, "{service}: {server}: {change}")
             }
             Event::Path { address, error: Some(error) } => {
-                write!(f, "the path to {address} can't be probed: {error}; it is tried again")
+                write!(f, "failed to probe the path to {address}: {error}; retrying")
             }
-            Event::Path { address, error: None } => write!(f, "the path to {address} is known again"),
+            Event::Path { address, error: None } => write!(f, "the path to {address} can be probed again"),
             Event::Ranks { name, from, error: Some(bad) } => write!(
                 f,
-                "{name}: ranks of {from} aren't believed: {bad}; those before count for three periods, then weights"
+                "{name}: ranks from {from} are invalid: {bad}; the previous ranks apply for three periods, then the weights"
             ),
-            Event::Ranks { name, from, error: None } => write!(f, "{name}: ranks of {from} are believed"),
+            Event::Ranks { name, from, error: None } => write!(f, "{name}: ranks from {from} are valid again"),
             Event::PathMtu { server, mtu } => {
-                write!(f, "a router on the way to {server} takes no packets longer than {mtu} bytes")
+                write!(f, "a router on the path to {server} accepts packets of at most {mtu} bytes")
             }
             Event::NotApplied { error } => {
-                write!(f, "{error}; what was in force stays, and it is tried again")
+                write!(f, "{error}; the previous tables stay in force; retrying")
             }
         }
     }

@@ -25,12 +25,11 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Two servers of the file have addresses of this host.
-    #[error("the file has this host twice, as {0} and as {1}: both have an address that is here")]
+    #[error("servers {0} and {1} both have an address of this host: a host is one server of the file")]
     Twice(String, String),
     /// No server has an address of this host.
     #[error(
-        "this host is none of the file's: service {service:?} has placement \"every-host\", and none of its servers has an \
-         address that is here ({here}). List it as [[service.server]], in the same file for every host"
+        "this host is not in the file: service {service:?} has placement \"every-host\", and no server of it has an address of this host ({here}). Add this host as [[service.server]], in the same file on all hosts"
     )]
     NoOwnAddress {
         /// A service with placement `every-host`.

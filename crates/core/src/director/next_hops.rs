@@ -89,7 +89,7 @@ pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Opt
     }
     if !service.keeps_ports(server) {
         return Some(
-            "it is this host itself, whose answers nobody translates: it must serve on the service's port"
+            "it is this host itself, whose replies aren't translated: it must serve on the service's port"
                 .into(),
         );
     }

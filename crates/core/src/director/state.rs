@@ -118,13 +118,11 @@ fn why_not_up(name: &ServerName, known: &[KnownHost]) -> String {
         return refusal.to_string();
     }
     let why = match (host.alive, host.ready, host.received_ms) {
-        (true, ..) if host.generation_differs => {
-            "it runs another configuration, and what it says is not heeded"
-        }
-        (true, true, _) => "it says that its own server fails",
-        (true, false, _) => "it says that it takes no part",
-        (false, _, Some(_)) => "silent: it is not heard any more",
-        (false, _, None) => "it was never heard",
+        (true, ..) if host.generation_differs => "it runs another configuration, so its reports are ignored",
+        (true, true, _) => "it reports that its own server fails",
+        (true, false, _) => "it reports that it takes no part",
+        (false, _, Some(_)) => "silent: no more reports of it arrive",
+        (false, _, None) => "no report of it has arrived yet",
     };
     why.to_owned()
 }

@@ -105,7 +105,7 @@ impl Director {
     pub fn without_servers(&self, service: &str) -> Option<&'static str> {
         let planned = self.plan.services.values().find(|planned| planned.name == service)?;
         match (planned.ring_members.is_empty(), planned.degraded) {
-            (true, _) => Some("no other server takes new sessions, so new connections are dropped"),
+            (true, _) => Some("no other server accepts new sessions, so new connections are dropped"),
             (_, true) => {
                 Some("too few others work or want new sessions, which go to some that fail or refuse too")
             }

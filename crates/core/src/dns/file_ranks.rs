@@ -15,21 +15,21 @@ const PERIODS: u64 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRanks {
     /// The file can't be read.
-    #[error("it can't be read: {0}")]
+    #[error("the file can't be read: {0}")]
     Unread(String),
     /// The file ends within a line: it is being written, or its writer died.
-    #[error("it ends within a line")]
+    #[error("the last line is incomplete")]
     Cut,
     /// The file has no line for this name.
-    #[error("it has no line of this name")]
+    #[error("the file has no line for this name")]
     Empty,
-    #[error("line {0} is not NAME ADDRESS RANK")]
+    #[error("line {0} is not `NAME ADDRESS RANK`")]
     Line(usize),
     /// An address that is no server of the name.
-    #[error("{0} is no server of this name")]
+    #[error("{0} is not a server of this name")]
     Stranger(IpAddr),
     /// An address that occurs twice.
-    #[error("{0} is in it twice")]
+    #[error("{0} has two lines")]
     Twice(IpAddr),
 }
 

@@ -25,7 +25,7 @@ pub enum NameError {
     #[error("is too long: a label has up to 63 characters, a name up to 253")]
     Long,
     /// A space, a quote or another character that has to be escaped by a backslash.
-    #[error("has a character that names don't have; other octets are written as \\DDD, in decimal")]
+    #[error("has a character that is not allowed in names; write other octets as \\DDD, in decimal")]
     Character,
 }
 

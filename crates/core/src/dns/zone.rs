@@ -57,10 +57,10 @@ pub enum RecordError {
     #[error("zone {0} has no NS record at its own name")]
     NoNs(Name),
     /// A name has other records besides a CNAME (RFC 1034, section 3.6.2).
-    #[error("{0} has a CNAME record and others beside it")]
+    #[error("{0} has a CNAME record and other records")]
     OtherDataAtCname(Name),
     /// The zone has a DNAME record, which is not supported.
-    #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
+    #[error("{0} has a DNAME record, which Evener does not support")]
     Dname(Name),
     /// A set exceeds the maximum message size.
     #[error(
@@ -68,12 +68,10 @@ pub enum RecordError {
     )]
     TooLarge(Name, u16, usize),
     /// The zone has DNSSEC records, which are not supported.
-    #[error(
-        "{0} has records of DNSSEC, which this version of Evener does not answer by: take the zone as it is before it is signed"
-    )]
+    #[error("{0} has DNSSEC records, which Evener does not support: use the unsigned zone")]
     Signed(Name),
     /// The zone file has addresses of a balanced name.
-    #[error("{0} has addresses in the zone file and is balanced as well")]
+    #[error("{0} has addresses in the zone file and is a balanced name too: remove one of them")]
     Addresses(Name),
     /// A balanced name is below a delegation.
     #[error("{0} belongs to {1}, which the zone file delegates")]

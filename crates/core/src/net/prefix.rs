@@ -32,12 +32,12 @@ pub struct Prefix {
 /// Reason why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    #[error("a network is an address, or one with the length of its prefix behind a slash")]
+    #[error("a network is an address or a prefix, such as 192.0.2.0/24")]
     Address,
-    #[error("the length of a prefix is a number of bits, of 32 at most in IPv4 and of 128 in IPv6")]
+    #[error("the length of a prefix is a number of bits: at most 32 for IPv4 and 128 for IPv6")]
     Length,
     /// Bits after the prefix are set.
-    #[error("there are bits of the address behind the prefix: {0} is meant, or another length")]
+    #[error("the address has bits set after the prefix: write {0}, or another length")]
     Host(Prefix),
 }
 

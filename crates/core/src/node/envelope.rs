@@ -48,10 +48,10 @@ pub(super) struct Envelope<'b> {
 /// Reason why bytes are not a valid datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    #[error("not a datagram between nodes of a farm")]
+    #[error("not a datagram of an Evener node")]
     Malformed,
     /// Correct format, but a wrong tag: the sender has another secret.
-    #[error("the tag is wrong: written with another secret")]
+    #[error("the authentication tag is wrong: the sender has another secret")]
     Forged {
         /// Digest of the claimed sender's name, not authenticated.
         claimed: u64,

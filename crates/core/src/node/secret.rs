@@ -63,23 +63,23 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The file has only comments and empty lines.
-    #[error("there is no key in it: one line of 64 hex digits is expected; `evener keygen` writes one")]
+    #[error("the file has no key: it needs one line of 64 hex digits, as `evener keygen` writes")]
     Missing,
     /// The file has a second line with a key.
-    #[error("line {line} is a second key: a farm has one; mark comments with #")]
+    #[error("line {line} is a second key: a farm has one key; begin comments with #")]
     Second {
         /// Line number, from 1.
         line: usize,
     },
     /// The key is too short or too long.
-    #[error("the key on line {line} has {len} characters, and a key is 64 hex digits")]
+    #[error("the key on line {line} has {len} characters instead of 64 hex digits")]
     Length {
         /// Line number, from 1.
         line: usize,
         len: usize,
     },
     /// The key has a character that is no hex digit.
-    #[error("the key on line {line} has a character that is no hex digit, at column {column}")]
+    #[error("the key on line {line} has a character that is not a hex digit, at column {column}")]
     NotHex {
         /// Line number, from 1.
         line: usize,

@@ -46,7 +46,7 @@ pub struct Transition {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No answer within the timeout.
-    #[error("no answer in time")]
+    #[error("timed out")]
     Timeout,
     /// The server's stack refused the connection.
     #[error("connection refused")]
@@ -73,7 +73,7 @@ pub enum Failure {
     #[error("status {0}")]
     Status(u16),
     /// The body ended, or its maximum length was reached, without the expected text.
-    #[error("the body lacks the text asked for")]
+    #[error("the body lacks the expected text")]
     Body,
     /// Any other failure, described by the prober.
     #[error("{0}")]

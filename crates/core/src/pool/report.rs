@@ -68,7 +68,7 @@ impl BadReport {
         match self {
             BadReport::Silent => "no report came",
             BadReport::Unreadable => "its report can't be read",
-            BadReport::NotANumber => "its report has something else where a number belongs",
+            BadReport::NotANumber => "its report has no number where one is expected",
             BadReport::Absurd => "its report has a number that no server comes to",
             BadReport::Odd => "its report has fewer bytes to send than the kernel holds of them",
         }
@@ -314,7 +314,7 @@ mod tests {
         let all = [
             (BadReport::Silent, "silent", "no report came"),
             (BadReport::Unreadable, "unreadable", "its report can't be read"),
-            (BadReport::NotANumber, "not_a_number", "its report has something else where a number belongs"),
+            (BadReport::NotANumber, "not_a_number", "its report has no number where one is expected"),
             (BadReport::Absurd, "absurd", "its report has a number that no server comes to"),
             (BadReport::Odd, "odd", "its report has fewer bytes to send than the kernel holds of them"),
         ];

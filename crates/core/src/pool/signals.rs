@@ -37,9 +37,9 @@ impl fmt::Display for Signal {
         f.write_str(match self {
             Signal::Active => "how many sessions a server has",
             Signal::InFlight => "how many requests a server hasn't answered",
-            Signal::Reported => "how many sessions hosts say that they serve",
-            Signal::Latency => "how long probes take",
-            Signal::Load => "what servers say of their load",
+            Signal::Reported => "number of sessions that hosts report",
+            Signal::Latency => "duration of probes",
+            Signal::Load => "load that servers report",
         })
     }
 }

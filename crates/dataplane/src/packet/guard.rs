@@ -128,7 +128,7 @@ impl<R: RuleSet + Default> Guard<R> {
             }
             (Err(error), state) => {
                 stays_silent(tables, &interfaces, &error)?;
-                tracing::info!(%error, "no guard set up: this host's stack ignores the services' packets anyway");
+                tracing::info!(%error, "no nftables guard is needed: this host's stack ignores the services' packets");
                 if state == GuardState::None {
                     self.state = GuardState::Silent;
                 }
@@ -158,7 +158,9 @@ impl<R: RuleSet + Default> Guard<R> {
             return None;
         }
         let done = self.ruleset.write(&script);
-        Some(done.map_err(|error| EngineError::system("writing the guard again", "CAP_NET_ADMIN", error)))
+        Some(
+            done.map_err(|error| EngineError::system("restoring the nftables table", "CAP_NET_ADMIN", error)),
+        )
     }
 
     /// Removes the rules.
@@ -192,11 +194,10 @@ pub(super) fn remove_stale() {
     if rules::list().is_some() {
         tracing::warn!(
             %error,
-            "the guard that an earlier packet engine left can't be removed, and keeps packets from this host's own stack: \
-             `nft delete table netdev evener`"
+            "failed to remove the nftables table of an earlier packet engine, which drops packets to this host's stack; run `nft delete table netdev evener`"
         );
     } else {
-        tracing::debug!(%error, "no guard to remove, or no right to look");
+        tracing::debug!(%error, "failed to look for an nftables table to remove");
     }
 }
 
@@ -415,8 +416,7 @@ fn stays_silent(tables: &Tables, interfaces: &[String], nft: &io::Error) -> Resu
     let hides = |way: Forwarding| matches!(way, Forwarding::Nat { source_nat: true, .. });
     if tables.servers.values().any(|server| hides(server.forwarding)) {
         return Err(EngineError::Host(format!(
-            "With source_nat, servers answer to this host's own address, and its own stack would refuse what they \
-             say: switch source_nat off, or {remedy} ({nft})."
+            "With source_nat, servers reply to this host's own address, and its stack would reset these connections: switch source_nat off, or {remedy} ({nft})."
         )));
     }
     let versions: BTreeSet<bool> = tables.vips.keys().map(|vip| vip.address.is_ipv6()).collect();

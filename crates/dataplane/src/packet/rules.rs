@@ -136,7 +136,7 @@ impl Changes {
             socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket.as_fd()), &NetlinkAddr::new(0, GROUP))?;
             Ok(socket.into())
         };
-        let socket = open().inspect_err(|error| tracing::debug!(%error, "nftables can't be watched"));
+        let socket = open().inspect_err(|error| tracing::debug!(%error, "failed to watch nftables"));
         Changes { socket: socket.ok() }
     }
 

@@ -97,7 +97,7 @@ impl Drop for Workers {
         self.wake = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a packet thread had failed");
+                tracing::error!("a packet thread has panicked");
             }
         }
     }

@@ -84,8 +84,8 @@ pub struct Window {
 pub enum RepairError {
     #[error("moving a connection needs CAP_NET_ADMIN; run as root or grant it")]
     Privilege,
-    /// The socket is a listener.
-    #[error("a listening socket is no connection that could be moved")]
+    /// A listener.
+    #[error("a listening socket can't be moved")]
     Listening,
     /// An end has closed its direction.
     #[error("a connection that one end has closed can't be moved")]
@@ -93,8 +93,8 @@ pub enum RepairError {
     /// The connection is not yet open or already closed.
     #[error("the connection is not open")]
     NotConnected,
-    /// The client sent urgent data (RFC 6093), which the kernel keeps apart in the queue.
-    #[error("a connection with urgent data unread can't be moved")]
+    /// The client sent urgent data (RFC 6093), which stands apart in the queue.
+    #[error("a connection with unread urgent data can't be moved")]
     Urgent,
     /// The connection changed during each attempt to read it.
     #[error("the connection changed while it was read")]

@@ -6,7 +6,7 @@ use crate::requirements::HANDOFF;
 pub enum HandoffUnsupported {
     /// The kernel has no BTF, so its functions are unknown.
     #[error(
-        "this kernel can't accept handed-off connections: it has no BTF ({0}), as CONFIG_DEBUG_INFO_BTF gives"
+        "this kernel can't accept handed-off connections: it has no BTF ({0}); CONFIG_DEBUG_INFO_BTF is needed"
     )]
     Btf(String),
     /// The kernel lacks the function that creates a connection from a segment.

@@ -74,8 +74,7 @@ pub enum ProgramError {
     Refused(Refusal),
     /// The kernel has no BTF, which the programs need to call kernel functions.
     #[error(
-        "this host can't take packets out of tunnels, nor connections that are handed over: there is no {BTF}; use a kernel built with \
-         CONFIG_DEBUG_INFO_BTF, or mount /sys"
+        "this host can't decapsulate tunnel packets or accept handed-off connections: there is no {BTF}; use a kernel with CONFIG_DEBUG_INFO_BTF, or mount /sys"
     )]
     NoBtf,
     /// The kernel supports decapsulation, but can't create connections from handed-off segments.
@@ -292,7 +291,7 @@ impl ServerPrograms {
                 // Without MSS clamping the farm works for clients that ICMP reaches.
                 (Err(error @ ProgramError::Attach { .. }), ProgramUse::Answers) => {
                     if self.unclamped.insert(ifindex) {
-                        tracing::warn!("{error}: segment sizes are not lowered there");
+                        tracing::warn!("{error}: the TCP segment size is not lowered on this interface");
                     }
                 }
                 (attached, _) => done = done.and(attached),
@@ -317,7 +316,7 @@ impl ServerPrograms {
     pub fn connections(&self) -> Result<Connections, ProgramError> {
         self.handoff.clone()?;
         let look = self.program.fd(attach::LOOK)?.try_clone_to_owned();
-        let look = look.map_err(ProgramError::io("opening the program that looks at connections"))?;
+        let look = look.map_err(ProgramError::io("opening the program that reads connections"))?;
         Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
     }
 
@@ -377,7 +376,7 @@ impl ServerPrograms {
                     return Ok(());
                 }
                 Err(error) => {
-                    tracing::debug!(ifindex, hook = hook.name(), %error, "not here");
+                    tracing::debug!(ifindex, hook = hook.name(), %error, "failed to attach this way; trying the next one");
                     refusal = error;
                 }
             }
@@ -404,7 +403,7 @@ impl ServerPrograms {
             if path.exists() {
                 return Ok(());
             }
-            tracing::warn!(path = %path.display(), "somebody had removed this pin: it is restored");
+            tracing::warn!(path = %path.display(), "another program removed this pin; it is restored");
             link.pin(&path).map_err(ProgramError::io(format!("pinning {}", path.display())))
         })
     }
@@ -413,7 +412,7 @@ impl ServerPrograms {
         if let Some((link, hook)) = self.links.remove(&place) {
             // A link whose interface is gone is already detached.
             if let Err(error) = link.detach() {
-                tracing::debug!(ifindex = place.0, hook = hook.name(), %error, "not to be detached");
+                tracing::debug!(ifindex = place.0, hook = hook.name(), %error, "failed to detach");
             }
             let _ = fs::remove_file(link_path(&self.dir, place.0, hook));
         }

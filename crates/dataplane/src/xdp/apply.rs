@@ -175,7 +175,7 @@ impl Program {
             None => self.delete(map, &key),
         });
         if let Err(error) = back {
-            tracing::warn!(%error, "what was begun can't be taken back: the next change goes on from what the kernel has");
+            tracing::warn!(%error, "failed to undo a partial change; the next change starts from the kernel's state");
             let endpoints = self.held_endpoints();
             Arc::make_mut(&mut self.tables).endpoints = endpoints;
             self.is_stale = true;
@@ -249,7 +249,7 @@ impl Program {
         let tidied = tidied.and_then(|()| self.forget_routes());
         self.is_stale = tidied.is_err();
         if let Err(error) = tidied {
-            tracing::warn!(%error, "something that is needed no longer stays in the maps until the next change");
+            tracing::warn!(%error, "failed to remove an old map entry; the next change removes it");
         }
     }
 

@@ -62,7 +62,7 @@ impl Program {
         let Generations { current, retired, adopted, .. } = &self.generations;
         let named = current.values().chain(retired).map(|(generation, _)| *generation);
         if let Err(error) = self.keep_routes(&named.chain(adopted.iter().copied()).collect()) {
-            tracing::warn!(%error, "routes that did not come into force stay until the next change");
+            tracing::warn!(%error, "failed to remove the routes of a failed change; the next change removes them");
             self.generations.has_strangers = true;
         }
     }
@@ -104,7 +104,7 @@ impl Program {
         self.generations.has_strangers = true;
         self.generations.adopted.clone_from(in_force);
         if let Err(error) = self.keep_routes(in_force) {
-            tracing::warn!(%error, "routes that an earlier daemon had begun to write may stay");
+            tracing::warn!(%error, "failed to remove routes that an earlier daemon wrote in part");
         }
     }
 }

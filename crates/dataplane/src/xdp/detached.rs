@@ -70,7 +70,7 @@ impl DetachedProgram {
         let memory = self.0.memory();
         memory.sessions.begin_move([buckets_in_use_for(sessions), 1]);
         let left = memory.sessions.move_some(0..memory.sessions.buckets(), memory.seed, self.0.now());
-        assert_eq!(left, 0, "a table for {sessions} sessions has no room for those that it holds");
+        assert_eq!(left, 0, "a table for {sessions} sessions is too small for the current sessions");
         memory.sessions.end_move();
     }
 

@@ -68,7 +68,7 @@ pub(super) fn remedy(interface: &str, error: &io::Error) -> String {
         settings.push(format!("fewer queues, `ethtool -L {interface} combined {}`", max / 2));
     }
     match settings.is_empty() {
-        true => format!("the kernel log may say why its driver {driver} refuses"),
+        true => format!("the kernel log may have the reason of its driver {driver}"),
         false => format!("its driver {driver} may want {}", settings.join(", ")),
     }
 }

@@ -45,7 +45,7 @@ impl Program {
         };
         let mut builder = RingBufferBuilder::new();
         let ring = builder.add(&map, take).map(drop).and_then(|()| builder.build());
-        let ring = ring.map_err(|error| refused("reading what is told", error))?;
+        let ring = ring.map_err(|error| refused("reading events", error))?;
         Ok(RingReader { ring, taken, watch: self.second_watch()? })
     }
 }

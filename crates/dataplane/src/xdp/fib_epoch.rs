@@ -49,7 +49,7 @@ impl Drop for FibEpoch {
     fn drop(&mut self) {
         self.wake = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that listens for changes of routes had failed");
+            tracing::error!("the thread that watches routes has panicked");
         }
     }
 }

@@ -207,7 +207,7 @@ impl XdpEngine {
                     return Ok(());
                 }
                 Err(error) => {
-                    tracing::debug!(interface = name, mode = mode.name(), %error, "not to be attached so");
+                    tracing::debug!(interface = name, mode = mode.name(), %error, "failed to attach in this mode");
                     refusal.get_or_insert((mode, error));
                 }
             }
@@ -349,7 +349,7 @@ fn log_refused_mode(interface: &str, mode: Mode, refused: Mode, error: &EngineEr
     };
     tracing::info!(
         interface,
-        "attached in mode {}, since mode {} is refused: {error}{remedy}",
+        "attached in mode {}, since mode {} failed: {error}{remedy}",
         mode.name(),
         refused.name()
     );
@@ -357,10 +357,8 @@ fn log_refused_mode(interface: &str, mode: Mode, refused: Mode, error: &EngineEr
 
 fn no_traffic_control() -> EngineError {
     let (major, minor) = TRAFFIC_CONTROL.since;
-    let missing = format!(
-        "programs are attached to traffic control by links, which came with Linux {major}.{minor}; `xdp_mode = \"auto\"` \
-         takes generic XDP"
-    );
+    let missing =
+        format!("TC programs need Linux {major}.{minor} (TCX); `xdp_mode = \"auto\"` uses generic XDP");
     EngineError::Kernel { engine: "xdp", missing }
 }
 
@@ -407,12 +405,12 @@ fn is_adoptable(dir: &Path) -> bool {
             tracing::warn!(
                 theirs,
                 ours,
-                "the running data plane is of another version: replaced, sessions are lost"
+                "the running data plane has another version: it was replaced, and its sessions are lost"
             );
             false
         }
         Err(error) => {
-            tracing::warn!(%error, "the running data plane can't be adopted: replaced, sessions are lost");
+            tracing::warn!(%error, "failed to adopt the running data plane: it was replaced, and its sessions are lost");
             false
         }
     }

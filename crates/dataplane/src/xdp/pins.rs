@@ -73,8 +73,7 @@ fn bpffs() -> io::Result<PathBuf> {
             if let Err(error) = mount_in_first() {
                 tracing::warn!(
                     %error,
-                    "traffic ends with this program's mount namespace: there is no BPF file system outside of it, and none \
-                     can be mounted there (`mount -t bpf bpf /sys/fs/bpf`)"
+                    "traffic will stop when this program's mount namespace ends: the BPF file system is not mounted outside of it, and mounting it failed; run `mount -t bpf bpf /sys/fs/bpf`"
                 );
             }
         }
@@ -120,7 +119,7 @@ pub fn clear_left() -> Result<(), EngineError> {
             clear(&dir).map_err(|e| {
                 EngineError::system(format!("unpinning {}", dir.display()), "CAP_SYS_ADMIN", e)
             })?;
-            tracing::info!("detached what an earlier kernel engine had left");
+            tracing::info!("detached the programs of an earlier kernel engine");
         }
     }
     Ok(())
@@ -241,9 +240,9 @@ pub(crate) fn clear_gone(own: &Path, gone: impl Fn(&Path) -> bool) {
     let lock = |root| Flock::lock(root, FlockArg::LockExclusive).ok();
     let Some(_lock) = fs::File::open(root).ok().and_then(lock) else { return };
     for dir in entries.flatten().map(|entry| entry.path()).filter(|dir| gone(dir)) {
-        tracing::info!(pins = %dir.display(), "cleared what a vanished network namespace left");
+        tracing::info!(pins = %dir.display(), "removed the pins of a network namespace that is gone");
         if let Err(error) = clear(&dir) {
-            tracing::warn!(%error, pins = %dir.display(), "stale pins stay");
+            tracing::warn!(%error, pins = %dir.display(), "failed to remove stale pins");
         }
     }
 }

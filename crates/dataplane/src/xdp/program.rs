@@ -429,7 +429,7 @@ impl Program {
             let is_others = !self.tables.servers.contains_key(&slot)
                 && self.readings.server(slot).is_ok_and(|counted| counted != ServerCounters::default());
             if is_others && let Err(error) = self.reset_server(slot) {
-                tracing::warn!(%error, "the counters of a server that is gone can't be cleared");
+                tracing::warn!(%error, "failed to clear the counters of a removed server");
             }
         }
     }
@@ -534,5 +534,5 @@ pub(super) fn pinned_settings(dir: &Path) -> Result<Settings, EngineError> {
         .map_err(|error| refused("reading the pinned maps", error))?
         .as_deref()
         .and_then(Settings::from_bytes)
-        .ok_or_else(|| EngineError::Capacity("the pinned maps say nothing about themselves".into()))
+        .ok_or_else(|| EngineError::Capacity("the pinned maps have no version".into()))
 }

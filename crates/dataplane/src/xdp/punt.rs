@@ -83,7 +83,7 @@ impl Drop for PuntThread {
         self.common.stop.store(true, Relaxed);
         self.wake = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread for held frames had failed");
+            tracing::error!("the thread for held frames has panicked");
         }
     }
 }
@@ -127,7 +127,7 @@ impl PuntReader {
         match ring(&self.map, take) {
             Ok(ring) => self.serve(&ring, &fragments, &outbox),
             Err(error) => {
-                tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
+                tracing::error!(%error, "held frames are lost: fragments that arrive before the first one, and requests of connections that move")
             }
         }
     }
@@ -145,7 +145,7 @@ impl PuntReader {
                 thread::sleep(ROUND);
             }
             if let Err(error) = ring.consume() {
-                tracing::debug!(%error, "reading held frames");
+                tracing::debug!(%error, "failed to read held frames");
             }
             self.look_into(&mut fragments.borrow_mut(), &mut outbox.borrow_mut());
         }

@@ -183,7 +183,7 @@ impl Access {
             ApiError(StatusCode::SERVICE_UNAVAILABLE, message.to_owned())
         };
         let tokens = tokens.get().await.map_err(|error| {
-            tracing::warn!("{error}; nobody can look at the admin address until that is mended");
+            tracing::warn!("{error}; requests to the admin address are refused until the file is corrected");
             unreadable()
         })?;
         let tokens = tokens.ok_or_else(unreadable)?;
@@ -194,7 +194,7 @@ impl Access {
         }
         match holder {
             Some(Holder { role, name }) => Ok(caller(*role, name)),
-            None => Err(refused("That is none of the tokens of this host.")),
+            None => Err(refused("The token is not one of this host.")),
         }
     }
 }
@@ -241,7 +241,9 @@ impl Access {
         match certificates.get().await {
             Ok(known) => known?.holder(names).cloned(),
             Err(error) => {
-                tracing::warn!("{error}; no certificate counts at the admin address until that is mended");
+                tracing::warn!(
+                    "{error}; client certificates are refused at the admin address until the file is corrected"
+                );
                 None
             }
         }
@@ -345,8 +347,7 @@ pub(super) async fn authorize(request: Request, next: Next) -> Response {
         }
         Some((needed, role)) => {
             let message = format!(
-                "{method} {} takes role {}, and yours here is {}: show a token of that role, which `token_file` in [admin] \
-                 lists, or use the admin socket, as the commands do.",
+                "{method} {} requires role {}, and yours is {}: send a token of that role (`token_file` in [admin] lists them), or use the admin socket, as the commands do.",
                 request.uri().path(),
                 needed.role.name(),
                 role.name()

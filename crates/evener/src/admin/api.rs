@@ -142,7 +142,7 @@ impl From<PathRejection> for ApiError {
             PathRejection::FailedToDeserializePathParams(error)
                 if matches!(error.kind(), ErrorKind::InvalidUtf8InPathParam { .. }) =>
             {
-                "The path is not UTF-8 text behind its percent signs.".to_owned()
+                "The decoded path is not UTF-8 text.".to_owned()
             }
             other => format!("{}.", other.body_text()),
         };
@@ -347,7 +347,7 @@ pub(super) async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result
 pub(super) async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
     send_request(&api.control, HEALTH_TIMEOUT, ControlRequest::Ping).await?;
     if api.farm.takes_packets() && api.farm.interfaces().is_empty() {
-        let message = "No interface is left to take packets from.";
+        let message = "No interface to receive packets from is left.";
         return Err(ApiError(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
     }
     Ok("ok\n")

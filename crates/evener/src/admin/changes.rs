@@ -38,7 +38,10 @@ pub(super) fn run(command: &Command) -> Result<String, CommandError> {
         }
         Command::Add(args) => add(args),
         Command::Remove(args) => change(&args.change, Method::DELETE, &server_path(&args.server), None),
-        Command::Undo(args) => change(args, Method::POST, "/v1/undo", None),
+        Command::Undo(args) => match args.number {
+            None => change(&args.change, Method::POST, "/v1/undo", None),
+            Some(number) => change(&args.change, Method::DELETE, &format!("/v1/changes/{number}"), None),
+        },
         Command::State(args) => state(args),
         _ => Err(CommandError::NotForDaemon),
     }
@@ -169,7 +172,7 @@ fn wait_for_sessions(
             Some(left) => left,
         };
         if until.is_some_and(|until| Instant::now() >= until) {
-            return Err(CommandError::Late(format!("{full} still has {left} sessions; it goes on to drain")));
+            return Err(CommandError::Late(format!("{full} still has {left} sessions; the drain continues")));
         }
         std::thread::sleep(LOOK);
     }
@@ -192,9 +195,9 @@ fn list(changes: &[ChangeView]) -> String {
         return "nothing was changed: the farm is the file's\n".to_owned();
     }
     let line = |change: &ChangeView| {
-        let ChangeView { time, by, from, message, .. } = change;
-        terminal::wrap(&table::message(&format!("{time} {by} from {from}: {message}")), terminal::width(), 2)
-            + "\n"
+        let ChangeView { generation, time, by, from, message } = change;
+        let line = table::message(&format!("{generation} {time} {by} from {from}: {message}"));
+        terminal::wrap(&line, terminal::width(), 2) + "\n"
     };
     changes.iter().map(line).collect()
 }

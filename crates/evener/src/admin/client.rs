@@ -13,6 +13,8 @@ use tokio::net::UnixStream;
 
 use super::api::ErrorBody;
 use crate::http;
+use crate::runtime::folders;
+use crate::runtime::lock::Lock;
 
 /// Timeout, longer than the daemon's own, so that the daemon's error arrives.
 const TIMEOUT: Duration = Duration::from_secs(65);
@@ -22,14 +24,15 @@ const ANSWER_BYTES: usize = 1 << 30;
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No process listens.
-    #[error("no daemon answers on {path}; is `evener run` running in this network namespace?")]
+    /// Nobody listens.
+    #[error("no daemon answers on {path}; {hint}")]
     NoDaemon {
         /// Path of the admin socket.
         path: String,
+        hint: &'static str,
     },
-    /// The socket belongs to another user.
-    #[error("{path} may not be used: it is for the daemon's user; run this as that user, mostly root")]
+    /// The socket is another user's.
+    #[error("permission denied on {path}: run this command as the daemon's user, usually root")]
     Forbidden {
         /// Path of the admin socket.
         path: String,
@@ -43,11 +46,11 @@ pub enum ClientError {
         /// Path of the admin socket.
         path: String,
     },
-    /// The daemon has closed the connection.
-    #[error("the daemon has hung up: it has stopped, or was stopped")]
+    /// The daemon said no more.
+    #[error("the daemon closed the connection: it has stopped")]
     Ended,
-    /// The answer is invalid.
-    #[error("the answer on {path} can't be understood: {why}; is the daemon of the same version?")]
+    /// The bytes that came are no answer.
+    #[error("the answer on {path} is invalid: {why}; has the daemon the same version as this command?")]
     Garbled {
         /// Path of the admin socket.
         path: String,
@@ -153,7 +156,7 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => ClientError::Forbidden { path: self.name() },
-            _ => ClientError::NoDaemon { path: self.name() },
+            _ => ClientError::NoDaemon { path: self.name(), hint: no_daemon_hint() },
         })?;
         let request = Request::builder()
             .method(method)
@@ -179,7 +182,15 @@ impl Client {
     }
 }
 
-/// Response stream of lines.
+fn no_daemon_hint() -> &'static str {
+    let has_agent = folders::directory().is_ok_and(|own| Lock::is_held(&folders::agent_lock_path(&own)));
+    match has_agent {
+        true => "an agent runs here: `evener agent --status` shows its state",
+        false => "is `evener run` running in this network namespace?",
+    }
+}
+
+/// An answer that goes on.
 #[derive(Debug)]
 pub struct LineStream {
     body: BodyDataStream,

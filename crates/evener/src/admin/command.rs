@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
 use super::{changes, events, listing, table, trace};
-use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
+use crate::cli::{AdminArgs, Command, ExplainArgs, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::folders;
 use crate::runtime::terminal::{self, Page, print};
@@ -59,6 +59,10 @@ pub fn run(command: &Command) -> Exit {
     match text.and_then(|text| print(&text).map_err(CommandError::Output)) {
         Ok(()) => Exit::Ok,
         Err(error) => {
+            let exit = match error {
+                CommandError::Client(ClientError::NoDaemon { .. }) => Exit::NoDaemon,
+                _ => Exit::Failed,
+            };
             let error = table::message(&error.to_string());
             eprintln!("evener: {error}");
             if wants_json(command) {
@@ -66,7 +70,7 @@ pub fn run(command: &Command) -> Exit {
                 let refusal = serde_json::to_string_pretty(&ErrorBody { error });
                 let _ = refusal.map(|text| print(&(text + "\n")));
             }
-            Exit::Failed
+            exit
         }
     }
 }
@@ -89,7 +93,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Weight(args) => args.change.view.json,
         Command::Add(args) => args.change.view.json,
         Command::Remove(args) => args.change.view.json,
-        Command::Undo(args) => args.view.json,
+        Command::Undo(args) => args.change.view.json,
         Command::State(args) => args.change.view.json,
         Command::Trace(args) => args.json,
         Command::Events(args) => args.json,
@@ -102,16 +106,16 @@ fn wants_json(command: &Command) -> bool {
 pub(super) enum CommandError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("the network namespace can't be told: {0}; is /proc mounted?")]
+    #[error("failed to read the network namespace: {0}; is /proc mounted?")]
     Namespace(io::Error),
-    #[error("the daemon can't be asked: {0}")]
+    #[error("failed to query the daemon: {0}")]
     Runtime(io::Error),
-    #[error("the answer can't be written as JSON: {0}")]
+    #[error("failed to encode the answer as JSON: {0}")]
     Json(serde_json::Error),
-    #[error("the answer can't be written: {0}")]
+    #[error("failed to write the answer: {0}")]
     Output(io::Error),
-    /// A file of the command line can't be read.
-    #[error("{path} can't be read: {why}")]
+    /// A file of the command line.
+    #[error("failed to read {path}: {why}")]
     File { path: String, why: String },
     /// The service does not exist.
     #[error("{0}")]
@@ -119,7 +123,7 @@ pub(super) enum CommandError {
     /// The command took too long.
     #[error("{0}")]
     Late(String),
-    #[error("this command is not one for the daemon")]
+    #[error("this command does not use the daemon")]
     NotForDaemon,
 }
 
@@ -210,14 +214,10 @@ fn first_sessions(all: &[SessionView], shown: Option<usize>, page: Page) -> Stri
 }
 
 fn explain(args: &ExplainArgs) -> String {
-    let protocol = match args.protocol {
-        ProtocolArg::Tcp => "tcp",
-        ProtocolArg::Udp => "udp",
-    };
     let query = [
         ("client", args.client.map(|client| client.to_string())),
         ("vip", args.vip.map(|vip| vip.to_string())),
-        ("protocol", args.vip.map(|_| protocol.to_owned())),
+        ("protocol", args.vip.map(|_| args.protocol.to_string())),
         ("request", args.request.as_ref().map(ToString::to_string)),
         ("service", args.service.clone()),
     ];
@@ -234,7 +234,7 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
 mod tests {
     use super::*;
 
-    const PAGE: Page = Page { width: 80, has_colour: false };
+    const PAGE: Page = Page { width: 80, has_colour: false, breaks_names: false };
 
     #[test]
     fn terminal_shows_first_sessions_with_a_note() {

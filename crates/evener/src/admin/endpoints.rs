@@ -3,7 +3,7 @@
 use std::fmt;
 
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{MethodRouter, get, patch, post};
+use axum::routing::{MethodRouter, delete, get, patch, post};
 
 use super::api::{self, Api};
 use super::state::STATE_BYTES;
@@ -175,7 +175,12 @@ pub const API_PATHS: &[ApiPath] = &[
         &[get_of("", "Changes", "The run-time changes that can be undone, the last one first.")],
         || get(state::changes),
     ),
-    path("/v1/undo", &[change("POST", Role::Operate, None, "Takes back the last run-time change.")], || {
+    path(
+        "/v1/changes/{number}",
+        &[change("DELETE", Role::Operate, None, "Undoes the run-time change with this number.")],
+        || delete(state::undo_number),
+    ),
+    path("/v1/undo", &[change("POST", Role::Operate, None, "Undoes the last run-time change.")], || {
         post(state::undo)
     }),
     path(

@@ -96,7 +96,7 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
         path: &path,
         first_line: "listening",
         ends,
-        seconds: *seconds,
+        time: *seconds,
         count: *count,
         json: *json,
         admin,

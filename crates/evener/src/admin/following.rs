@@ -20,8 +20,7 @@ pub(super) struct StreamRequest<'a> {
     pub(super) first_line: &'a str,
     /// True if the stream ends by itself. Otherwise its end is an error.
     pub(super) ends: bool,
-    /// Maximum duration in seconds.
-    pub(super) seconds: Option<u64>,
+    pub(super) time: Option<Duration>,
     /// Maximum number of lines.
     pub(super) count: Option<u64>,
     /// True for JSON output.
@@ -37,7 +36,7 @@ impl StreamRequest<'_> {
         data: fn(&[u8]) -> Option<&[u8]>,
         text: fn(&T) -> String,
     ) -> Result<(), CommandError> {
-        let limit = self.seconds.map_or(Duration::MAX, Duration::from_secs);
+        let limit = self.time.unwrap_or(Duration::MAX);
         runtime()?.block_on(async {
             match tokio::time::timeout(limit, self.follow(data, text)).await {
                 Ok(done) => done,

@@ -157,7 +157,7 @@ pub(super) async fn inform(
 fn no_group() -> ApiError {
     ApiError(
         StatusCode::BAD_REQUEST,
-        "Nobody is named: send {\"url\": \"http://...\"}, or a list of these.".to_owned(),
+        "The request names no member: send {\"url\": \"http://...\"}, or a list of these.".to_owned(),
     )
 }
 

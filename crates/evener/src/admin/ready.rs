@@ -49,6 +49,6 @@ async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiErr
         true => Ok("ready\n"),
         // Reasons name servers, and are not for clients without a token.
         false if api.may_change => Err(unavailable(view.reason)),
-        false => Err(unavailable("Not ready: `evener ready` on this host says why.".to_owned())),
+        false => Err(unavailable("Not ready: run `evener ready` on this host for the reason.".to_owned())),
     }
 }

@@ -54,16 +54,15 @@ const EVICTED: &str = "an admin connection ended to make room for another";
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The Unix socket can't be created.
-    #[error("the admin socket {path} can't be made: {source}; make its folder one that evener may write to")]
+    /// The Unix socket can't be made.
+    #[error("failed to create the admin socket {path}: {source}; evener needs write access to its folder")]
     Socket {
         /// Path of the admin socket.
         path: String,
         source: io::Error,
     },
     #[error(
-        "the admin address {address} can't be listened on: {source}; give another as `listen` in [admin], or \
-         \"none\""
+        "failed to listen on the admin address {address}: {source}; set another `listen` in [admin], or \"none\""
     )]
     Address {
         /// Address as configured.
@@ -251,8 +250,8 @@ async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConf
             let names = PeerNames(shown.map(names_of).unwrap_or_default().into());
             serve(stream, routes.layer(Extension(names)), visitor).await;
         }
-        Some(Ok(Err(error))) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
-        Some(Err(_)) => tracing::debug!("an admin client's handshake took too long"),
+        Some(Ok(Err(error))) => tracing::debug!(%error, "an admin client's TLS handshake failed"),
+        Some(Err(_)) => tracing::debug!("an admin client's TLS handshake timed out"),
         None => tracing::debug!("{EVICTED}"),
     }
 }
@@ -278,7 +277,7 @@ async fn serve(
             done = &mut connection => Some(done),
             Ok(_) = stage.wait_for(|stage| *stage == Stage::Waiting) => None,
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
-                tracing::debug!("an admin connection took too long");
+                tracing::debug!("an admin connection timed out");
                 Some(())
             }
         }

@@ -225,7 +225,19 @@ pub(super) async fn remove_service(
 
 /// Undoes the last change.
 pub(super) async fn undo(change: ChangeRequest) -> Result<Response, ApiError> {
-    change.send(StateOrder::Undo, StatusCode::OK).await
+    change.send(StateOrder::Undo(None), StatusCode::OK).await
+}
+
+/// Undoes the change with a number.
+pub(super) async fn undo_number(
+    change: ChangeRequest,
+    number: Result<Path<u64>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let number = number.map_err(|_| {
+        let message = "The number of a change is a whole number, as in GET /v1/changes.";
+        ApiError(StatusCode::NOT_FOUND, message.to_owned())
+    })?;
+    change.send(StateOrder::Undo(Some(number.0)), StatusCode::OK).await
 }
 
 pub(super) async fn drain(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
@@ -263,7 +275,7 @@ impl FromRequestParts<Api> for ChangeRequest {
         // Each entrance identifies the caller.
         let caller = parts.extensions.get().cloned();
         let caller = caller.ok_or_else(|| {
-            ApiError(StatusCode::INTERNAL_SERVER_ERROR, "Nobody knows who sends this.".to_owned())
+            ApiError(StatusCode::INTERNAL_SERVER_ERROR, "The sender of this request is unknown.".to_owned())
         })?;
         let Query(ChangeQuery { dry_run }) = Query::try_from_uri(&parts.uri)?;
         let if_match = parts.headers.get(header::IF_MATCH).map(|value| value.to_str().map(str::to_owned));

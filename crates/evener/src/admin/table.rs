@@ -90,7 +90,7 @@ pub(super) fn services(
     ];
     let note = |(service, _): &(&ServiceView, String)| match (service.degraded, service.servers_up) {
         (true, _) => "too few servers work; some that fail or refuse are used".to_owned(),
-        (false, 0) => "no server takes new sessions".to_owned(),
+        (false, 0) => "no server accepts new sessions".to_owned(),
         _ => String::new(),
     };
     table(&shown, "There are no services.", columns, note, page)
@@ -183,7 +183,7 @@ pub(super) fn hosts(hosts: &[HostView], page: Page) -> String {
         let drains = host.draining.join(", ");
         let elsewhere = host.deferred.join(", ");
         let drains = (!drains.is_empty()).then(|| format!("drained for {drains}"));
-        let elsewhere = (!elsewhere.is_empty()).then(|| format!("somebody else answers for {elsewhere}"));
+        let elsewhere = (!elsewhere.is_empty()).then(|| format!("another host answers for {elsewhere}"));
         let refused = host.refused.as_ref().map(|refused| clean(&refused.text));
         refused.into_iter().chain(drains).chain(elsewhere).collect::<Vec<_>>().join("; ")
     };
@@ -206,7 +206,7 @@ pub(super) fn directors(all: &DirectorsView, page: Page) -> String {
         refused.into_iter().chain(reason).chain(differences).collect::<Vec<_>>().join("; ")
     };
     let obstacle = all.obstacle.as_deref().map_or("no other one is known", |obstacle| obstacle);
-    let empty = format!("Directors say nothing to each other: {}.", clean(obstacle));
+    let empty = format!("Directors exchange no reports: {}.", clean(obstacle));
     table(&all.directors, &empty, columns, note, page)
 }
 
@@ -325,7 +325,7 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
         let (is, wanted) = (status.generation, status.generation_wanted);
         facts.push((
             "not in force",
-            format!("generation {wanted}: the engine refuses it, so {is} goes on; it is tried again"),
+            format!("generation {wanted}: refused by the engine, so {is} stays in force; retrying"),
         ));
     }
     if let Some(error) = &status.reload_error {
@@ -425,6 +425,9 @@ fn sentence(text: &str) -> String {
 }
 
 /// A column with the lines of its cells.
+/// Minimum width of a column of names whose names are broken into lines.
+const NARROWEST: usize = 12;
+
 struct FilledColumn {
     heading: &'static str,
     right: bool,
@@ -442,6 +445,18 @@ impl FilledColumn {
         let width = widths.chain([column.heading.len()]).max().unwrap_or_default();
         let Column { heading, right, spare, is_state, .. } = *column;
         FilledColumn { heading, right, is_state, spare, width, cells }
+    }
+
+    /// Breaks the cells into lines of at most `width` characters.
+    fn fold(&mut self, width: usize) {
+        let broken = |line: String| -> Vec<String> {
+            let letters: Vec<char> = line.chars().collect();
+            letters.chunks(width).map(String::from_iter).collect()
+        };
+        for cell in &mut self.cells {
+            *cell = std::mem::take(cell).into_iter().flat_map(broken).collect();
+        }
+        self.width = width;
     }
 
     /// Pads a cell to the column's width.
@@ -471,12 +486,27 @@ fn table<T>(
     let mut columns: Vec<FilledColumn> =
         columns.iter().map(|column| FilledColumn::new(column, rows)).collect();
     columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
-    while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > page.width + GAP.len() {
+    let excess = |columns: &[FilledColumn]| {
+        let width = columns.iter().map(|column| column.width + GAP.len()).sum::<usize>();
+        width.saturating_sub(page.width.saturating_add(GAP.len()))
+    };
+    while excess(&columns) > 0 {
         let most = columns.iter().map(|column| column.spare).max().unwrap_or_default();
-        if most == 0 {
+        if most > 0 {
+            columns.retain(|column| column.spare < most);
+            continue;
+        }
+        if !page.breaks_names {
             break;
         }
-        columns.retain(|column| column.spare < most);
+        let excess = excess(&columns);
+        let names = columns.iter_mut().filter(|column| !column.right && !column.is_state);
+        let Some(widest) = names.max_by_key(|column| column.width) else { break };
+        let width = widest.width.saturating_sub(excess).max(widest.heading.len()).max(NARROWEST);
+        if width >= widest.width {
+            break;
+        }
+        widest.fold(width);
     }
     let line = |cell: &dyn Fn(&FilledColumn) -> String| {
         let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column), page)).collect();
@@ -577,11 +607,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_name_is_broken_into_lines_for_people_alone() {
+        let name = "a-server-with-a-name-of-38-characters-";
+        let rows = [name.to_owned()];
+        let shown = |breaks_names| {
+            let columns =
+                vec![words("SERVER", |name: &String| name.clone()), figures("WEIGHT", |_| "1".into())];
+            table(&rows, "", columns, |_| String::new(), Page { width: 30, has_colour: false, breaks_names })
+        };
+        assert!(shown(false).contains(name));
+        let broken = shown(true);
+        assert!(broken.lines().all(|line| line.len() <= 30), "{broken}");
+        let parts = broken.lines().skip(1).map(|line| line.split_whitespace().next().unwrap());
+        assert_eq!(parts.collect::<String>(), name);
+    }
+
+    #[test]
     fn colours_of_states_leave_columns_as_wide_as_without() {
         let rows = ["up", "draining", "alive (this host)", "other"];
         let shown = |has_colour| {
             let columns = vec![states(|state: &&str| (*state).to_owned()), figures("N", |_| "7".to_owned())];
-            table(&rows, "", columns, |_| String::new(), Page { width: 40, has_colour })
+            table(&rows, "", columns, |_| String::new(), Page { width: 40, has_colour, breaks_names: false })
         };
         let coloured = shown(true);
         assert_eq!(coloured.lines().nth(1), Some("\x1b[32mup\x1b[0m                 7"));

@@ -39,7 +39,7 @@ impl AdminTlsServer {
         if known.0 != now {
             match read(&self.files) {
                 Ok(config) => *known = (now, config),
-                Err(error) => tracing::warn!("[admin.tls]: {error}; the certificate of before is shown"),
+                Err(error) => tracing::warn!("[admin.tls]: {error}; the previous certificate stays in use"),
             }
         }
         Arc::clone(&known.1)

@@ -63,7 +63,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
         path: &format!("/v1/trace?client={}", escape(&client.to_string())),
         ends: false,
         first_line: &format!("following {client}"),
-        seconds: *seconds,
+        time: *seconds,
         count: *count,
         json: *json,
         admin,

@@ -131,11 +131,10 @@ pub(super) fn roles<'a>(
 ) -> Result<Vec<ServedService<'a>>, String> {
     for name in &identity.services {
         match config.services.iter().find(|service| service.name == *name) {
-            None => return Err(format!("there is no service {name:?} in the file, as --service says")),
+            None => return Err(format!("the file has no service {name:?} (--service)")),
             Some(service) if service.discover.is_none() => {
                 return Err(format!(
-                    "service {name:?} has no `discover`, so its servers are those listed: list this host, and \
-                     leave out --service"
+                    "service {name:?} has no `discover`, so its servers are the listed ones: add this host to the list, and omit --service"
                 ));
             }
             Some(_) => {}
@@ -158,10 +157,9 @@ pub(super) fn roles<'a>(
         return Ok(roles);
     }
     Err(match &identity.host {
-        Some(host) => format!("no service of the file has a server called {host:?}, as --host says"),
+        Some(host) => format!("no service of the file has a server {host:?} (--host)"),
         None => format!(
-            "this host is none of the file's servers: its addresses are {}. List one of them, or name the server \
-             with --host NAME; where servers are found by discovery, say --service NAME",
+            "this host is not a server of the file: its addresses are {}. Add one of them, or name the server with --host NAME; with discovery, name the service with --service NAME",
             network.own_addresses()
         ),
     })
@@ -280,8 +278,7 @@ pub(super) fn desired(
         .collect();
     if !tunnelled.is_empty() {
         if directors.is_empty() {
-            return Err("[farm] has no `directors`, so tunnels would be accepted from nobody: list the \
-                        directors' addresses, as in directors = [\"10.0.0.1\"]"
+            return Err("[farm] has no `directors`, so no tunnel packets would be accepted: list the directors' addresses, for example directors = [\"10.0.0.1\"]"
                 .into());
         }
         let places = places(&tunnelled, directors, network, host);

@@ -62,10 +62,9 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
 /// Reports an agent that has set up this host and no longer runs.
 fn left_behind() -> Option<Finding> {
     let directory = folders::directory().ok()?;
-    (done().is_some() && !Lock::is_held(&state::lock_path(&directory))).then(|| {
+    (done().is_some() && !Lock::is_held(&folders::agent_lock_path(&directory))).then(|| {
         let message =
-            "It set this host up and no longer runs: changes of the file and of the network are not \
-                       followed. Start `evener agent` again; it takes over what is there."
+            "The agent has set this host up and has stopped: changes of the file and of the network have no effect. Start `evener agent` again; it adopts the current setup."
                 .to_owned();
         finding("agent", Severity::Warn, message)
     })
@@ -76,11 +75,11 @@ fn left_behind() -> Option<Finding> {
 fn unfollowed(config: &Config) -> Option<Finding> {
     let directory = folders::directory().ok()?;
     let measures = config.agent.listen.is_some() && !load::ports(config).is_empty();
-    let is_blind =
-        measures && Lock::is_held(&state::lock_path(&directory)) && load::number_of(&directory).is_none();
+    let is_blind = measures
+        && Lock::is_held(&folders::agent_lock_path(&directory))
+        && load::number_of(&directory).is_none();
     is_blind.then(|| {
-        let message = "The agent can't follow requests, so `bytes_to_send` is a lower bound: its log says why. It needs \
-                       control groups of version 2, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON."
+        let message = "The agent can't track requests, so `bytes_to_send` is a lower bound; its log has the reason. It needs cgroup v2, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON."
             .to_owned();
         finding("agent", Severity::Warn, message)
     })
@@ -92,7 +91,7 @@ fn memberships(config: &Config, identity: &AgentIdentity, network: &Network) -> 
     else {
         return Vec::new();
     };
-    if !Lock::is_held(&state::lock_path(&directory)) {
+    if !Lock::is_held(&folders::agent_lock_path(&directory)) {
         let message = "This host joins no server group while no agent runs: start `evener agent`.".to_owned();
         return vec![finding("agent", Severity::Warn, message)];
     }
@@ -127,8 +126,7 @@ fn addresses(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
                 let (len, answers) = (if vip.is_ipv4() { 32 } else { 128 }, arp_mode == ArpMode::Answering);
                 let on = if answers && vip.is_ipv6() { "the interface to the director" } else { "lo" };
                 let message = format!(
-                    "This server does not have {vip}: `evener agent` puts it in place; by hand `ip address add \
-                     {vip}/{len} dev {on}`."
+                    "This server does not have {vip}: `evener agent` adds it; by hand: `ip address add {vip}/{len} dev {on}`."
                 );
                 finding(check, Severity::Fail, message)
             }
@@ -170,8 +168,7 @@ fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
         ArpMode::Silent => {
             for interface in ethernet().filter(|interface| !ignoring(interface)) {
                 let message = format!(
-                    "This server answers ARP for {vip} on {}, in the director's place; `evener agent` makes it \
-                     silent; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=1`.",
+                    "This server answers ARP for {vip} on {} instead of the director; `evener agent` stops that; by hand: `sysctl -w net.ipv4.conf.all.arp_ignore=1`.",
                     interface.name
                 );
                 findings.push(finding(check, Severity::Fail, message));
@@ -179,8 +176,7 @@ fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
         }
         ArpMode::Answering if on_loopback(*vip, network) && ethernet().all(ignoring) => {
             let message = format!(
-                "This server does not answer ARP for {vip}, so no director finds it; `evener agent --service {check}` \
-                 makes it answer; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=0`."
+                "This server does not answer ARP for {vip}, so no director finds it; `evener agent --service {check}` enables that; by hand: `sysctl -w net.ipv4.conf.all.arp_ignore=0`."
             );
             findings.push(finding(check, Severity::Fail, message));
         }
@@ -188,7 +184,7 @@ fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     }
     if role.arp_mode() != ArpMode::Absent && effective(example, "arp_announce") < 2 {
         let message = format!(
-            "This server may tell others by ARP that it has {vip}; `sysctl -w net.ipv4.conf.all.arp_announce=2`."
+            "This server may announce {vip} by ARP; run `sysctl -w net.ipv4.conf.all.arp_announce=2`."
         );
         findings.push(finding(check, Severity::Warn, message));
     }
@@ -274,7 +270,11 @@ fn admission(
     let firewall = match firewall {
         Ok(firewall) => firewall,
         Err(why) => {
-            return Some(finding(&check, Severity::Ok, format!("Its rules are not looked at: {why}.")));
+            return Some(finding(
+                &check,
+                Severity::Ok,
+                format!("The nftables rules were not checked: {why}."),
+            ));
         }
     };
     let judge = |to: SocketAddr, from: Option<IpAddr>| {
@@ -365,8 +365,7 @@ fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Opt
         (Some(gateway), false) => (
             Severity::Warn,
             format!(
-                "Answers leave by {gateway}, which is none of [farm] directors: clients would not know them; route \
-                 by a director, or set source_nat = true."
+                "Replies leave by {gateway}, which is not in `directors` of [farm], so clients would not accept them; route them through a director, or set source_nat = true."
             ),
         ),
     };
@@ -453,7 +452,7 @@ fn refused_programs() -> Option<Finding> {
     match loaded {
         Ok(()) | Err(ProgramError::Privilege { .. }) => None,
         Err(error) => {
-            let message = format!("Nothing can be taken out of tunnels: {error}.");
+            let message = format!("Tunnel packets can't be decapsulated: {error}.");
             Some(finding("tunnel", Severity::Fail, message))
         }
     }
@@ -489,7 +488,7 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
             }
             None => {
                 let message = format!(
-                    "Nothing takes packets out of tunnels on {}; `evener agent` does while it runs.",
+                    "No program decapsulates tunnel packets on {}; run `evener agent`.",
                     name(ifindex)
                 );
                 finding(CHECK, Severity::Fail, message)
@@ -504,8 +503,7 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
         .filter(|_| !attached.is_empty() && !places.tunnels.is_empty())
     {
         let message = format!(
-            "Segment sizes are not lowered on {}: large uploads depend on ICMP reaching clients. That takes Linux \
-             6.6.",
+            "TCP segment sizes are not lowered on {}, so large uploads depend on ICMP that reaches clients. Lowering needs Linux 6.6.",
             name(ifindex)
         );
         findings.push(finding(CHECK, Severity::Warn, message));
@@ -532,7 +530,7 @@ fn lengths(role: &ServedService<'_>, desired: &DesiredState, network: &Network) 
     short
         .map(|interface| {
             let message = format!(
-                "The service's mtu is {mtu}, but {} takes {} bytes; lower it in the file, or raise that.",
+                "The service's mtu is {mtu}, but that of {} is {} bytes; lower it in the file, or raise that of the interface.",
                 interface.name, interface.mtu
             );
             finding(&role.service.name, Severity::Warn, message)

@@ -157,7 +157,7 @@ impl LocalServer {
     pub(crate) async fn abandon(self, network: &Network) {
         let adopted = self.adopted;
         if let Err(error) = self.leave(adopted, network).await {
-            tracing::warn!(%error, "something stays as it was changed");
+            tracing::warn!(%error, "failed to restore this host's settings; run `evener doctor`");
         }
     }
 }

@@ -7,6 +7,7 @@
 mod desired;
 pub mod doctor;
 mod firewall;
+pub mod leave;
 mod listening;
 mod load;
 pub(crate) mod local_server;
@@ -183,7 +184,7 @@ impl Agent {
         if let Err(error) = host_state.fulfil(&desired, &network).await {
             // A setup that was found at the start stays as it is.
             if let Err(left) = host_state.leave(adopted, &network_now(network).await).await {
-                tracing::warn!(error = %left, "something stays as it was changed");
+                tracing::warn!(error = %left, "failed to restore this host's settings; run `evener doctor`");
             }
             return Err(error.into());
         }
@@ -219,7 +220,8 @@ impl Agent {
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
         if let (None, Some(secret)) = (&self.speaker, secret) {
             let speaker = LccpNode::start(secret.clone(), NodeRole::Server, network, None);
-            self.speaker = speaker.map_err(|error| tracing::error!(%error, "no random numbers")).ok();
+            self.speaker =
+                speaker.map_err(|error| tracing::error!(%error, "failed to get random numbers")).ok();
         }
         if let Some(speaker) = &self.speaker {
             speaker.follow(&self.config, network);
@@ -234,7 +236,7 @@ impl Agent {
         let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
             Err(error) => {
-                tracing::error!(%error, "signals can't be heard");
+                tracing::error!(%error, "failed to wait for signals");
                 return SignalAction::Stop;
             }
         };
@@ -281,7 +283,7 @@ impl Agent {
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
-        done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
+        done.map_err(|error| format!("{error}; all other changes were made; retrying"))
     }
 
     async fn read_again(&self) -> Result<AgentPlan, String> {
@@ -316,7 +318,7 @@ impl Agent {
         };
         let refused: Vec<String> = counted.iter().filter_map(since).collect();
         if !refused.is_empty() {
-            tracing::warn!("packets were refused: {}", refused.join(", "));
+            tracing::warn!("packets were dropped: {}", refused.join(", "));
         }
         self.counted = counted;
         let unheard = self.speaker.as_ref().map(LccpNode::refused).unwrap_or_default();
@@ -343,7 +345,7 @@ fn take_over(
     config_path: &Path,
     identity: AgentIdentity,
 ) -> Result<(StateFile, Lock), AgentError> {
-    let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
+    let mut lock = Lock::try_take(&folders::agent_lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
         // An agent that adopts nothing may lack the capability. It then only holds its folder's
         // lock.
@@ -364,7 +366,7 @@ struct LastProblem(Option<String>);
 impl LastProblem {
     fn log_once(&mut self, trouble: Option<String>) {
         if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
-            tracing::error!("{error}; it is tried again");
+            tracing::error!("{error}; retrying");
         }
         self.0 = trouble;
     }
@@ -401,7 +403,7 @@ fn counters(host_state: &HostState) -> BTreeMap<Reason, u64> {
     match counters {
         Some(Ok(counters)) => counters,
         Some(Err(error)) => {
-            tracing::debug!(%error, "no counters");
+            tracing::debug!(%error, "failed to read the counters");
             BTreeMap::new()
         }
         None => BTreeMap::new(),

@@ -54,7 +54,7 @@ impl ServerKeys {
             Ok(secret) => Ok(Some(ServerKeys::of(&secret))),
             Err(error) if config.dns.probes_paths() => Err(error),
             Err(error) => {
-                tracing::info!(%error, "directors can't ask for findings");
+                tracing::info!(%error, "failed to listen for queries of measured paths");
                 Ok(None)
             }
         }
@@ -69,14 +69,14 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
             Ok(socket) => break socket,
             Err(error) => {
                 if again.wait().await {
-                    tracing::warn!(address = %listen, %error, "directors can't probe the path from here by UDP; it is tried again");
+                    tracing::warn!(address = %listen, %error, "failed to listen for path probes by UDP; retrying");
                 }
             }
         }
     };
     let mut own = [0; KEY_LEN];
     if let Err(error) = random(&mut own) {
-        tracing::error!(%error, "no random numbers: directors can't probe the path from here");
+        tracing::error!(%error, "failed to get random numbers: directors can't probe the path to this server");
         return;
     }
     let mut responder = ProbeResponder::new(key, Key(own));
@@ -90,11 +90,13 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
         match responder.receive(now_ms, from, message, is_director) {
             Ok(ProbeResponse::Answer(answer)) => {
                 if let Err(error) = socket.send_to(&answer.seal(&key), from).await {
-                    tracing::debug!(%from, %error, "a probe can't be answered");
+                    tracing::debug!(%from, %error, "failed to answer a path probe");
                 }
             }
             Ok(ProbeResponse::Train(train)) => start(&socket, from, train),
-            Err(refused) => tracing::debug!(%from, ?refused, "no probe"),
+            Err(refused) => {
+                tracing::debug!(%from, ?refused, "refused a datagram that is not a valid path probe")
+            }
         }
     }
 }
@@ -104,7 +106,7 @@ fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     use std::os::fd::AsFd;
     let sender = match socket.as_fd().try_clone_to_owned() {
         Ok(socket) => std::net::UdpSocket::from(socket),
-        Err(error) => return tracing::debug!(%error, "no train"),
+        Err(error) => return tracing::debug!(%error, "failed to send a probe train"),
     };
     tokio::task::spawn_blocking(move || send(&sender, to, train));
 }
@@ -124,7 +126,7 @@ fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
         let Train { challenge, step, .. } = train;
         let packet = TrainPacket { challenge, step, index, sent_ns: monotonic_ns() };
         if let Err(error) = socket.send_to(&packet.write(), to) {
-            tracing::debug!(%error, index, "a packet of a train is lost");
+            tracing::debug!(%error, index, "failed to send a packet of a probe train");
         }
     }
 }

@@ -30,7 +30,8 @@ const FOREVER: u32 = u32::MAX;
 /// Error of setting up or restoring the host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlaceError {
-    #[error("{verb} {address} {interface} was refused: {source}{hint}")]
+    /// An address.
+    #[error("{verb} {address} {interface} failed: {source}{hint}")]
     Address {
         verb: &'static str,
         address: IpAddr,
@@ -38,14 +39,16 @@ pub(crate) enum PlaceError {
         source: Box<rtnetlink::Error>,
         hint: &'static str,
     },
-    #[error("setting {path} to {value} was refused: {source}")]
+    /// A kernel setting.
+    #[error("failed to set {path} to {value}: {source}")]
     Setting { path: String, value: u32, source: io::Error },
-    /// The record can't be written. Nothing is changed without it.
-    #[error("what is done to this host can't be written down: {0}")]
+    /// The record of what is done: without it nothing is.
+    #[error("failed to record the changes of this host, which are undone by this record: {0}")]
     State(io::Error),
     #[error(transparent)]
     Server(#[from] ProgramError),
-    #[error("no netlink socket, by which addresses are placed: {0}")]
+    /// No netlink socket.
+    #[error("failed to open a netlink socket for adding addresses: {0}")]
     Socket(io::Error),
 }
 
@@ -135,7 +138,7 @@ impl HostState {
             server.set_cookie_keys(&secret::cookie_keys(secret, self.cookie_epoch_ms, now_ticks()))?;
         }
         for (ifindex, hook) in server.attached().filter(|place| !before.contains(place)) {
-            tracing::info!(interface = interface_name(ifindex), hook = hook.name(), "a program runs");
+            tracing::info!(interface = interface_name(ifindex), hook = hook.name(), "attached a BPF program");
         }
         Ok(())
     }
@@ -145,7 +148,7 @@ impl HostState {
         let Some((secret, server)) = self.secret.as_ref().zip(self.server.as_mut()) else { return };
         let keys = secret::cookie_keys(secret, self.cookie_epoch_ms, now_ticks());
         if let Err(error) = server.set_cookie_keys(&keys) {
-            tracing::error!(%error, "the clock of cookies isn't set: what is handed over may be refused");
+            tracing::error!(%error, "failed to set the clock of SYN cookies: handed-off connections may be refused");
         }
     }
 
@@ -190,7 +193,7 @@ impl HostState {
         let mut request = self.handle.address().add(ifindex, *address, prefix_len(*address));
         make_passive(request.message_mut());
         match request.execute().await {
-            Ok(()) => tracing::info!(%address, interface, "placed"),
+            Ok(()) => tracing::info!(%address, interface, "added the address"),
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EEXIST => {}
             Err(error) => {
                 let hint =
@@ -228,7 +231,7 @@ impl HostState {
         let mut template = self.handle.address().add(ifindex, *address, prefix_len(*address));
         let message = template.message_mut().clone();
         match self.handle.address().del(message).execute().await {
-            Ok(()) => tracing::info!(%address, interface, "taken away"),
+            Ok(()) => tracing::info!(%address, interface, "removed the address"),
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EADDRNOTAVAIL => {}
             Err(source) => {
                 let interface = format!("from {interface}");
@@ -282,8 +285,12 @@ impl HostState {
                     write_setting(path, was)?;
                     tracing::info!(setting = dotted(path), was = is, now = was, "restored");
                 }
-                Some(is) => tracing::warn!(setting = dotted(path), is, "changed by someone else: left"),
-                // The interface is gone.
+                Some(is) => tracing::warn!(
+                    setting = dotted(path),
+                    is,
+                    "not restored: another program has changed the setting"
+                ),
+                // Its interface is gone.
                 None => {}
             }
         }

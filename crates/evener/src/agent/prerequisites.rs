@@ -12,7 +12,6 @@ use evener_dataplane::server::{self, Hook, ProgramError, Reason};
 use super::desired::ServedService;
 use super::doctor::finding;
 use super::place::{dotted, read_setting};
-use super::state::lock_path;
 use crate::config::Config;
 use crate::runtime::folders;
 use crate::runtime::lock::Lock;
@@ -74,8 +73,7 @@ fn tracking(check: &str) -> Option<Finding> {
     (read_setting(LOOSE)? == 0).then(|| {
         let name = dotted(LOOSE);
         let message = format!(
-            "{name} is 0: connection tracking here takes a connection that begins in the middle for invalid. Set it \
-             to 1, or don't track the service's port."
+            "{name} is 0: connection tracking considers handed-off connections invalid. Set it to 1, or don't track the service's port."
         );
         finding(check, Severity::Warn, message)
     })
@@ -93,9 +91,7 @@ fn running(role: &ServedService<'_>) -> Finding {
         true => finding(check, Severity::Ok, "Connections that are handed over are made here.".to_owned()),
         false => {
             let who = if role.service.is_on_every_host() { "run" } else { "agent" };
-            let message = format!(
-                "Nothing makes connections of what is handed over; `evener {who}` does while it runs."
-            );
+            let message = format!("No program accepts handed-off connections; run `evener {who}`.");
             finding(check, Severity::Fail, message)
         }
     }
@@ -105,14 +101,13 @@ fn running(role: &ServedService<'_>) -> Finding {
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
-    if !folders::directory().is_ok_and(|directory| Lock::is_held(&lock_path(&directory))) {
+    if !folders::directory().is_ok_and(|directory| Lock::is_held(&folders::agent_lock_path(&directory))) {
         return None;
     }
     let tables = ["raw", "raw6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
     let is_open = tables.iter().flatten().any(|table| has_raw_socket(table, PROTOCOL));
     (!is_open).then(|| {
-        let message = "The agent can't hear directors (LCCP, IP protocol 253), so connections that the data plane can't \
-                       decide don't come here: it needs CAP_NET_RAW; see its log."
+        let message = "The agent can't receive messages of directors (LCCP, IP protocol 253), so this server gets no connections that the director proxies or moves: the agent needs CAP_NET_RAW; see its log."
             .to_owned();
         finding(&role.service.name, Severity::Fail, message)
     })
@@ -138,8 +133,7 @@ fn sharers(check: &str) -> Option<Finding> {
     let count = table.lines().skip(1).filter(of_ip).count();
     (count > 0).then(|| {
         let message = format!(
-            "{count} packet sockets on this host hear IP alone (`ss -0`), such as some DHCP clients: while they are \
-             open, connections that are handed over are reset. Programs that hear all, as tcpdump does, do no harm."
+            "{count} packet sockets on this host receive only IP packets (`ss -0`), such as those of some DHCP clients: while they are open, handed-off connections are reset. Sockets that receive all packets, such as tcpdump's, do no harm."
         );
         finding(check, Severity::Fail, message)
     })

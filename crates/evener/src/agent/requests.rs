@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 enum RequestsError {
-    #[error("clients' requests are shown to root alone")]
+    #[error("only root may see clients' requests")]
     Privilege,
     #[error("{0}")]
     Config(String),
@@ -36,11 +36,11 @@ enum RequestsError {
     Follow(#[from] FollowError),
     #[error(transparent)]
     Network(#[from] NetworkError),
-    #[error("this host can't be read: {0}")]
+    #[error("failed to read this host's sockets: {0}")]
     Host(io::Error),
-    #[error("the kernel doesn't say what its sockets have to send: {0}")]
+    #[error("failed to list the kernel's sockets: {0}")]
     Kernel(io::Error),
-    #[error("the requests could not be written: {0}")]
+    #[error("failed to write the requests: {0}")]
     Output(io::Error),
 }
 
@@ -65,8 +65,7 @@ fn show(args: &cli::RequestsArgs) -> Result<(), RequestsError> {
     let source = PendingSource::open(&ports)?;
     if !args.watch && matches!(source, PendingSource::Own(_)) {
         eprintln!(
-            "evener: no agent follows requests here: of those that have begun, what the kernel holds is shown. `evener requests --watch` \
-             follows those that come"
+            "evener: no agent tracks requests on this host, so only the kernel's send queues are shown. `evener requests --watch` tracks new requests"
         );
     }
     let look = || {
@@ -111,8 +110,8 @@ impl PendingSource {
     fn open(ports: &BTreeSet<u16>) -> Result<PendingSource, RequestsError> {
         let of_agent = || {
             let directory = folders::directory().ok()?;
-            let number =
-                load::number_of(&directory).filter(|_| Lock::is_held(&state::lock_path(&directory)))?;
+            let number = load::number_of(&directory)
+                .filter(|_| Lock::is_held(&folders::agent_lock_path(&directory)))?;
             requests_of(number).ok()
         };
         Ok(match of_agent() {

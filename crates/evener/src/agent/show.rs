@@ -64,7 +64,7 @@ fn view() -> io::Result<AgentView> {
         })
         .collect();
     programs.sort();
-    let running = Lock::is_held(&state::lock_path(&directory));
+    let running = Lock::is_held(&folders::agent_lock_path(&directory));
     let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
     Ok(AgentView {
         running,

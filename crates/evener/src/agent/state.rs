@@ -60,7 +60,7 @@ impl StateFile {
             }
             // The agent replaces the file atomically, so a partial file is not the agent's.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(io::Error::other(format!(
-                "{} can't be understood ({error}); remove it, and what it says was done",
+                "{} is invalid ({error}); undo the changes that it lists by hand and remove it",
                 path.display()
             ))),
             Err(error) => Err(error),
@@ -99,11 +99,6 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<AppliedState>> {
     }
 }
 
-/// Returns the path of the agent's lock.
-pub(super) fn lock_path(directory: &Path) -> PathBuf {
-    directory.join("agent.lock")
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -127,7 +122,7 @@ mod tests {
         state.store().unwrap();
         assert!(!StateFile::load(&folder).unwrap().done.is_something(), "of a namespace that is gone");
         fs::write(path(&folder), "{").unwrap();
-        assert!(StateFile::load(&folder).unwrap_err().to_string().contains("can't be understood"));
+        assert!(StateFile::load(&folder).unwrap_err().to_string().contains("is invalid"));
         state.remove().unwrap();
         state.remove().unwrap();
         assert_eq!(read(&folder).unwrap(), None);

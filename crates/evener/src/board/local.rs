@@ -23,7 +23,7 @@ impl LocalServerState {
     /// Returns the programs' counters, by reason.
     pub(crate) fn tunnels(&self) -> BTreeMap<String, u64> {
         let counted = self.tally.as_ref().map(|tally| tally.read()).transpose().unwrap_or_else(|error| {
-            tracing::debug!(%error, "no counters");
+            tracing::debug!(%error, "failed to read the counters");
             None
         });
         counted.into_iter().flatten().map(|(reason, count)| (reason.name().to_owned(), count)).collect()

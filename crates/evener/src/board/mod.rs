@@ -127,7 +127,7 @@ impl SnapshotStore {
         loop {
             let published = self.latest();
             let counters = published.readings.counters().unwrap_or_else(|error| {
-                tracing::warn!(%error, "the counters can't be read");
+                tracing::warn!(%error, "failed to read the counters");
                 Counters::default()
             });
             // If the totals are unchanged, no counters of the published servers were cleared

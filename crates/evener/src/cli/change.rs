@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 
-use super::{ServerArg, ViewArgs};
+use super::{ServerArg, ViewArgs, count, time, weight};
 
 /// A change of the farm at run time.
 #[derive(Debug, Args)]
@@ -54,11 +54,11 @@ pub struct DrainArgs {
         num_args = 0..=1,
         require_equals = true,
         conflicts_with = "dry_run",
-        value_parser = humantime::parse_duration
+        value_parser = time
     )]
     pub wait: Option<Option<Duration>>,
     /// The same time, with a bare --wait
-    #[arg(long, value_name = "TIME", requires = "wait", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", requires = "wait", value_parser = time)]
     pub timeout: Option<Duration>,
     /// How to change it.
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub struct WeightArgs {
     #[arg(value_name = "SERVICE/SERVER")]
     pub server: ServerArg,
     /// Its share relative to the others; 0 drains
-    #[arg(value_name = "WEIGHT")]
+    #[arg(value_name = "WEIGHT", value_parser = weight)]
     pub weight: u16,
     /// How to change it.
     #[command(flatten)]
@@ -100,7 +100,7 @@ pub struct AddArgs {
     #[arg(value_name = "ADDRESS|URL")]
     pub address: String,
     /// Its share relative to the others
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = weight)]
     pub weight: Option<u16>,
     /// How to change it.
     #[command(flatten)]
@@ -113,6 +113,17 @@ pub struct RemoveArgs {
     /// The server
     #[arg(value_name = "SERVICE/SERVER")]
     pub server: ServerArg,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener undo`
+#[derive(Debug, Args)]
+pub struct UndoArgs {
+    /// The number of the change in `evener state --changes`; the last change unless given
+    #[arg(value_name = "NUMBER", value_parser = count::<u64>)]
+    pub number: Option<u64>,
     /// How to change it.
     #[command(flatten)]
     pub change: ChangeArgs,

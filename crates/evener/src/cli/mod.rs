@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use evener_core::net::Protocol;
 use evener_dataplane::server::Hook;
 use serde::Serialize;
 
 pub use change::{
-    AddArgs, ChangeArgs, DrainArgs, DrainedArgs, RemoveArgs, ServerStateArgs, StateArgs, UndrainArgs,
-    WeightArgs,
+    AddArgs, ChangeArgs, DrainArgs, DrainedArgs, RemoveArgs, ServerStateArgs, StateArgs, UndoArgs,
+    UndrainArgs, WeightArgs,
 };
 pub use list::{ListArgs, ServersArgs, ServicesArgs};
 pub use request::WebRequest;
@@ -33,7 +34,8 @@ Exit status:
   3  privileges are missing
   4  the network or the kernel is not as the file needs it
      (no such interface, address owned elsewhere, kernel too old)
-  5  another daemon already runs for these services";
+  5  another daemon already runs for these services
+  6  no daemon answers";
 
 /// One address in front of several web servers.
 #[derive(Debug, Parser)]
@@ -51,6 +53,8 @@ pub enum Command {
     Run(RunArgs),
     /// Configure this host as a server of the farm, in the foreground
     Agent(AgentArgs),
+    /// End the daemon and the agent of this host, and restore all that they changed
+    Leave,
     /// Check a file for this host, and show all errors
     Check(CheckArgs),
     /// Make a file of another program's: HAProxy, IPVS, keepalived or nginx
@@ -97,19 +101,17 @@ pub enum Command {
     Add(AddArgs),
     /// Remove a server from a service; its sessions end, so drain it first
     Remove(RemoveArgs),
-    /// Take back the last change that was made at run time
-    Undo(ChangeArgs),
+    /// Undo a change that was made at run time: the last one, or the one with this number
+    Undo(UndoArgs),
     /// Print the farm as it is with all run-time changes, list these, or replace the farm
     State(StateArgs),
     /// Read the file again; a file with errors changes nothing
     Reload(ReloadArgs),
     /// Open the access log again, after it was moved aside
     Reopen(ViewArgs),
-    /// Print shell completions
-    #[command(hide = true)]
+    /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Print a manual page, or write all of them
-    #[command(hide = true)]
     Man(ManArgs),
 }
 
@@ -173,10 +175,10 @@ pub struct RequestsArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The configuration
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "schema")]
-    pub file: Option<PathBuf>,
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, default_value = CONFIG_FILE)]
+    pub file: PathBuf,
     /// Print a JSON Schema of configurations instead, by which editors complete and check them
-    #[arg(long, conflicts_with_all = ["file", "file_only", "json"])]
+    #[arg(long, conflicts_with_all = ["file_only", "json"])]
     pub schema: bool,
     /// Check the file only, not whether this host has the keys and interfaces that it names
     #[arg(long)]
@@ -289,7 +291,7 @@ pub struct SessionsArgs {
     #[arg(long, value_name = "IP[:PORT]")]
     pub client: Option<ClientArg>,
     /// At most this many; unless given, all, or the first 100 on a terminal
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     pub limit: Option<usize>,
     /// How to show them.
     #[command(flatten)]
@@ -312,11 +314,11 @@ pub struct ExplainArgs {
     #[arg(
         long,
         value_name = "tcp|udp",
-        hide_possible_values = true,
         default_value = "tcp",
-        conflicts_with = "request"
+        conflicts_with = "request",
+        value_parser = protocol
     )]
-    pub protocol: ProtocolArg,
+    pub protocol: Protocol,
     /// A request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
     #[arg(long, value_name = "REQUEST")]
     pub request: Option<WebRequest>,
@@ -332,13 +334,13 @@ pub struct ExplainArgs {
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Between two looks at the daemon
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub interval: Duration,
     /// Print a line of JSON each time instead
     #[arg(long)]
     pub json: bool,
     /// End after this many lines
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", value_parser = count::<u64>)]
     pub count: Option<u64>,
     /// How to reach the daemon.
     #[command(flatten)]
@@ -351,11 +353,11 @@ pub struct TraceArgs {
     /// The client, on all its ports or on one
     #[arg(value_name = "IP[:PORT]")]
     pub client: ClientArg,
-    /// End after this many seconds
-    #[arg(long, value_name = "N")]
-    pub seconds: Option<u64>,
+    /// End after this time, in seconds or with a unit
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub seconds: Option<Duration>,
     /// End after this many lines
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<u64>)]
     pub count: Option<u64>,
     /// Print JSON instead, an object a line
     #[arg(long)]
@@ -369,16 +371,16 @@ pub struct TraceArgs {
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// Print the events of this time, as in 1h, those before a restart of the daemon too; then end
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub since: Option<Duration>,
     /// With --since: go on with events as they happen, as without it
     #[arg(short, long)]
     pub follow: bool,
-    /// End after this many seconds
-    #[arg(long, value_name = "N")]
-    pub seconds: Option<u64>,
+    /// End after this time, in seconds or with a unit
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub seconds: Option<Duration>,
     /// End after this many events
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<u64>)]
     pub count: Option<u64>,
     /// Print JSON instead, an object a line
     #[arg(long)]
@@ -388,7 +390,30 @@ pub struct EventsArgs {
     pub admin: AdminArgs,
 }
 
-/// Parses one end of a flow, with a specific error.
+/// A time: a number of seconds, or a number with a unit.
+fn time(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().map(Duration::from_secs);
+    let time = seconds.or_else(|_| humantime::parse_duration(text));
+    time.map_err(|_| "write a number of seconds, or a time with a unit, as in 500ms, 30s or 5m")
+}
+
+fn count<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "write a whole number")
+}
+
+fn weight(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "write a whole number from 0 to 65535")
+}
+
+fn protocol(text: &str) -> Result<Protocol, &'static str> {
+    match text {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Ok(Protocol::Udp),
+        _ => Err("write tcp or udp"),
+    }
+}
+
+/// Tells apart the ways of getting one end of a flow wrong.
 fn endpoint(text: &str) -> Result<SocketAddr, String> {
     if let Ok(endpoint) = text.parse() {
         return Ok(endpoint);
@@ -398,29 +423,11 @@ fn endpoint(text: &str) -> Result<SocketAddr, String> {
         text.rsplit_once(':').filter(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok());
     Err(match (bare, port) {
         (Ok(address), _) => {
-            format!("it has no port: write it behind the address, as in {}", SocketAddr::new(address, 80))
+            format!("the port is missing: write {}", SocketAddr::new(address, 80))
         }
-        (_, Some((_, port))) => format!("{port:?} is no port: write one from 0 to 65535"),
+        (_, Some((_, port))) => format!("{port:?} is not a port: write one from 0 to 65535"),
         _ => "write an address and a port, as in 198.51.100.7:40000 or [2001:db8::7]:40000".to_owned(),
     })
-}
-
-/// A transport on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProtocolArg {
-    /// RFC 9293
-    Tcp,
-    /// RFC 768
-    Udp,
-}
-
-impl From<ProtocolArg> for evener_core::net::Protocol {
-    fn from(protocol: ProtocolArg) -> Self {
-        match protocol {
-            ProtocolArg::Tcp => evener_core::net::Protocol::Tcp,
-            ProtocolArg::Udp => evener_core::net::Protocol::Udp,
-        }
-    }
 }
 
 /// `evener reload`

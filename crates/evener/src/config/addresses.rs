@@ -159,7 +159,7 @@ fn not_an_address<T>(text: &str, help: &str) -> Result<T, Complaint> {
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let help = if host.parse::<IpAddr>().is_ok() || host.parse::<SocketAddr>().is_ok() {
-            format!("leave out what stands around {host}; {help}")
+            format!("omit the text around {host}; {help}")
         } else {
             help.to_owned()
         };

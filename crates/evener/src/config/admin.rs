@@ -57,8 +57,9 @@ fn tls(section: &mut Section<'_>, files: &mut AdminFiles) -> Option<AdminTls> {
     let given = |name: &str| section.key_span(name);
     match (given("client_ca"), given("certificates_file")) {
         (Some(one), None) | (None, Some(one)) => {
-            let message = "clients' certificates take both `client_ca` and `certificates_file`";
-            let help = "name the authorities that sign them, and a file of lines `CN ROLE NAME` that says who may do what";
+            let message = "clients' certificates need both `client_ca` and `certificates_file`";
+            let help =
+                "name the authorities that sign them, and a file of lines `CN ROLE NAME` with their roles";
             section.problem(Problem::new(one, message, help));
         }
         _ => {}

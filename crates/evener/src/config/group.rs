@@ -155,7 +155,7 @@ fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
     if let Some(span) = section.key_span("policy").filter(|_| needs_load && !is_queried) {
-        let message = format!("\"{name}\" goes by what members answer, and nobody asks them");
+        let message = format!("\"{name}\" needs load reports of members, and none are queried");
         let mut without: Vec<&Policy> = Consumer::Redirect.policies_without(Signal::Load).collect();
         // In the order of the choices, the default's first. Then policies that use Evener's own
         // measurements.
@@ -249,9 +249,7 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
             let at = SocketAddr::new(address, member.url.port());
             let mut addresses = groups.iter().flat_map(|group| &group.addresses);
             if let Some(own) = addresses.find(|own| *own.get_ref() == at) {
-                let message = format!(
-                    "clients would be sent to {at}, which is a group's own address, and from there again"
-                );
+                let message = format!("redirects to {at} would loop, as it is a group's own address");
                 let help = "name the member's own address and port";
                 root.problem(Problem::new(span.clone(), message, help).also(own.span(), "the group's"));
             }

@@ -103,7 +103,7 @@ fn impossible_kind(
             section.problem(Problem::new(kind.span(), message, help));
         }
         (CheckKind::Arp, _, Some(routed)) => {
-            let message = format!("ARP says nothing of servers by {routed}: they may be behind routers");
+            let message = format!("ARP can't probe servers by {routed}: they may be behind routers");
             let help = "write kind = \"tcp\", \"http\" or \"none\"";
             section.problem(Problem::new(kind.span(), message, help));
         }

@@ -84,7 +84,7 @@ pub(super) fn files(
                     base += length + 1;
                 }
                 Err(why) => {
-                    let message = format!("{} cannot be read: {why}", path.display());
+                    let message = format!("failed to read {}: {why}", path.display());
                     let help = "name a TOML file with [[service]] that the daemon may read";
                     sink.push(Problem::new(pattern.span(), message, help));
                 }

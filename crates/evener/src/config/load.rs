@@ -124,7 +124,7 @@ fn read_text(path: &Path) -> Result<String, Problems> {
             io::ErrorKind::PermissionDenied => "run as a user who may read it",
             _ => "name a readable TOML file",
         };
-        Problems::unreadable(&name, format!("{name} cannot be read: {error}"), help)
+        Problems::unreadable(&name, format!("failed to read {name}: {error}"), help)
     })?;
     if bytes.len() > defaults::FILE_BYTES {
         let message = format!("{name} is larger than {} KiB", defaults::FILE_BYTES / 1024);

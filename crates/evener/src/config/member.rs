@@ -140,6 +140,6 @@ fn own(
     let mut joiner = Joiner::new(nowhere);
     match add(&mut joiner, &text) {
         Ok(()) => Ok(joiner),
-        Err(error) => Complaint::new(format!("can't be: {error}"), format!("write for example {example}")),
+        Err(error) => Complaint::new(format!("is invalid: {error}"), format!("write for example {example}")),
     }
 }

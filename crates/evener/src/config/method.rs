@@ -113,8 +113,8 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
         section.problem(Problem::new(span, message, help));
     }
     if let Some(span) = section.key_span("stateless").filter(|_| placement == Placement::EveryHost) {
-        let message = "method \"handoff\" remembers who was given a connection: nothing in a later packet says what was \
-                       asked for";
+        let message =
+            "method \"handoff\" needs sessions: later packets of a connection don't contain the request";
         section.problem(Problem::new(span, message, "remove `stateless`, or use \"l2\" or \"tunnel\""));
     }
 }
@@ -125,8 +125,8 @@ fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     if let Some(span) =
         span.filter(|_| placement == Placement::EveryHost && later == RehandoffMode::Rehandoff)
     {
-        let message = "\"rehandoff\" takes connections from servers by the agents there, and hosts of placement \
-                       \"every-host\" have none";
+        let message =
+            "\"rehandoff\" needs agents on the servers, and hosts of placement \"every-host\" have none";
         section.problem(Problem::new(span, message, "write later_requests = \"close\" or \"stay\""));
     }
 }

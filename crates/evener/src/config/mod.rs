@@ -429,7 +429,7 @@ fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &
         names.first(root, called, name.clone(), message, "give each a name of its own");
         for address in addresses {
             let vip = *address.get_ref();
-            let message = format!("{vip} over {protocol} is given twice");
+            let message = format!("{vip} over {protocol} is configured twice");
             let help = "one address, port and protocol belongs to one service: remove one, or change it";
             vips.first(root, (vip, protocol), address.span(), message, help);
         }
@@ -461,7 +461,7 @@ fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
                 let message =
                     format!("{ip} is the address of {server} too, a server of {:?}", of.service.name);
                 let help =
-                    "give the service an address of its own: what goes to this one is taken for the service";
+                    "use another address for the service: all packets to this one would go to the service";
                 let problem = Problem::new(address.span(), message, help);
                 root.problem(problem.also(of.name.clone(), "whose server it is"));
             }

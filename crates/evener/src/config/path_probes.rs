@@ -18,7 +18,7 @@ pub(super) fn check(root: &Section<'_>, config: &Config, places: ProblemSpans) {
         return;
     }
     if config.farm.secret_file.is_none() {
-        let message = "agents answer probes of paths to who has the farm's secret, and [farm] names none";
+        let message = "path probes need `secret_file` in [farm]: agents answer only authenticated probes";
         let help = "run `evener keygen FILE` once, copy FILE to this host and to the servers, and add secret_file = \"FILE\" to [farm]";
         root.problem(Problem::new(places.dns, message, help));
     }

@@ -84,7 +84,7 @@ fn check_secret(root: &Section<'_>, placed: &[ServiceEntry]) {
 fn check_directors(root: &Section<'_>, placed: &[ServiceEntry]) {
     let needs = placed.iter().filter(|placed| !placed.service.is_on_every_host()).find_map(|placed| {
         match placed.service.method {
-            Method::Tunnel => Some((placed, "servers take tunnels of method \"tunnel\"")),
+            Method::Tunnel => Some((placed, "servers accept tunnels of method \"tunnel\"")),
             Method::Handoff => Some((placed, "servers acknowledge connections of method \"handoff\"")),
             Method::L2 | Method::Nat => None,
         }

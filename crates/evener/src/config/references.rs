@@ -146,7 +146,7 @@ impl References {
             && let Err(error) = token::check(file.get_ref())
         {
             let help =
-                "make it with `(umask 077; openssl rand -hex 32 > FILE)`, and give the token to who scrapes";
+                "make it with `(umask 077; openssl rand -hex 32 > FILE)`, and give the token to the scraper";
             problem(file.span(), error.to_string(), help);
         }
         if let Some(log) = &self.access_log

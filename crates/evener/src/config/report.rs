@@ -37,7 +37,7 @@ pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, repor
     let reports_load = report.is_some_and(|report| report.kind.reports_load());
     let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !reports_load) else { return };
     let message = format!(
-        "policy \"{}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it",
+        "policy \"{}\" needs load reports of servers, and this service does not query them",
         policy.name
     );
     let without: Vec<&str> = by.policies_without(Signal::Load).map(|policy| policy.name).collect();

@@ -47,8 +47,8 @@ fn one(section: &Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
     let path = section.get(&route::PATH, path);
     let methods = section.one_or_list(&route::METHODS, method);
     if let Some(span) = section.key_span("methods").filter(|_| !section.has("methods")) {
-        let help = "name the methods, such as [\"GET\", \"HEAD\"], or leave it out for all";
-        section.problem(Problem::new(span, "`methods` is empty, so this route would take nothing", help));
+        let help = "list the methods, such as [\"GET\", \"HEAD\"], or omit it for all";
+        section.problem(Problem::new(span, "`methods` is empty, so this route would match no request", help));
     }
     once(section, &methods, "the method");
     let servers = section.one_or_list(&route::SERVERS, values::name);
@@ -71,7 +71,11 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Ro
     match section.key_span("servers") {
         None => section.missing("servers", "this route has no servers", help),
         Some(span) if !section.has("servers") => {
-            section.problem(Problem::new(span, "`servers` is empty, so nobody would serve this route", help));
+            section.problem(Problem::new(
+                span,
+                "`servers` is empty, so this route would have no server",
+                help,
+            ));
         }
         Some(_) => {}
     }
@@ -146,7 +150,7 @@ impl EarlierRoutes {
         let (host, path) = (host.as_ref().map(ToString::to_string), path.as_ref().map(ToString::to_string));
         if let Some(first) = self.taker(host.as_deref(), path.as_deref(), methods) {
             let help = "put it before that one, or remove it";
-            let message = "this route never wins: one before it takes all that it would";
+            let message = "this route is never used: an earlier route matches all its requests";
             section.problem(Problem::new(route.span(), message, help).also(first, "the one before it"));
         }
         self.0.entry((host, path)).or_default().push((methods.clone(), route.span()));

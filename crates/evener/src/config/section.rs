@@ -325,7 +325,7 @@ impl<'d> Section<'d> {
         let help = match (self.others, home) {
             (Some(others), _) => others.to_owned(),
             (None, Some(home)) if home.trim_start_matches('[').starts_with("service.") => {
-                format!("write {home}, behind the [[service]] that it belongs to")
+                format!("write {home} after the [[service]] that it belongs to")
             }
             (None, Some(home)) => format!("it belongs below {home}"),
             (None, None) => {

@@ -162,7 +162,7 @@ impl<'a> ServersReader<'a> {
         }
         if let Some(mac) = mac {
             let same = format!("two servers of this service have the MAC address {}", mac.get_ref());
-            let help = "method \"l2\" tells servers apart by it: give each its own";
+            let help = "method \"l2\" identifies servers by it: give each its own";
             self.macs.first(section, *mac.get_ref(), mac.span(), same, help);
         }
         self.check_against_service(section, at);
@@ -171,7 +171,7 @@ impl<'a> ServersReader<'a> {
     fn check_against_service(&self, section: &Section<'_>, at: &WrittenAddress) {
         if let Some(service) = self.service.iter().find(|service| service.get_ref().ip() == at.address) {
             let message = format!("the server's address {} is that of the service", at.address);
-            let help = "write the server's own address, by which it is told from the others";
+            let help = "write the server's own address, which identifies it";
             section
                 .problem(Problem::new(at.span.clone(), message, help).also(service.span(), "the service's"));
         }

@@ -201,12 +201,12 @@ impl Discovery {
         {
             let message = format!("`discover` is only for method \"l2\"; this service has \"{method}\"");
             let help =
-                "list the servers: those of other methods don't have the address on a link of the director";
+                "list the servers: servers of other methods don't have the address on a link of the director";
             section.problem(Problem::new(span, message, help));
         }
         if let Some(span) = section.key_span("allow").filter(|_| !section.has("allow")) {
-            let help = "list who may become a server, or leave it out for all who answer";
-            section.problem(Problem::new(span, "`allow` is empty, so nobody could be discovered", help));
+            let help = "list the permitted addresses, or omit it to permit all hosts that answer";
+            section.problem(Problem::new(span, "`allow` is empty, so no server could be discovered", help));
         }
         discovery
     }

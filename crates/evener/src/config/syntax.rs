@@ -90,7 +90,7 @@ fn unquoted(text: &str, start: usize) -> Option<Problem> {
 /// Returns the help for an error, by the parser's message and the line.
 fn help(message: &str, line: &str) -> &'static str {
     if message.contains("duplicate key") {
-        "a key can stand only once in a table: remove one, or write [[...]] before each of several tables"
+        "a key may occur only once in a table: remove one, or write [[...]] before each of several tables"
     } else if line.trim_start().starts_with('[') {
         "write [name] or [[name]] on a line of its own, with as many brackets after it as before it"
     } else if message.contains("string") {

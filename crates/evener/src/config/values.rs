@@ -199,7 +199,7 @@ pub(super) fn policy(by: Consumer) -> impl Fn(&DeValue<'_>) -> Result<&'static P
         }
         match policy::by_name(word).and_then(|policy| by.lacks(policy)) {
             Some(signal) => Complaint::new(
-                format!("is {word:?}, which goes by {signal}, and {by} doesn't know that"),
+                format!("is {word:?}, which needs the {signal}, and {by} does not have that"),
                 format!("possible here: {}", names.join(", ")),
             ),
             None => Complaint::new(format!("is unknown: {word:?}"), nearest_or_all(word, &names)),

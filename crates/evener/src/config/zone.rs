@@ -31,7 +31,8 @@ const FAULTS_MAX: usize = 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ZoneError {
-    #[error("zone {zone}: {path} can't be read: {source}")]
+    /// Its file.
+    #[error("zone {zone}: failed to read {path}: {source}")]
     Unreadable {
         /// Name of the zone.
         zone: Name,
@@ -274,7 +275,7 @@ fn sentence(what: &str, word: &[u8]) -> String {
                 "data of type {rtype} is not read in its own form: write TYPE{number} \\# LENGTH HEX (RFC 3597)"
             )
         }
-        ("expected rtype", _) => format!("{word} is no type of records, such as A, AAAA or TXT"),
+        ("expected rtype", _) => format!("{word} is not a record type, such as A, AAAA or TXT"),
         ("bad charstr" | "bad symbol", _) => {
             format!("{word} is no text: write it in quotes, each of 255 bytes at most")
         }
@@ -373,17 +374,13 @@ mod tests {
         };
         assert_eq!(
             faults("x.org. A 192.0.2.1\nmore (\n DNAME\n example.org.)\n"),
-            "zone:12: x.org is not in zone example.com; zone:13: more.example.com has a DNAME record, which this version of \
-             Evener does not answer by"
+            "zone:12: x.org is not in zone example.com; zone:13: more.example.com has a DNAME record, which \
+             Evener does not support"
         );
         assert!(faults("WWW A 192.0.2.1\n").starts_with("zone:9: www.example.com has a CNAME record"));
         assert!(faults("\n@ SOA ns host 1 1h 1d 1w 1\n").starts_with("zone:13: there is a second SOA"));
         let signed = "\n\n@ DNSKEY 257 3 13 AAAA\n@ NSEC3PARAM 1 0 0 -\n";
-        assert!(
-            faults(signed).starts_with("zone:14: example.com has records of DNSSEC"),
-            "{}",
-            faults(signed)
-        );
+        assert!(faults(signed).starts_with("zone:14: example.com has DNSSEC records"), "{}", faults(signed));
         fs::remove_file(&path).unwrap();
     }
 

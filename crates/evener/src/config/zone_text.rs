@@ -113,7 +113,9 @@ fn record(words: &[&[u8]], has_owner: bool, origin: &[u8]) -> Result<Vec<(usize,
     }
     let Some(rtype) = words.get(at) else {
         let last = words.last().map(|word| zone_data::shown(word)).unwrap_or_default();
-        return Err(format!("the record ends behind {last}: write its type and data, as in A 192.0.2.1"));
+        return Err(format!(
+            "the record ends after {last}: write its type and data, for example A 192.0.2.1"
+        ));
     };
     if rtype.eq_ignore_ascii_case(b"SOA") {
         replaced.extend(SOA_TIMES.filter_map(|place| time(words, at + 1 + place)));

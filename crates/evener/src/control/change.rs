@@ -271,7 +271,7 @@ impl Daemon {
                 self.refuse(OrderError::Unavailable(why), change.origin).await;
             }
             (ChangeInput::Lost(error), _) => {
-                tracing::error!(%error, "a change is lost");
+                tracing::error!(%error, "a run-time change is lost");
                 self.write_back(None).await;
             }
             (ChangeInput::Read(_) | ChangeInput::Probed, step) => self.changes.step = step,
@@ -301,8 +301,7 @@ impl Daemon {
             }
             let rebased = state::rebase(file, record).map(Box::new).map_err(|problems| {
                 format!(
-                    "the file and the run-time changes don't fit together: take them back by `evener undo`, or drop all by \
-                     `evener reload --forget`\n{}",
+                    "the file conflicts with the run-time changes: undo them by `evener undo`, or drop all by `evener reload --forget`\n{}",
                     problems.render(false)
                 )
             });
@@ -333,7 +332,8 @@ impl Daemon {
                 // An undo shortens the record even if nothing else differs.
                 Ok(outcome)
                     if !pending.request.is_dry_run
-                        && (!outcome.differences.is_empty() || pending.request.order == StateOrder::Undo) =>
+                        && (!outcome.differences.is_empty()
+                            || matches!(pending.request.order, StateOrder::Undo(_))) =>
                 {
                     committed.push(Committed { pending, outcome });
                 }
@@ -454,7 +454,7 @@ impl Daemon {
                 self.changes.step = step;
                 // The director has reported the engine's refusal, and retries.
                 if let Err(ExecuteError::Plan(error)) = result {
-                    tracing::error!("{error}; what was in force stays");
+                    tracing::error!("{error}; the previous farm stays in force");
                 }
             }
         }
@@ -526,7 +526,7 @@ impl Daemon {
                 _ if awaited > number => self.changes.unanswered.push((awaited, committed)),
                 (Some(next), _) => self.changes.unanswered.push((next, committed)),
                 (None, Err(error)) if !is_reload => {
-                    let why = format!("it is noted, and tried again: {error}");
+                    let why = format!("the change is saved but not in force yet; retrying: {error}");
                     let _ = committed.pending.answer.send(Err(OrderError::Unavailable(why)));
                 }
                 (None, _) => self.answer_request(committed),

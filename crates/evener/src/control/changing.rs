@@ -152,7 +152,7 @@ impl Executor {
             self.restore();
         }
         if let Err(error) = self.watch() {
-            tracing::error!("{error}; it is tried again in a second");
+            tracing::error!("{error}; retrying in a second");
         }
     }
 

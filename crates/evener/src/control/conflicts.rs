@@ -20,8 +20,7 @@ const WAIT: Duration = Duration::from_millis(300);
 /// Another host owns an address that the director should announce.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{address} is owned elsewhere: {mac} answers for it on {interface}. If that is one of the servers, make it \
-     silent for the address ({}), or set discover = \"arp\"", silence(.address)
+    "another host owns {address}: {mac} answers for it on {interface}. If that is a server of the farm, stop it from answering ARP for the address ({}), or set discover = \"arp\"", silence(.address)
 )]
 pub(super) struct OwnedElsewhere {
     address: IpAddr,

@@ -85,7 +85,7 @@ impl DirectorTalk {
         for (to, datagram) in datagrams {
             let to = SocketAddr::new(to, link.own.port());
             if let Err(error) = link.socket.try_send_to(&datagram, to) {
-                tracing::debug!(%to, %error, "another director was not told");
+                tracing::debug!(%to, %error, "failed to send a report to another director");
             }
         }
         events.into_iter().for_each(|event| executor.bus.publish(DaemonEvent::Director(event)));
@@ -137,10 +137,9 @@ impl DirectorTalk {
             return Ok(link);
         }
         let secret = read_secret(place.secret_file.clone()).await?;
-        place
-            .open(config, secret)
-            .await
-            .map_err(|error| format!("directors can't be heard at UDP {}: {error}", place.own))
+        place.open(config, secret).await.map_err(|error| {
+            format!("failed to listen for reports of directors at UDP {}: {error}", place.own)
+        })
     }
 }
 

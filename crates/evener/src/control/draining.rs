@@ -25,26 +25,23 @@ pub(super) fn drained(
         (OperatorState::Ready, false, _) => format!("{full} was not drained"),
         (OperatorState::Maintenance, false, _) => format!("{full} was in maintenance already"),
         (OperatorState::Maintenance, true, _) => {
-            format!(
-                "{full} is in maintenance: it takes nothing new, and is neither probed nor asked for its load{}",
-                left()
-            )
+            format!("{full} is in maintenance: it gets no new sessions, probes or load queries{}", left())
         }
         (OperatorState::Drain, true, ServerOwner::Service) => {
-            format!("{full} drains: it keeps its sessions and takes no new ones{}", left())
+            format!("{full} drains: it keeps its sessions and gets no new ones{}", left())
         }
-        (OperatorState::Ready, true, ServerOwner::Service) => format!("{full} takes new sessions again"),
+        (OperatorState::Ready, true, ServerOwner::Service) => format!("{full} gets new sessions again"),
         (OperatorState::Drain, true, ServerOwner::Group) => {
             format!("{full} drains: no more clients are sent to it")
         }
         (OperatorState::Ready, true, ServerOwner::Group) => format!("{full} gets clients again"),
         (OperatorState::Drain, true, ServerOwner::Name) if others_live() => {
-            format!("{full} drains: its address is no longer given")
+            format!("{full} drains: its address is no longer in answers")
         }
         (OperatorState::Drain, true, ServerOwner::Name) => {
-            format!("{full} drains; no other server of {service} lives: `none_alive` says what is answered")
+            format!("{full} drains; no other server of {service} works, so `none_alive` sets the answer")
         }
-        (OperatorState::Ready, true, ServerOwner::Name) => format!("{full} is given again"),
+        (OperatorState::Ready, true, ServerOwner::Name) => format!("{full} is in answers again"),
     }
 }
 
@@ -66,7 +63,7 @@ pub(super) fn not_drainable(director: &Director, meant_server: &ServerName, why:
             "{service} has no servers of its own: drain those of its services, as SERVICE/SERVER"
         )),
         NotDrainable::OtherHost => OrderError::Conflict(format!(
-            "{server} is another host, whose part in the farm it tells itself: do that there"
+            "{server} is another host of the every-host farm: run this command on that host"
         )),
     }
 }

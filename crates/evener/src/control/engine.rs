@@ -38,7 +38,7 @@ pub(super) fn start(
         return Err(StartError::KernelEngine(error));
     }
     let note = format!(
-        "the packet engine, which takes several times the processor time of the kernel engine: {error}"
+        "uses the packet engine, which needs several times the processor time of the kernel engine: {error}"
     );
     tracing::warn!("{note}");
     Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
@@ -69,7 +69,7 @@ fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
     let file = directory.join("verifier.log");
     match fs::write(&file, &refusal.log) {
         Ok(()) => tracing::warn!("the verifier's log is in {}", file.display()),
-        Err(error) => tracing::warn!("the verifier's log can't be written to {}: {error}", file.display()),
+        Err(error) => tracing::warn!("failed to write the verifier's log to {}: {error}", file.display()),
     }
 }
 
@@ -116,6 +116,6 @@ fn session_file(directory: &Path) -> PathBuf {
 /// Ends an engine that has served nothing yet. An adopted data plane runs on.
 pub(super) fn leave(engine: Box<dyn Engine>, adopted: bool) {
     if let Err(error) = engine.leave(adopted) {
-        tracing::warn!(%error, "the engine can't be taken down whole; `evener doctor` shows what is still attached");
+        tracing::warn!(%error, "failed to detach all programs of the engine; `evener doctor` shows the attached ones");
     }
 }

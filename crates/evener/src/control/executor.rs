@@ -180,7 +180,7 @@ impl Executor {
             }
             Output::Resolve { ifindex, address } => {
                 if let Err(error) = resolve(ifindex, address) {
-                    tracing::debug!(%address, %error, "the kernel can't ask for this next hop");
+                    tracing::debug!(%address, %error, "the kernel failed to resolve a next hop");
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
@@ -219,7 +219,7 @@ impl Executor {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
                 // The slot stays taken until the next server is removed.
                 Err(error) => {
-                    tracing::warn!(%error, "the counters of a server that is gone can't be cleared")
+                    tracing::warn!(%error, "failed to clear the counters of a removed server")
                 }
             }
         }
@@ -285,7 +285,7 @@ impl Executor {
 
     pub(super) fn counters(&self) -> Counters {
         self.engine.plane.counters().unwrap_or_else(|error: EngineError| {
-            tracing::warn!(%error, "the counters can't be read");
+            tracing::warn!(%error, "failed to read the counters");
             Counters::default()
         })
     }
@@ -307,7 +307,7 @@ impl Executor {
         if let Err((ifindex, error)) = self.neighbours.listen(links, farm.has_ipv6()) {
             let found = self.director.network().interfaces.get(&ifindex);
             let name = found.map_or("?", |interface| &interface.name);
-            tracing::warn!(interface = name, %error, "no ARP and no neighbour discovery here");
+            tracing::warn!(interface = name, %error, "ARP and neighbour discovery don't work on this interface");
         }
     }
 
@@ -336,8 +336,7 @@ impl Executor {
             for name in self.link_names().filter(|name| is_reverse_path_strict(name)) {
                 tracing::warn!(
                     interface = name,
-                    "its reverse path filter is strict: what nat servers send through this host is dropped where the \
-                     way to them leads through another interface"
+                    "the reverse path filter of this interface is strict: the kernel drops replies of nat servers if the route back to them uses another interface"
                 );
             }
         }
@@ -346,7 +345,11 @@ impl Executor {
             let unable =
                 here.find_map(|server| Some((&server.name, why_not_itself(service, &server.name, network)?)));
             if let Some((server, reason)) = unable {
-                tracing::warn!(service = service.name, server, "no client is sent there: {reason}");
+                tracing::warn!(
+                    service = service.name,
+                    server,
+                    "no client is redirected to this member: {reason}"
+                );
             }
         }
     }

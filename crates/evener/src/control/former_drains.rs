@@ -39,13 +39,13 @@ pub(super) fn import(store: &Store, state: FarmState, config: &Config, directory
     if !drained.is_empty()
         && let Err(error) = write(store, &state)
     {
-        tracing::error!("drains of members hold until a restart, since they can't be written: {error}");
+        tracing::error!("failed to save the drains of members; they are lost at a restart: {error}");
         return state;
     }
     for (path, record) in records {
         if let Err(error) = files::replace(&path, record.as_bytes()) {
             let path = path.display();
-            tracing::warn!(%path, %error, "its members are drained once more at the next start");
+            tracing::warn!(%path, %error, "failed to remove an old record; its members will be drained again at the next start");
         }
     }
     state

@@ -126,8 +126,7 @@ impl GroupControl {
         }
         for GroupService { group, client_ca, .. } in &config.groups {
             if group.joining.insecure {
-                let message = "INSECURE: whoever reaches this service's address may join it and gets its clients, and may \
-                               make members leave; give it a token_file in place of `insecure`";
+                let message = "INSECURE: any host that reaches this service's address may join the group, get its clients and remove members; set token_file instead of `insecure`";
                 tracing::warn!(service = group.name, "{message}");
             }
             if let Some(front) = fronts.get(&group.name) {
@@ -264,7 +263,7 @@ impl GroupControl {
             }
             MemberOrder::Save { record } => {
                 if let Err(error) = files::replace(&self.record_path(name), record.as_bytes()) {
-                    tracing::warn!(%error, service = name, "its members will be forgotten at a restart");
+                    tracing::warn!(%error, service = name, "failed to save the group's members; they are lost at a restart");
                 }
             }
             MemberOrder::Publish(rules) => self.publish(name, rules),

@@ -334,7 +334,7 @@ impl Executor {
             }
             _ => {
                 let reason = decision.reason.name();
-                tracing::debug!(reason, "a packet of a connection that moves is lost");
+                tracing::debug!(reason, "failed to forward a packet of a connection that is being moved");
             }
         }
     }
@@ -348,7 +348,7 @@ impl Executor {
         if let Err(error) = sent {
             // The interface may have been replaced.
             self.handing.exits.remove(&ifindex);
-            tracing::debug!(%error, "a packet of a connection that was given is lost");
+            tracing::debug!(%error, "failed to forward a packet of a connection that was handed off");
         }
     }
 }

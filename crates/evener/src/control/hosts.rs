@@ -56,7 +56,7 @@ impl HostSocket {
     /// Sends a datagram to a host. A datagram that can't be sent is lost, as any datagram may be.
     pub(super) fn send(&self, to: IpAddr, datagram: &[u8]) {
         if let Err(error) = self.socket.try_send_to(datagram, SocketAddr::new(to, self.port)) {
-            tracing::debug!(%to, %error, "a report was not sent");
+            tracing::debug!(%to, %error, "failed to send a report");
         }
     }
 }

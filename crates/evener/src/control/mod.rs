@@ -139,7 +139,7 @@ impl Daemon {
         let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
             Err(error) => {
-                tracing::error!(%error, "signals can't be heard");
+                tracing::error!(%error, "failed to wait for signals");
                 return SignalAction::Stop;
             }
         };
@@ -210,7 +210,7 @@ impl Daemon {
         self.executor.walk_sessions();
         // Traces may have ended.
         if let Err(error) = self.executor.watch() {
-            tracing::error!("{error}; it is tried again in a second");
+            tracing::error!("{error}; retrying in a second");
         }
         self.executor.renew_cookies();
         let over = self.executor.dispatched_and_over();
@@ -253,7 +253,9 @@ impl Daemon {
                 }
                 self.show_local();
             }
-            Err(error) => tracing::warn!(%error, "the network can't be read; what was known of it stays"),
+            Err(error) => {
+                tracing::warn!(%error, "failed to read the network configuration; the last known one stays in use")
+            }
         }
     }
 

@@ -27,7 +27,7 @@ impl Daemon {
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
             return Err(format!(
-                "services that send packets on need an engine, and there is none: {RESTART}"
+                "services that forward packets need an engine, and there is none: {RESTART}"
             ));
         }
         let links = match idle {
@@ -65,7 +65,7 @@ impl Daemon {
         let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
         self.executor.neighbours.listen(&links_before, ipv6).map_err(|(ifindex, error)| {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
-            format!("neighbours can't be heard on {name}: {error}")
+            format!("failed to listen for neighbours on {name}: {error}")
         })
     }
 

@@ -51,7 +51,9 @@ impl ReadinessRecord {
                 && !failed_before
             {
                 let path = path.display();
-                tracing::error!("this director will count as dead: {path} can't be written: {error}");
+                tracing::error!(
+                    "failed to write {path}, so keepalived will consider this director dead: {error}"
+                );
             }
         }));
     }

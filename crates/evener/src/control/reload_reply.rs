@@ -37,7 +37,7 @@ impl Daemon {
         }
         let places = places(dropped);
         self.executor.bus.publish(DaemonEvent::ChangesDropped { places: places.clone() });
-        format!("; the file's own value counts again, and not the run-time change, in {places}")
+        format!("; the file's value replaces the run-time change of {places}")
     }
 
     /// Reports a reload that changes nothing, with the reason.
@@ -45,7 +45,7 @@ impl Daemon {
         heap::give_back();
         // A program that has rotated the log waits for this, even if the file is invalid.
         if let Err(error) = self.executor.reopen_log() {
-            tracing::warn!("{error}; it goes on where it was");
+            tracing::warn!("{error}; the log stays in the previous file");
         }
         let (file, error) = (display(&self.config_path), format!("nothing was changed: {error}"));
         self.executor.bus.publish(DaemonEvent::ReloadRefused { file, error: error.clone() });
@@ -56,8 +56,8 @@ impl Daemon {
     pub(super) fn reopen(&mut self) -> Result<String, String> {
         let reopened = self.executor.reopen_log();
         match &reopened {
-            Ok(()) => tracing::info!("the access log is open again"),
-            Err(error) => tracing::warn!("{error}; it goes on where it was"),
+            Ok(()) => tracing::info!("reopened the access log"),
+            Err(error) => tracing::warn!("{error}; the log stays in the previous file"),
         }
         reopened.map(|()| "the access log is open again".to_owned())
     }

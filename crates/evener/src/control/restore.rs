@@ -30,7 +30,7 @@ pub(super) fn restore(
     if !dropped.is_empty() {
         let entry = AuditEntry::dropped(clocks().unix_ms, &dropped, "a start", state.record.generation);
         if let Err(error) = store.write(&state.record).and_then(|()| store.log(&[entry])) {
-            tracing::error!("the file overrules run-time changes, which can't be written: {error}");
+            tracing::error!("failed to remove run-time changes that the farm file overrides: {error}");
         }
         bus.publish(DaemonEvent::ChangesDropped { places: places(&dropped) });
     }
@@ -53,7 +53,7 @@ fn rebased(store: &Store, file: LoadedConfig) -> Result<(RebasedFile, Option<Str
         }
         return Ok((rebased, trouble));
     }
-    let mut why = "the run-time changes of before don't fit to the file and are not in force".to_owned();
+    let mut why = "the saved run-time changes conflict with the file and are not in force".to_owned();
     set_aside(store, &mut why);
     // Tags of earlier farms must not name another farm.
     let empty = Record { generation: generation + 1, ..Record::default() };

@@ -26,7 +26,7 @@ pub(super) fn read(config: &Config, folder: &Path) -> Result<Seed, StartError> {
         match secret::read(file) {
             Ok(secret) => return Ok(secret::ring_key(&secret)),
             Err(error) => {
-                tracing::warn!(%error, "this director chooses servers unlike others with the secret")
+                tracing::warn!(%error, "failed to derive the hash key from the farm's secret: this director selects other servers than the farm's other directors")
             }
         }
     }
@@ -35,13 +35,13 @@ pub(super) fn read(config: &Config, folder: &Path) -> Result<Seed, StartError> {
         Ok(key) => Ok(key),
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(%error, file = %path.display(), "the key of the hash tables is made anew");
+                tracing::warn!(%error, file = %path.display(), "failed to read the key of the hash tables; a new one is used");
             }
             let key = seed()?;
             if let Err(error) = keep(&path, key) {
                 tracing::warn!(
                     %error, file = %path.display(),
-                    "the key of the hash tables can't be kept: after the next start flows without a session may go to other servers"
+                    "failed to save the key of the hash tables: after the next start flows without a session may go to other servers"
                 );
             }
             Ok(key)

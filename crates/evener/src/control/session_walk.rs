@@ -44,7 +44,7 @@ impl SessionUpkeep {
                     Duration::ZERO
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the session table stays as large as it is for now");
+                    tracing::debug!(%error, "failed to resize the session table; retrying later");
                     FIT_LATER
                 }
             },

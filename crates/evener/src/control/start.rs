@@ -70,8 +70,8 @@ const RANDOM: &str = "no random numbers from /dev/urandom";
 pub(super) enum StartError {
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file belongs to a host that is only a member of a group.
-    #[error("{path} has neither a service nor names: `evener agent` has this host join the group that it names", path = .0.display())]
+    /// The file is of a host that is only a member of a group.
+    #[error("{path} has neither services nor names, only a group to join: run `evener agent` with this file", path = .0.display())]
     NoService(PathBuf),
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -91,8 +91,10 @@ pub(super) enum StartError {
     Server(#[from] AgentError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The kernel engine can't run, and the file allows no other.
-    #[error("{0}; with `kind = \"auto\"` in [engine] the packet engine serves where the kernel engine can't")]
+    /// The kernel engine can't run, and the file asks for no other.
+    #[error(
+        "{0}; with `kind = \"auto\"` in [engine] Evener uses the packet engine if the kernel engine fails"
+    )]
     KernelEngine(EngineError),
     #[error("{0}")]
     Log(String),
@@ -176,9 +178,9 @@ impl DaemonBase {
             return Err(StartError::NoService(config_path.to_owned()));
         }
         let directory = folders::make_directory()?;
-        let mut lock = Lock::acquire(&directory.join("lock"))?;
+        let mut lock = Lock::acquire(&folders::lock_path(&directory))?;
         let folder =
-            folders::state_directory().map_err(HostError::of("the network namespace can't be told"))?;
+            folders::state_directory().map_err(HostError::of("failed to read the network namespace"))?;
         history::start(readers, &folder).await;
         let (bus, store) = (readers.bus().clone(), Store::new(&folder));
         let restored = restore(&store, file, &directory, &bus).map_err(StartError::Config)?;
@@ -262,7 +264,10 @@ impl StartedEngine {
     /// Returns the daemon's state besides its farm.
     fn about(&self, base: &DaemonBase, restart_needed_for: Option<String>) -> DaemonInfo {
         if let Some(keys) = &restart_needed_for {
-            tracing::warn!("what runs was adopted, and is not as the file says in {keys}: {}", remedy(keys));
+            tracing::warn!(
+                "the running data plane was adopted with its own values of {keys}, not those of the file: {}",
+                remedy(keys)
+            );
         }
         let trouble = base.trouble.clone();
         DaemonInfo {
@@ -422,7 +427,7 @@ impl Daemon {
     async fn abandon(mut self, adopted: bool) {
         if !self.changes.state.record.is_empty() {
             tracing::error!(
-                "run-time changes are part of this farm: if it can't be started for them, move {} elsewhere",
+                "the farm includes run-time changes; to start without them, move {} away",
                 self.changes.store.path().display()
             );
         }
@@ -506,7 +511,8 @@ async fn host(
     let incarnation = secret::random_number().map_err(HostError::of(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = HostSocket::open(at.port(), identity, secret).await;
-    let (host, datagrams) = opened.map_err(HostError::of(format!("hosts can't be heard on UDP {at}")))?;
+    let (host, datagrams) =
+        opened.map_err(HostError::of(format!("failed to listen for reports of hosts on UDP {at}")))?;
     Ok((Some((host, incarnation)), datagrams))
 }
 
@@ -515,7 +521,7 @@ async fn host(
 fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
     path_mtu::listen().unwrap_or_else(|error| {
         if config.services.iter().any(|service| service.method.encapsulates()) {
-            tracing::warn!(%error, "routers that can't pass on long tunnel packets won't be heard: set `mtu`");
+            tracing::warn!(%error, "failed to listen for ICMP errors of routers, so path MTUs are unknown: set `mtu` of tunnel services");
         }
         mpsc::channel(1).1
     })
@@ -530,7 +536,7 @@ fn warn_of_unlisted_tunnels(executor: &Executor) {
         if let Some(source) = sources.find(|source| !farm.tunnel_sources().contains(source)) {
             tracing::warn!(
                 service = service.name,
-                "tunnels go out from {source}, which [farm] directors does not list: agents on servers take none"
+                "tunnel packets have the source {source}, which `directors` in [farm] does not list: servers' agents will drop them"
             );
         }
     }

@@ -82,7 +82,7 @@ impl ServiceTotals {
         }
         self.services = services;
         if let Err(error) = self.write() {
-            tracing::warn!(%error, "the sums of servers that are gone will be forgotten at a restart");
+            tracing::warn!(%error, "failed to save the counters of removed servers; they are lost at a restart");
         }
     }
 

@@ -89,7 +89,7 @@ impl Executor {
         let lines = self.trace.recorder.follow(client).ok_or_else(|| {
             format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")
         })?;
-        self.watch().map_err(|error| format!("the data plane can't tell: {error}"))?;
+        self.watch().map_err(|error| format!("failed to set the trace filter of the data plane: {error}"))?;
         Ok(lines)
     }
 
@@ -99,7 +99,7 @@ impl Executor {
         if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)
             && let Some(Err(error)) = self.engine.here().map(|engine| engine.watch(&nothing))
         {
-            tracing::warn!(%error, "the data plane goes on telling");
+            tracing::warn!(%error, "failed to stop the trace; the data plane still records packets");
         }
         drop(self.trace.listener.take());
         self.trace.recorder.finish();

@@ -10,7 +10,7 @@ pub(super) fn check_admin(admin: &AdminConfig) -> Option<Finding> {
     let listen = admin.listen?;
     Some(match (&admin.token_file, listen.ip().is_loopback()) {
         (Some(file), _) => match token::check(file) {
-            Ok(()) => Finding::ok(CHECK, format!("{listen} is for who has a token.")),
+            Ok(()) => Finding::ok(CHECK, format!("{listen} requires a token.")),
             Err(error) => Finding::fail(CHECK, format!("{error}.")),
         },
         (None, true) => Finding::ok(CHECK, format!("{listen} is for this host's own users.")),

@@ -67,8 +67,7 @@ fn silent(socket: &Path, error: &ClientError) -> Finding {
             (Some(pins), _) => Finding::warn(
                 CHECK,
                 format!(
-                    "None answers, but the data plane of an earlier one is still at work (pinned in {}); \
-                     `evener run` takes it over, and removes it when stopped.",
+                    "No daemon answers, but the data plane of an earlier one still runs (pinned in {}); `evener run` adopts it, and removes it when stopped.",
                     pins.display()
                 ),
             ),
@@ -91,8 +90,10 @@ fn judge(status: &views::StatusView) -> Vec<Finding> {
     }
     findings.extend(status.installed.iter().filter_map(|part| {
         let error = part.missing.as_ref()?;
-        let message =
-            format!("Somebody has removed or changed {}, and it can't be restored: {error}.", part.location);
+        let message = format!(
+            "Another program has removed or changed {}, and restoring it failed: {error}.",
+            part.location
+        );
         Some(Finding::fail(part.kind.as_str(), message))
     }));
     if let Some(dispatcher) = status.dispatcher.as_ref().filter(|dispatcher| !dispatcher.responding) {
@@ -121,7 +122,7 @@ fn judge(status: &views::StatusView) -> Vec<Finding> {
     if !refused.is_empty() {
         let listed: Vec<_> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let message =
-            format!("Answers were not believed: {}; the daemon's log says whose.", listed.join(", "));
+            format!("Replies were refused: {}; the daemon's log has their senders.", listed.join(", "));
         findings.push(Finding::warn("ARP", message));
     }
     findings
@@ -170,15 +171,15 @@ fn host(host: &views::HostView) -> Vec<Finding> {
         "unknown" => Some(Finding::warn(
             CHECK,
             format!(
-                "{name} ({address}) was never heard: look whether it runs, has the same secret, and the port is open."
+                "{name} ({address}) has sent no report yet: check that it runs, has the same secret, and that the port is open."
             ),
         )),
-        "silent" => Some(Finding::warn(CHECK, format!("{name} ({address}) is not heard any more."))),
+        "silent" => Some(Finding::warn(CHECK, format!("{name} ({address}) sends no more reports."))),
         _ => None,
     };
     let elsewhere = host.deferred.iter().map(|owned| {
         let message = format!(
-            "Somebody else answers for {owned}, which {name} is to own: the daemon's log says at which MAC."
+            "Another host answers for {owned}, which {name} should own; the daemon's log has its MAC."
         );
         Finding::fail(CHECK, message)
     });
@@ -193,15 +194,15 @@ fn director(director: &views::DirectorView) -> Option<Finding> {
     match (director.state.as_str(), &director.refused) {
         (_, Some(refused)) => Some(Finding::fail(CHECK, format!("{address}: {}.", refused.text))),
         ("unready", _) => {
-            let reason = director.reason.as_deref().unwrap_or("it doesn't say why");
+            let reason = director.reason.as_deref().unwrap_or("no reason given");
             let who = if director.own { "This director".to_owned() } else { address.to_string() };
             Some(Finding::warn(CHECK, format!("{who} isn't ready for clients: {reason}.")))
         }
-        ("silent", _) => Some(Finding::warn(CHECK, format!("{address} is not heard any more."))),
+        ("silent", _) => Some(Finding::warn(CHECK, format!("{address} sends no more reports."))),
         ("unknown", _) => Some(Finding::warn(
             CHECK,
             format!(
-                "{address} was never heard: look whether it runs this release, has the same secret, and the port is open."
+                "{address} has sent no report yet: check that it runs this release, has the same secret, and that the port is open."
             ),
         )),
         _ if director.differs.is_empty() => None,
@@ -217,9 +218,9 @@ fn service(service: &views::ServiceView) -> Option<Finding> {
     match (service.servers_up, service.degraded) {
         (_, true) => Some(Finding::fail(
             check,
-            "Too few of its servers work, or want new sessions by their reports; some that fail or refuse take them too.",
+            "Too few of its servers work and accept new sessions; servers that are down or refuse them get some too.",
         )),
-        (0, _) => Some(Finding::fail(check, "It has no server that takes new sessions.")),
+        (0, _) => Some(Finding::fail(check, "It has no server that accepts new sessions.")),
         _ => None,
     }
 }

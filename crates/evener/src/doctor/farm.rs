@@ -19,7 +19,7 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     const CHECK: &str = "config";
     let name = path.display();
     if path == Path::new(CONFIG_FILE) && !path.exists() {
-        let message = format!("There is no {name}; services and servers are not looked at.");
+        let message = format!("There is no {name}; services and servers were not checked.");
         findings.push(Finding::ok(CHECK, message));
         return None;
     }
@@ -107,8 +107,7 @@ fn forwarding(kind: EngineKind, nat: bool) -> Finding {
     match (on, host::has_nft(), kind) {
         (false, _, EngineKind::Auto | EngineKind::Xdp) if nat => Finding::ok(
             CHECK,
-            "Off; method nat needs it with the kernel engine, and `evener run` switches it on meanwhile on the \
-             interfaces that it works on.",
+            "Off; method nat needs it with the kernel engine, and `evener run` switches it on while it runs, on its interfaces.",
         ),
         (false, ..) => Finding::ok(CHECK, "Off; Evener does not need it."),
         (true, true, _) => Finding::ok(CHECK, "On; the packet engine guards the services with nft."),
@@ -151,7 +150,9 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             ),
             (false, false) => Finding::ok(
                 &service.name,
-                format!("{address} is this host's own, whose stack answers on ports without a service."),
+                format!(
+                    "{address} is an address of this host, so its stack answers on ports without a service."
+                ),
             ),
         });
     }

@@ -64,7 +64,10 @@ fn has(set: u64, capability: u32) -> bool {
 fn privileges(set: Option<u64>) -> Finding {
     const CHECK: &str = PRIVILEGES;
     let Some(set) = set else {
-        return Finding::warn(CHECK, "/proc/self/status does not say what this process may do; mount /proc.");
+        return Finding::warn(
+            CHECK,
+            "failed to read this process's capabilities from /proc/self/status; mount /proc.",
+        );
     };
     // CAP_SYS_ADMIN includes both of the newer capabilities.
     let bpf = |capability| has(set, capability) || has(set, CAP_SYS_ADMIN);
@@ -125,7 +128,7 @@ fn programs(capabilities: Option<u64>) -> Finding {
         return Finding::ok(PROGRAMS, "Not tried: this process may not load any.");
     }
     match (xdp::try_load(Hook::Xdp), xdp::try_load(Hook::Tc)) {
-        (Ok(()), Ok(())) => Finding::ok(PROGRAMS, "The kernel takes the director's."),
+        (Ok(()), Ok(())) => Finding::ok(PROGRAMS, "The kernel accepts the director's programs."),
         (Ok(()), Err(error)) => Finding::warn(PROGRAMS, format!("{error}; XDP is used on every interface.")),
         (Err(error), Ok(())) => {
             Finding::warn(PROGRAMS, format!("{error}; traffic control is used on every interface."))
@@ -142,8 +145,7 @@ fn btf() -> Finding {
         true => Finding::ok("BTF", "The kernel describes its types."),
         false => Finding::warn(
             "BTF",
-            "There is no /sys/kernel/btf/vmlinux: directors work, and servers can't take packets out of tunnels, nor \
-             connections that are handed over; for these, use a kernel built with CONFIG_DEBUG_INFO_BTF, or mount /sys.",
+            "There is no /sys/kernel/btf/vmlinux: directors work, but servers can't decapsulate tunnel packets or accept handed-off connections; for these, use a kernel with CONFIG_DEBUG_INFO_BTF, or mount /sys.",
         ),
     }
 }
@@ -198,7 +200,7 @@ fn memory_lock(release: &str) -> Finding {
             let kib = soft / 1024;
             Finding::warn(CHECK, format!("{kib} KiB may be too little for BPF maps; `ulimit -l unlimited`."))
         }
-        Err(error) => Finding::warn(CHECK, format!("The limit can't be read: {error}.")),
+        Err(error) => Finding::warn(CHECK, format!("failed to read the limit: {error}.")),
     }
 }
 

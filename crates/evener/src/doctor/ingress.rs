@@ -68,13 +68,12 @@ impl UncoveredAddress<'_> {
         let UncoveredAddress { service, address, interface, .. } = self;
         let help = match self.ethernet {
             true => {
-                "name it among `interfaces` in [engine], or name none there: then every interface that is up and has an \
-                 address is looked at"
+                "add it to `interfaces` in [engine], or remove that key to use every interface that is up and has an address"
             }
             false => "it is not Ethernet, which the director needs: let them come by another",
         };
         let message =
-            format!("Packets for {address} come in by {interface}, where nobody takes them: {help}.");
+            format!("Packets for {address} arrive on {interface}, which Evener does not use: {help}.");
         Finding::fail(*service, message)
     }
 }

@@ -16,6 +16,7 @@ mod owners;
 mod routed_servers;
 mod servers;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::admin::{Client, message};
@@ -30,10 +31,16 @@ use crate::views::{Finding, Severity};
 /// Runs all checks, and prints the findings. The exit status is 4 if a check failed, and 1 for a
 /// warning with `--strict`.
 pub fn run(DoctorArgs { config, strict, view }: &DoctorArgs) -> Exit {
+    if let Some(path) = config
+        && let Err(error) = File::open(path)
+    {
+        eprintln!("evener: failed to read {}: {error}", path.display());
+        return Exit::Failed;
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("evener: this host can't be looked at: {error}");
+            eprintln!("evener: failed to check this host: {error}");
             return Exit::Environment;
         }
     };
@@ -65,7 +72,7 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
         Err(error) => {
             findings.push(Finding::fail(
                 "namespace",
-                format!("The network namespace can't be told: {error}; mount /proc."),
+                format!("failed to read the network namespace: {error}; mount /proc."),
             ));
             None
         }
@@ -73,7 +80,7 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
     let links = match links::Links::read().await {
         Ok(links) => links,
         Err(error) => {
-            let message = format!("The kernel does not say what interfaces there are: {error}.");
+            let message = format!("failed to list the interfaces: {error}.");
             findings.push(Finding::fail("interfaces", message));
             return findings;
         }
@@ -81,7 +88,10 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
     let network = match network::read().await {
         Ok(network) => network,
         Err(error) => {
-            findings.push(Finding::fail("network", format!("The network can't be read: {error}.")));
+            findings.push(Finding::fail(
+                "network",
+                format!("failed to read the network configuration: {error}."),
+            ));
             return findings;
         }
     };
@@ -137,7 +147,7 @@ mod tests {
     fn findings_line_up_and_are_counted() {
         let findings = [Finding::ok("kernel", "6.18."), Finding::fail("config", "Wrong.\nSee there.")];
         let text = "ok    kernel  6.18.\nFAIL  config  Wrong.\n              See there.\n\n1 failed, 0 to know about.\n";
-        let page = Page { width: 80, has_colour: false };
+        let page = Page { width: 80, has_colour: false, breaks_names: false };
         assert_eq!(render(&findings, page), text);
         let coloured = text.replace("ok", "\x1b[32mok\x1b[0m").replace("FAIL", "\x1b[31mFAIL\x1b[0m");
         assert_eq!(render(&findings, Page { has_colour: true, ..page }), coloured);

@@ -48,15 +48,14 @@ pub(super) fn check_servers(names: &[NameView]) -> Vec<Finding> {
         let more = of_name.len().saturating_sub(LISTED);
         let more = (more > 0).then(|| format!("and {more} more"));
         format!(
-            "{name} has no server that can be given: {}. Clients get all its addresses, or what its `none_alive` \
-             says: start a server, undrain one, or correct its `health`.",
+            "{name} has no working server: {}. Clients get all its addresses, or the answer of `none_alive`: start a server, undrain one, or correct its `health`.",
             servers.chain(more).collect::<Vec<_>>().join(", ")
         )
     };
     let mut findings: Vec<Finding> =
         empty.iter().take(LISTED).map(|of_name| Finding::fail(CHECK, message(of_name))).collect();
     if let more @ 1.. = empty.len().saturating_sub(LISTED) {
-        let message = format!("{more} more have no server that can be given; `evener names` shows them.");
+        let message = format!("{more} more have no working server; `evener names` shows them.");
         findings.push(Finding::fail(CHECK, message));
     }
     findings
@@ -123,7 +122,7 @@ mod tests {
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.state, Severity::Fail);
         for part in [
-            "b.example has no server",
+            "b.example has no working server",
             "192.0.2.11 is down (connection refused), 192.0.2.13 is draining.",
             "correct its `health`",
         ] {

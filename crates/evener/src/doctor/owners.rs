@@ -54,8 +54,7 @@ pub(super) async fn check_owners(
         findings.push(Finding::fail(
             *service,
             format!(
-                "{address} is owned elsewhere: {} answers for it on {name}, so `evener run` refuses. A server must be silent \
-                 for the address; a second director needs addresses of its own, or to be behind a router.",
+                "another host owns {address}: {} answers for it on {name}, so `evener run` would not start. A server must not answer ARP for the address; a second director needs other addresses, or must be behind a router.",
                 place.mac
             ),
         ));

@@ -23,8 +23,7 @@ pub(super) fn check_routes(
     if service.method.sees_replies() && !service.source_nat {
         findings.push(Finding::ok(
             &service.name,
-            "Servers must send their answers back through this host, as by a default route to it; that can't be seen \
-             from here: `evener doctor` on a server tells. With source_nat = true they need not.",
+            "Servers must send their replies through this host, for example by a default route to it. Run `evener doctor` on a server to check that. With source_nat = true it is not needed.",
         ));
     }
     if service.method.encapsulates() {
@@ -75,7 +74,7 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
     links.is_silent(next).then(|| {
         let protocol = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
         let who = if next == address { String::new() } else { format!("the gateway to {address}, ") };
-        Finding::fail(check, format!("{who}{next} does not answer {protocol}; look whether it runs."))
+        Finding::fail(check, format!("{who}{next} does not answer {protocol}; check that it runs."))
     })
 }
 
@@ -88,8 +87,7 @@ fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Fin
         sources.into_iter().find(|source| !config.tunnel_sources().contains(source));
     unlisted.map(|source| {
         let message = format!(
-            "Tunnels go out from {source}, which [farm] directors does not list: agents on servers won't take them; \
-             add it there, on all hosts."
+            "Tunnel packets have the source {source}, which `directors` in [farm] does not list, so agents will drop them; add it on all hosts."
         );
         Finding::warn(&service.name, message)
     })

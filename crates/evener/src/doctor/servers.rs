@@ -125,9 +125,7 @@ fn judge_size(name: &str, address: IpAddr, mtu: u16, result: std::io::Result<Pat
         Ok(PathSize::Narrow(most)) => Finding::fail(
             name,
             format!(
-                "The path to {address} takes packets of {most} bytes at most, and the first link {mtu}: large transfers hang where \
-                 ICMP \"fragmentation needed\" is dropped. Let it through, or set `mtu = {most}` of the service with method \"tunnel\", \
-                 or the MTU of the interface."
+                "The path MTU to {address} is {most} bytes, that of the first link {mtu}: large transfers hang if ICMP \"fragmentation needed\" is dropped. Permit it, or set `mtu = {most}` in the service with method \"tunnel\", or set the MTU of the interface."
             ),
         ),
         Ok(PathSize::Unknown) => Finding::ok(

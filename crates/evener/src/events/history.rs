@@ -38,12 +38,12 @@ pub(crate) async fn start(readers: &Readers, folder: &Path) {
             older.into_iter().chain(newer).for_each(|event| past.push(event.into()));
             bus.restore(past);
         }
-        // Only the writer's thread waits for the file.
-        Err(late) => tracing::warn!("earlier events are not shown: {late}"),
+        // The writer's thread waits for the file, and no other.
+        Err(late) => tracing::warn!("failed to read earlier events: {late}"),
     }
     let mut history = History::new(path);
     if let Err(error) = readers.spawn("history", move |item| history.take(item)) {
-        tracing::warn!(%error, "no thread keeps events: they will be forgotten at a restart");
+        tracing::warn!(%error, "failed to start the thread that saves events; they are lost at a restart");
     }
 }
 
@@ -61,7 +61,7 @@ fn read(path: &Path) -> Vec<EventView> {
         Ok(bytes) => bytes,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("earlier events are not shown: {} can't be read: {error}", path.display());
+                tracing::warn!("failed to read earlier events from {}: {error}", path.display());
             }
             return Vec::new();
         }
@@ -101,7 +101,7 @@ impl History {
             BusItem::Event(published) => self.append(json(&*published.view).as_bytes()),
             BusItem::Lost(count) => {
                 let path = self.path.display();
-                tracing::warn!("{count} events are not kept over a restart: {path} was written too slowly");
+                tracing::warn!("{count} events were not saved: writing {path} took too long");
                 return;
             }
         };
@@ -110,7 +110,7 @@ impl History {
             (Err(_), true) => {}
             (Err(error), false) => {
                 let path = self.path.display();
-                tracing::warn!("events are not kept over a restart: {path} can't be written: {error}");
+                tracing::warn!("failed to save events to {path}; they are lost at a restart: {error}");
                 self.is_failing = true;
             }
         }

@@ -10,7 +10,9 @@ pub(crate) fn take(item: BusItem) {
     match item {
         BusItem::Event(published) => write(&published.event),
         BusItem::Lost(count) => {
-            tracing::warn!("{count} events are missing here: they came faster than they could be written");
+            tracing::warn!(
+                "{count} events are missing in this log: they occurred faster than they could be written"
+            );
         }
     }
 }

@@ -40,23 +40,23 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("stopping", "The daemon stops."),
     ("reloaded", "Another file is in force; a warning where some keys wait for a restart."),
     ("reload_refused", "A file was refused, and nothing was changed."),
-    ("changed", "Somebody has changed the farm at run time; the text says who, and from where."),
+    ("changed", "The farm was changed at run time; the text has the author and the address."),
     ("changes_dropped", "A reload has dropped run-time changes, since the file itself has changed there."),
-    ("dispatcher_responding", "The dispatcher answers again, and decides."),
+    ("dispatcher_responding", "The dispatcher answers again and selects servers."),
     ("dispatcher_silent", "The dispatcher does not answer: this host decides by its own tables."),
     (
         "installed_restored",
-        "Somebody else had removed or changed a program, a rule or a setting of the daemon; it is restored.",
+        "Another program had removed or changed a program, a rule or a setting of the daemon; it was restored.",
     ),
     ("installed_missing", "The same, and it can't be restored."),
     ("node_discovered", "Another LCCP node answers for the first time."),
-    ("node_restarted", "An LCCP node has started anew."),
+    ("node_restarted", "An LCCP node has restarted."),
     ("node_silent", "An LCCP node does not answer any more."),
     ("node_responding", "A silent LCCP node answers again."),
-    ("director_heard", "Another director of the farm is heard."),
-    ("director_silent", "Another director is not heard any more."),
-    ("director_refused", "What comes in the name of a director can't be used; the text says why."),
-    ("message_refused", "No message of an LCCP node can be used; the text says why, and what to do."),
+    ("director_heard", "Another director of the farm sends reports."),
+    ("director_silent", "Another director sends no more reports."),
+    ("director_refused", "Reports of a director are invalid; the text has the reason."),
+    ("message_refused", "Messages of an LCCP node are invalid; the text has the reason and the remedy."),
 ];
 
 /// An event.
@@ -195,20 +195,20 @@ impl fmt::Display for DaemonEvent {
             DaemonEvent::ReloadRefused { error, .. } => f.write_str(error),
             DaemonEvent::Changed { by, from, message } => write!(f, "{message} (by {by}, from {from})"),
             DaemonEvent::ChangesDropped { places } => {
-                write!(f, "the file's own value counts again, and not the run-time change, in {places}")
+                write!(f, "the file's value replaces the run-time change of {places}")
             }
             DaemonEvent::Dispatcher { address, decides: true } => {
-                write!(f, "the dispatcher {address} decides again")
+                write!(f, "the dispatcher {address} selects servers again")
             }
             DaemonEvent::Dispatcher { address, decides: false } => write!(
                 f,
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
             DaemonEvent::Restored { part } => {
-                write!(f, "somebody had removed or changed {part}: it is restored")
+                write!(f, "another program had removed or changed {part}; it was restored")
             }
             DaemonEvent::Missing { part, error } => {
-                write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")
+                write!(f, "another program has removed or changed {part}, and restoring it failed: {error}")
             }
             DaemonEvent::Node(notice) => notice.fmt(f),
             DaemonEvent::Director(event) => event.fmt(f),

@@ -191,7 +191,7 @@ impl<'r> HandoffTask<'r> {
 
     fn record_outcome(&self, outcome: TransferOutcome, word: Option<FinalResponse>) {
         let client = self.ends.client;
-        tracing::debug!(%client, ?outcome, what = self.wanted.as_ref().map(NormalizedRequest::text), "settled");
+        tracing::debug!(%client, ?outcome, what = self.wanted.as_ref().map(NormalizedRequest::text), "decided a connection's server");
         let mechanism = match outcome {
             TransferOutcome::Given => Mechanism::Punted,
             TransferOutcome::Carried => Mechanism::Spliced,
@@ -359,7 +359,7 @@ impl<'r> HandoffTask<'r> {
                 TransferInput::Exported { len }
             }
             Err(not_saved) => {
-                tracing::debug!(client = %self.ends.client, error = %not_saved.error, "not given");
+                tracing::debug!(client = %self.ends.client, error = %not_saved.error, "failed to hand off a connection");
                 if let Ok(stream) = TcpStream::from_std(not_saved.socket) {
                     self.place = ClientSocket::Local(stream);
                 }
@@ -399,7 +399,7 @@ impl<'r> HandoffTask<'r> {
                 TransferInput::Restored(true)
             }
             Err(error) => {
-                tracing::debug!(client = %self.ends.client, error, "a connection can't be had here again");
+                tracing::debug!(client = %self.ends.client, error, "failed to restore a connection on this host");
                 TransferInput::Restored(false)
             }
         }

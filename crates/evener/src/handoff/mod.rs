@@ -231,7 +231,7 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }

@@ -48,8 +48,8 @@ pub(crate) enum RequestError {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] io::Error),
-    /// The response is no HTTP, or was cut off.
-    #[error("what answers there speaks no HTTP: {0}")]
+    /// The answer is no HTTP, or was cut off.
+    #[error("the reply is not HTTP: {0}")]
     Answer(#[from] hyper::Error),
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
         builder = builder.header(name, value);
     }
     builder.body(Full::from(body)).unwrap_or_else(|error| {
-        tracing::error!(%error, "a response has a field that can't be");
+        tracing::error!(%error, "a response has an invalid header field");
         let mut response = hyper::Response::default();
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         response

@@ -65,7 +65,7 @@ pub(crate) async fn serve<B, F>(
     let mut stream = RequestStream::new(stream, *bounds);
     while stream.next_request().await {
         if let Err(error) = hyper.serve_connection(TokioIo::new(&mut stream), &service).await {
-            tracing::debug!(%error, "a client's connection broke");
+            tracing::debug!(%error, "a client's connection failed");
             break;
         }
     }

@@ -18,7 +18,7 @@ pub fn run(args: &ImportArgs) -> Exit {
     let read = if is_stdin { bounded(io::stdin()) } else { File::open(&args.file).and_then(bounded) };
     let bytes = match read {
         Ok(bytes) => bytes,
-        Err(error) => return failed(&format!("{name} can't be read: {error}")),
+        Err(error) => return failed(&format!("failed to read {name}: {error}")),
     };
     let folder = args.file.parent().filter(|_| !is_stdin);
     let report = match import(&bytes, &name, folder, args.from) {
@@ -42,7 +42,7 @@ pub fn run(args: &ImportArgs) -> Exit {
         0 => failed(&format!("{name}: no service could be made of it; each line above has the reason")),
         _ if report.losses(Weight::Served) > 0 && !args.lossy => {
             eprintln!(
-                "evener: the new file doesn't serve as {name} does: see CHANGED above; --lossy takes it all the same"
+                "evener: the new file does not serve like {name}: see CHANGED above; --lossy accepts that"
             );
             Exit::Lossy
         }

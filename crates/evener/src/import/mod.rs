@@ -89,7 +89,7 @@ pub fn import(
 ) -> Result<ImportReport, ImportError> {
     let source = Source::read(bytes, name)?;
     let Some(from) = from.or_else(|| guess::origin(&source)) else {
-        let why = "it can't be seen whose file this is: name the program by --from";
+        let why = "the program of this file can't be determined: name it by --from";
         return Err(source.error(1, why));
     };
     let tree = match from {
@@ -132,7 +132,9 @@ pub fn import(
 fn head(name: &str, from: Origin) -> Vec<String> {
     let from = origin_name(from);
     vec![
-        format!("Made by `evener import` of {name} ({from}). At the end stands every line that is left."),
+        format!(
+            "Made by `evener import` of {name} ({from}). The lines that were not imported are at the end."
+        ),
         "Read it, fill in what is marked TO FILL IN, then run `evener check` on it.".to_owned(),
     ]
 }

@@ -46,8 +46,8 @@ macro_rules! reasons {
 reasons! {
     Served {
         UNKNOWN: "the importer doesn't know this",
-            "look whether Evener's reference has something like it; else do without";
-        RULES: "Evener refuses nobody by a request, an address or a certificate",
+            "look for an equivalent in Evener's reference";
+        RULES: "Evener does not refuse requests by their content, address or certificate",
             "let the servers, or a firewall, do it before clients come";
         REDIRECTS: "a service that forwards packets answers nothing itself",
             "let the servers redirect, or make a service with method = \"redirect\"";
@@ -71,7 +71,7 @@ reasons! {
             "let the servers take the path as clients send it";
         HANDOFF_PORT: "with method handoff a server has the port that the client asked for",
             "let the server listen at the service's port too";
-        NO_HANDOFF: "servers of these routes share an address, which only nat can tell apart by port, and nat has no routes",
+        NO_HANDOFF: "servers of these routes share an address: only nat distinguishes them by port, and nat has no routes",
             "give each an address of its own, then use method = \"handoff\" with [[service.route]]";
         DISCOVERY: "Evener resolves no names of servers",
             "list their addresses as [[service.server]]; with l2, discover = \"arp\" finds them";
@@ -103,7 +103,7 @@ reasons! {
             "make a [[service]] for each port, with the port that it has at the servers";
         CASE: "the case of paths and methods counts in routes",
             "write a [[service.route]] for each way that clients write them, if they do";
-        NOT_ADDRESS: "this is no IP address, and nothing else in its line says which it is",
+        NOT_ADDRESS: "this is not an IP address, and the line has no other address",
             "write the address; `ipvsadm -S -n` writes numbers";
         NO_SERVICE: "the virtual service of this server was not carried over",
             "see that line first";
@@ -122,19 +122,19 @@ reasons! {
             "let the program listen at an address";
         CONDITION: "parts of a configuration by condition aren't followed",
             "import the file that is in force for this host";
-        UNMATCHED: "requests that none of the routes takes go to all servers of the service; the other program refuses them",
+        UNMATCHED: "requests that match no route go to all servers of the service; the other program refuses them",
             "write a last [[service.route]] with the servers for all other requests";
-        UNTAKEN: "requests of this host that none of its routes takes go on to the routes below; the other program doesn't pass them on",
-            "let those servers refuse hosts that aren't theirs";
+        UNTAKEN: "requests of this host that match none of its routes are compared with the routes below; the other program refuses them",
+            "let those servers refuse other hosts";
         PROXY_PROTOCOL: "Evener forwards bytes as they come, and adds or removes no PROXY protocol (except for proxy_protocol_port of handoff)",
             "let the servers take connections as they are; with l2, tunnel and handoff they see the client's own address";
         NOT_MADE: "no service is made of this block",
-            "see what else is left of it";
+            "see the other lines of it that are left";
         NO_SECTION: "the source has no section of this name",
             "name one that is there, and import again";
         TUNNEL_DETAIL: "the encapsulations are ipip, and gue at port 6080, for all servers of a service",
             "let the servers take one of these";
-        BACKEND_OFF: "no server behind it is in use, so HAProxy refuses these requests; here they go to the others",
+        BACKEND_OFF: "its backend has no active server, so HAProxy refuses these requests; Evener sends them to the other servers",
             "let those servers refuse them, or give the backend a server in the source and import again";
         ONE_ROLE: "a server is a backup, or out of service, for all routes that lead to it, and others have it otherwise",
             "give it a second address, and make a server of that too";
@@ -143,7 +143,7 @@ reasons! {
         VARIABLE: "HAProxy puts the value of an environment variable here, which the importer doesn't know",
             "write the value into the source, and import again";
         UNREADABLE: "this file is named here, and can't be read, or is larger than 4 MiB",
-            "import it by itself, or mend it and import again";
+            "import it by itself, or correct it and import again";
         UNCHECKED: "the source doesn't check this server; Evener probes it like the others",
             "see that it answers the probe of its service";
         QUORUM_SORRY: "keepalived sends all clients to the sorry server below this number; Evener when no server is up",
@@ -154,7 +154,7 @@ reasons! {
             "keep that part of keepalived, or take announce out and stop it; see docs/operating/high-availability.md";
         INTERFACE: "a service has an address, on whichever interface its clients come",
             "let a firewall drop what comes by other interfaces";
-        LOCATION_ORDER: "nginx looks at this location before regular expressions, but at a longer one behind them, as routes can't",
+        LOCATION_ORDER: "nginx checks this location before regular expressions and a longer one after them; routes can't do that",
             "look at the order of its [[service.route]] entries";
         CODE: "code decides here, and the importer reads none",
             "let the servers do it, or write what it does as [[service.route]] entries";
@@ -180,7 +180,7 @@ reasons! {
             "keep sessions in a store that all servers share";
         AFFINITY: "this version has no affinity by the client's address",
             "policy = \"hash\" binds address and port; else keep sessions in a shared store";
-        MAX_CONNECTIONS: "only a server has a limit of connections, and no queue stands before it",
+        MAX_CONNECTIONS: "only servers have a limit of connections, and there is no queue",
             "write max_connections on the servers; policy least-connections or power-of-two evens them out";
         QUEUES: "a packet isn't held back: there are no queues, retries or limits of rate",
             "limit on the servers; a connection goes to a server that is up at its first packet";
@@ -210,7 +210,7 @@ reasons! {
             "policy = \"hash\" chooses alike on each; see docs/operating/high-availability.md";
         QUORUM: "Evener counts no quorum and runs nothing when it is lost",
             "alert by the metrics of servers that are up; keep_last says what then happens";
-        UNREACHED: "another rule takes all of its requests before it",
+        UNREACHED: "an earlier rule matches all of its requests",
             "nothing, or remove that one in the source and import again";
         DUPLICATE: "the service has a server of this address and port already",
             "nothing: it is listed once";
@@ -218,11 +218,11 @@ reasons! {
             "nothing, or enable it in the source and import again";
         TUNNEL_CHECKSUM: "Evener's tunnels have no such setting",
             "nothing: servers take tunnels without it";
-        DOMAIN: "a host with further labels behind this value isn't taken",
+        DOMAIN: "a host with further labels after this value does not match",
             "write a [[service.route]] for such a host, if there is one";
         ERROR_PAGES: "Evener answers no requests, with errors neither",
             "let the servers have these pages";
-        VARIABLES: "Evener has no variables; each statement that is left says what one was for",
+        VARIABLES: "Evener has no variables; see the statements that are left",
             "see those statements";
         CHECK_METHOD: "probes send GET",
             "nothing, if the servers answer GET at this path like the method written here";

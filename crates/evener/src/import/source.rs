@@ -134,7 +134,7 @@ impl Includes {
         let folder = path.parent().filter(|_| self.is_nested).map(Path::to_owned);
         let path = real_path(path);
         if self.open.contains(&path) {
-            let why = "this file includes itself: take one of the lines out".to_owned();
+            let why = "this file includes itself: remove one of the lines".to_owned();
             return Err(IncludeError::Here(why));
         }
         self.bytes += bytes.len();

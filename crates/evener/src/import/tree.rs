@@ -99,7 +99,8 @@ impl Builder<'_> {
                 Token::End => Self::end(&mut current, &mut open),
                 Token::Open => {
                     if open.len() > DEPTH {
-                        let why = format!("blocks stand more than {DEPTH} deep: this is no configuration");
+                        let why =
+                            format!("blocks are nested more than {DEPTH} deep: this is not a configuration");
                         return Err(self.source.error(line, why));
                     }
                     let header = self.header(&mut current, &mut open, line);

@@ -170,7 +170,7 @@ impl Neighbours {
                 Ok(socket) => link.groups = Some((groups.clone(), socket)),
                 Err(error) => {
                     let interface = interface_name(ifindex);
-                    tracing::warn!(interface, %error, "solicitations for announced IPv6 addresses may not come here");
+                    tracing::warn!(interface, %error, "failed to join the multicast groups of announced IPv6 addresses: solicitations may not arrive");
                 }
             }
         }
@@ -188,7 +188,7 @@ impl InterfaceSockets {
 /// A frame that can't be sent is lost, as any frame may be.
 fn send(listener: &FrameReceiver, ifindex: u32, frame: &[u8]) {
     if let Err(error) = listener.socket.get_ref().send(frame) {
-        tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");
+        tracing::debug!(ifindex, %error, "failed to send an ARP request or a solicitation");
     }
 }
 

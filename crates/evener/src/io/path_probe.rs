@@ -155,5 +155,5 @@ fn receive_with_time(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(us
         _ => None,
     });
     let time = time.and_then(|ns| u64::try_from(ns).ok());
-    Ok((message.bytes, time.ok_or_else(|| io::Error::other("the kernel doesn't say when a packet came"))?))
+    Ok((message.bytes, time.ok_or_else(|| io::Error::other("the kernel gives no receive time of packets"))?))
 }

@@ -42,7 +42,7 @@ impl RawReceiver {
     /// Sends a message. A message that can't be sent is lost, as any message may be.
     pub(crate) fn send(&self, to: IpAddr, message: &[u8]) {
         if let Err(error) = self.socket.try_send_to(message, SocketAddr::new(to, 0)) {
-            tracing::debug!(%to, %error, "a control message was not sent");
+            tracing::debug!(%to, %error, "failed to send a control message");
         }
     }
 }
@@ -63,7 +63,7 @@ async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receiv
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, "control messages are not heard");
+                tracing::debug!(%error, "failed to receive control messages");
                 tokio::time::sleep(AGAIN).await;
             }
         }

@@ -116,7 +116,7 @@ impl ChangedSysctls {
                 Err(error) if self.refused.insert(name.clone()) => tracing::warn!(
                     setting = name,
                     %error,
-                    "can't be set to {value}, without which servers' answers don't find their way: set it by hand"
+                    "failed to set it to {value}, which replies of servers need: set it by hand"
                 ),
                 Err(_) => {}
             }
@@ -160,7 +160,7 @@ impl ChangedSysctls {
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;
-        tracing::info!(setting = name, "set to {value} while services need it");
+        tracing::info!(setting = name, "set to {value} while services need this value");
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl ChangedSysctls {
             // The interface may be gone, with its settings.
             match fs::write(self.root.join(name), was) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(setting = name, %error, "can't be put back to {was}");
+                    tracing::warn!(setting = name, %error, "failed to restore the value {was}");
                 }
                 _ => {}
             }
@@ -181,7 +181,7 @@ impl ChangedSysctls {
         if !back.is_empty()
             && let Err(error) = self.write_note()
         {
-            tracing::warn!(%error, file = %self.note.display(), "can't be written");
+            tracing::warn!(%error, file = %self.note.display(), "failed to write the record of changed settings");
         }
     }
 

@@ -101,7 +101,7 @@ impl Datagrams {
                 Ok(sent) => sent.count().max(1),
                 // The first answer can't be sent: its client is unreachable.
                 Err(error) => {
-                    tracing::debug!(%error, "an answer was not sent");
+                    tracing::debug!(%error, "failed to send an answer");
                     1
                 }
             };

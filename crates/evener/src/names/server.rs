@@ -37,7 +37,8 @@ pub(crate) enum NamesError {
         /// Remedy, after a semicolon.
         help: &'static str,
     },
-    #[error("the threads that answer queries can't be started: {0}")]
+    /// A thread can't be had.
+    #[error("failed to start the threads that answer queries: {0}")]
     Threads(io::Error),
 }
 
@@ -211,7 +212,7 @@ fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &QueryCo
         match result {
             Ok(()) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-            Err(error) => tracing::debug!(%error, %address, "a query was not read"),
+            Err(error) => tracing::debug!(%error, %address, "failed to read a query"),
         }
     }
 }

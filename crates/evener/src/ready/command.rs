@@ -34,9 +34,9 @@ pub fn run(args: &ReadyArgs) -> Exit {
 
 fn act(args: &ReadyArgs) -> Result<bool, String> {
     let directory = folders::directory()
-        .map_err(|error| format!("the network namespace can't be told: {error}; is /proc mounted?"))?;
+        .map_err(|error| format!("failed to read the network namespace: {error}; is /proc mounted?"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("the host can't be looked at: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("failed to check the host: {error}"))?;
     runtime.block_on(async {
         match args.watch {
             true => watch(&directory, args).await,
@@ -51,7 +51,8 @@ fn act(args: &ReadyArgs) -> Result<bool, String> {
 
 /// Runs a command at each change, including the first state, until a signal ends it.
 async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
-    let mut signals = ProcessSignals::new().map_err(|error| format!("signals can't be heard: {error}"))?;
+    let mut signals =
+        ProcessSignals::new().map_err(|error| format!("failed to wait for signals: {error}"))?;
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut before, mut due) = (None, None);
@@ -73,9 +74,9 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
             };
             match done {
                 Ok(status) if status.success() => due = None,
-                // Otherwise the front would keep the old state.
-                Ok(status) => eprintln!("evener: {command}: {status}; it is tried again"),
-                Err(error) => eprintln!("evener: {command} can't be run: {error}; it is tried again"),
+                // The front would go on as if nothing had changed.
+                Ok(status) => eprintln!("evener: {command}: {status}; retrying"),
+                Err(error) => eprintln!("evener: failed to run {command}: {error}; retrying"),
             }
         }
     }

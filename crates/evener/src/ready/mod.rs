@@ -122,7 +122,7 @@ impl Record {
     fn read(path: &Path) -> Result<Record, String> {
         let bytes = files::bounded(path, RECORD_BYTES).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => "no daemon has run here yet, or it was stopped".to_owned(),
-            _ => format!("{} can't be read: {error}", path.display()),
+            _ => format!("failed to read {}: {error}", path.display()),
         })?;
         let record: Record = serde_json::from_slice(&bytes)
             .map_err(|error| format!("{} can't be understood: {error}", path.display()))?;
@@ -168,7 +168,7 @@ impl Record {
     fn obstacle(&self, seen: &Seen) -> Option<String> {
         let age_ms = seen.now_ms.saturating_sub(self.at_ms);
         if self.at_ms > seen.now_ms {
-            return Some("the daemon's record is of before the host started".to_owned());
+            return Some("the daemon's record is older than the last boot of the host".to_owned());
         }
         if self.is_drained {
             return Some("this director is drained: `evener undrain --director` ends that".to_owned());
@@ -176,7 +176,7 @@ impl Record {
         if self.is_in_kernel && age_ms > self.orphan_ms.max(SILENCE_MS) {
             let (age, orphan) = (age_ms / 1_000, self.orphan_ms / 1_000);
             return Some(format!(
-                "the daemon has said nothing for {age} s: what it knew of servers counts for {orphan} s ([farm] orphan)"
+                "the daemon has been silent for {age} s: its last state of servers is valid for {orphan} s ([farm] orphan)"
             ));
         }
         self.daemon_obstacle(seen).filter(|_| !self.is_in_kernel).or_else(|| self.link_obstacle(seen))
@@ -187,7 +187,7 @@ impl Record {
         let age_ms = seen.now_ms.saturating_sub(self.at_ms);
         (age_ms > SILENCE_MS).then(|| {
             format!(
-                "the daemon has said nothing for {} s, and nobody else answers or forwards",
+                "the daemon has been silent for {} s, and no data plane answers or forwards",
                 age_ms / 1_000
             )
         })

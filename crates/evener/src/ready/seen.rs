@@ -28,15 +28,17 @@ impl Seen {
 
     /// Reads the state that a record refers to. The error is a sentence.
     pub(super) async fn now(record: &Record) -> Result<Seen, String> {
-        let network = network::read().await.map_err(|error| format!("the network can't be read: {error}"))?;
+        let network = network::read()
+            .await
+            .map_err(|error| format!("failed to read the network configuration: {error}"))?;
         let attached = match record.is_in_kernel {
             true => {
-                pins::attached().map_err(|error| format!("attached programs can't be looked at: {error}"))?
+                pins::attached().map_err(|error| format!("failed to list the attached programs: {error}"))?
             }
             false => BTreeSet::new(),
         };
         if record.is_in_kernel && attached.is_empty() && !geteuid().is_root() {
-            return Err("attached programs can be looked at by root alone".to_owned());
+            return Err("only root may list the attached programs".to_owned());
         }
         Ok(Seen::of(&network, attached))
     }

@@ -68,13 +68,13 @@ fn dead_daemon_counts_until_its_record_is_too_old() {
     let record = record();
     assert_eq!(reason(&record, &seen(60_000), "web"), "");
     let late = reason(&record, &seen(60_001), "web");
-    assert!(late.contains("for 60 s: what it knew of servers counts for 60 s"), "{late}");
+    assert!(late.contains("for 60 s: its last state of servers is valid for 60 s"), "{late}");
     assert_eq!(reason(&record, &seen(SILENCE_MS), "pages"), "");
     let silent = reason(&record, &seen(SILENCE_MS + 1), "pages");
-    assert!(silent.contains("nobody else answers"), "{silent}");
+    assert!(silent.contains("no data plane answers"), "{silent}");
     let by_packet = Record { is_in_kernel: false, ..record };
     assert_eq!(reason(&by_packet, &seen(SILENCE_MS), "web"), "");
-    assert!(reason(&by_packet, &seen(SILENCE_MS + 1), "web").contains("nobody else answers"));
+    assert!(reason(&by_packet, &seen(SILENCE_MS + 1), "web").contains("no data plane answers"));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn interfaces_need_carrier_and_program() {
 #[test]
 fn record_of_a_time_to_come_is_of_another_start_of_the_host() {
     let before = Record { at_ms: 900_000, ..record() };
-    assert!(reason(&before, &seen(0), "web").contains("before the host started"));
+    assert!(reason(&before, &seen(0), "web").contains("older than the last boot"));
 }
 
 #[test]

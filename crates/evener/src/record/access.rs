@@ -134,7 +134,7 @@ fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, coun
             Err(_) => counts.lost.fetch_add(count, Relaxed),
         };
         if let (Err(error), false) = (&done, torn) {
-            tracing::warn!(%error, "lines of the access log are lost: they can't be written");
+            tracing::warn!(%error, "failed to write the access log; lines are lost");
         }
         torn = done.is_err();
         text.clear();

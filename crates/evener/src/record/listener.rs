@@ -55,7 +55,7 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
             }
             Err(error) => {
                 if !fails {
-                    tracing::warn!(%error, "the data plane is not heard: the access log has gaps");
+                    tracing::warn!(%error, "failed to read events of the data plane: the access log has gaps");
                 }
                 fails = true;
                 thread::sleep(PATIENCE);

@@ -172,9 +172,9 @@ impl Connection {
                 self.converse(stream).await;
             }
             Some(Ok(Err(error))) => {
-                tracing::debug!(%error, client = %self.client, "a client speaks no TLS that is understood");
+                tracing::debug!(%error, client = %self.client, "a client's TLS handshake failed");
             }
-            Some(Err(_)) => tracing::debug!(client = %self.client, "a handshake took too long"),
+            Some(Err(_)) => tracing::debug!(client = %self.client, "a client's TLS handshake timed out"),
             None => self.front.count_evicted(),
         }
     }

@@ -106,7 +106,7 @@ impl MemberClient {
         let at = match tokio::time::timeout(CONNECT, locate(url, member.reach, member.own)).await {
             Ok(Ok(at)) => at,
             Ok(Err(error)) => {
-                tracing::debug!(%error, %url, "a member is not asked");
+                tracing::debug!(%error, %url, "failed to request a member's page");
                 return Fetch::Failed(502, "The server can't be asked.");
             }
             Err(_) => return Fetch::Failed(504, "The server's name was not resolved in time."),
@@ -124,7 +124,7 @@ impl MemberClient {
         match tokio::time::timeout(ANSWER, self.client.request(Request::from_parts(head, body.boxed()))).await
         {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                Fetch::Failed(502, "The server went on in a protocol that nobody asked for.")
+                Fetch::Failed(502, "The server switched to a protocol that was not requested.")
             }
             Ok(Ok(response)) => passed_back(url, response).await,
             Ok(Err(_)) if broke_off.load(Relaxed) => {
@@ -207,7 +207,7 @@ async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     let (mut head, mut body) = response.into_parts();
     let first = match tokio::time::timeout(FIRST_DATA, body.frame()).await {
         Ok(Some(Err(error))) => {
-            tracing::debug!(%error, %url, "a member's answer is no HTTP");
+            tracing::debug!(%error, %url, "a member's answer is not HTTP");
             return Fetch::Failed(502, "The server's answer is not as HTTP has it.");
         }
         Ok(Some(Ok(frame))) => Some(frame),

@@ -51,7 +51,7 @@ pub(crate) struct MemberQuery {
 pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
     let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
-        tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
+        tracing::debug!(%url, "no load query: too many queries are in progress");
         return QueryResult::Unanswered;
     };
     let sent = async {
@@ -64,15 +64,15 @@ pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
     };
     match tokio::time::timeout(TIMEOUT, sent).await {
         Ok(Ok(answer)) => {
-            tracing::debug!(%url, status = answer.status, "asked for its load");
+            tracing::debug!(%url, status = answer.status, "sent a load query");
             QueryResult::of_status(answer.status, is_named)
         }
         Ok(Err(error)) => {
-            tracing::debug!(%url, %error, "it can't be asked for its load");
+            tracing::debug!(%url, %error, "failed to send a load query");
             if error.is_refused() { QueryResult::Refused } else { QueryResult::Unanswered }
         }
         Err(_) => {
-            tracing::debug!(%url, "asked for its load, without an answer in time");
+            tracing::debug!(%url, "a load query timed out");
             QueryResult::Unanswered
         }
     }

@@ -65,8 +65,8 @@ pub(crate) enum ListenError {
         service: String,
         source: GroupTokenError,
     },
-    /// The threads can't be started.
-    #[error("the threads that answer clients can't be started: {0}")]
+    /// The threads can't be had.
+    #[error("failed to start the threads that answer clients: {0}")]
     Threads(io::Error),
 }
 
@@ -245,7 +245,9 @@ fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients:
 async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Clients>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, service = front.name, "a thread can't hear clients"),
+        Err(error) => {
+            return tracing::error!(%error, service = front.name, "a thread failed to listen for clients");
+        }
     };
     let next = || async {
         let (stream, client) = listener.accept().await?;

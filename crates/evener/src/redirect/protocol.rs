@@ -56,28 +56,27 @@ pub(crate) struct GroupContext<'g> {
 /// Reason of a refusal.
 #[derive(Debug, thiserror::Error)]
 enum DenialReason {
-    #[error("show a token of this group: Authorization: Bearer TOKEN")]
+    #[error("authentication required: send a token of this group as `Authorization: Bearer TOKEN`")]
     NoCredential,
-    #[error("come by TLS with a certificate that this group's authority has signed")]
+    #[error("authentication required: use TLS with a client certificate signed by this group's authority")]
     Uncertified,
-    #[error("this token is none of the group's")]
+    #[error("the token is not one of this group")]
     Unknown,
-    #[error("too many tokens from this network were none of the group's: try again in a second")]
+    #[error("too many wrong tokens from this network: retry in a second")]
     Throttled,
-    #[error("what you show does not speak for {0}")]
+    #[error("the credential is not valid for {0}")]
     NotFor(Url),
     #[error(
-        "{0} is more than what you show may claim: paths=, hosts= and weight= on the token's line say what that is, and \
-         the same keys in [service.group] for certificates and `insecure`"
+        "the credential does not permit {0}: `paths`, `hosts` and `weight` on the token's line set the permissions, and the same keys in [service.group] those of certificates and `insecure`"
     )]
     Claim(String),
-    #[error("members' control URLs are on their own host, or what you show speaks for them: {0} is neither")]
+    #[error("a control URL must be on the member's host or be permitted by the credential: {0} is neither")]
     Control(Url),
-    #[error("nobody may join this group: name a token_file or a client_ca in its [service.group]")]
+    #[error("this group accepts no members: set token_file or client_ca in its [service.group]")]
     Closed,
-    #[error("LOAD-QUERY is what a director asks members: this is the director")]
+    #[error("LOAD-QUERY is for members, and this is the director")]
     Director,
-    #[error("this version knows no message of that name")]
+    #[error("unknown message")]
     Verb,
     #[error("{0}")]
     Malformed(#[from] MessageError),

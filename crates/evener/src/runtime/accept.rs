@@ -33,7 +33,7 @@ where
         match next().await {
             Ok(one) => begin(one),
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "failed to accept a connection");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -17,19 +17,22 @@ const WRITERS: u32 = 0o022;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertificateNamesError {
-    #[error("the names of certificates can't be read from {path}: {source}", path = .path.display())]
+    /// The file can't be read.
+    #[error("failed to read the names of certificates from {path}: {source}", path = .path.display())]
     Io {
         /// Path as configured.
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{path} has mode {mode:03o}, so others can make their certificates admin: chmod 644 it", path = .path.display())]
+    /// Others may change it.
+    #[error("{path} has mode {mode:03o}, so other users can add admin certificates: chmod 644 it", path = .path.display())]
     Writable {
         /// Path as configured.
         path: PathBuf,
         mode: u32,
     },
-    #[error("line {line} of {path} is no `CN ROLE NAME`", path = .path.display())]
+    /// A line isn't one.
+    #[error("line {line} of {path} is not `CN ROLE NAME`", path = .path.display())]
     Line {
         /// Path as configured.
         path: PathBuf,

@@ -15,15 +15,15 @@ const SECRETS_MAX: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CookieSecretError {
-    #[error("the secret of cookies can't be read from {path}: {source}", path = .path.display())]
+    /// The file can't be read.
+    #[error("failed to read the cookie secret from {path}: {source}", path = .path.display())]
     Io {
         /// Path as configured.
         path: PathBuf,
         source: io::Error,
     },
     #[error(
-        "{path} has mode {mode:03o}, so others can read or change the secret of cookies: chmod 600 it, or 640 for a \
-         group that may read it", path = .path.display()
+        "{path} has mode {mode:03o}, so other users can read or change the cookie secret: chmod 600 it, or 640 for a group that may read it", path = .path.display()
     )]
     Open {
         /// Path as configured.
@@ -31,8 +31,7 @@ pub(crate) enum CookieSecretError {
         mode: u32,
     },
     #[error(
-        "{path} has no secrets of cookies: write one of 32 hex digits on a line, as `openssl rand -hex 16` makes them, \
-         and behind it up to {} that were in use before", SECRETS_MAX - 1, path = .path.display()
+        "{path} has no cookie secrets: write one line of 32 hex digits (`openssl rand -hex 16`), followed by up to {} earlier secrets, one per line", SECRETS_MAX - 1, path = .path.display()
     )]
     Text {
         /// Path as configured.

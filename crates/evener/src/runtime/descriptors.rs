@@ -38,8 +38,7 @@ impl ClientLimits {
         let limits = ClientLimits::within(limit);
         if limit < WANTED {
             tracing::warn!(
-                "this process may have {limit} descriptors, so that {} clients are read at a time, {} carried, {} \
-                 redirected and {} answered for names by TCP: raise its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
+                "the limit of open files is {limit}, which permits {} clients whose requests are read, {} proxied ones, {} of groups and {} of names by TCP: raise it to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
                 limits.read,
                 limits.carried,
                 limits.redirected,

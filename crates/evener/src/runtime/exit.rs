@@ -17,6 +17,8 @@ pub enum Exit {
     Environment = 4,
     /// Another daemon already runs for these services.
     Running = 5,
+    /// No daemon answers on the admin socket.
+    NoDaemon = 6,
 }
 
 impl Termination for Exit {

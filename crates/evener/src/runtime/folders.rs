@@ -24,10 +24,10 @@ pub(crate) fn clear_vanished(own: &Path) {
         // A namespace may seem gone if only processes invisible to this one are in it. Its daemon
         // then still holds the lock.
         if number.is_some_and(|number: u64| !living.contains(&number))
-            && let Ok(_lock) = Lock::try_take(&entry.path().join("lock"))
+            && let Ok(_lock) = Lock::try_take(&lock_path(&entry.path()))
             && let Err(error) = fs::remove_dir_all(entry.path())
         {
-            tracing::debug!(%error, folder = %entry.path().display(), "a vanished namespace's folder stays");
+            tracing::debug!(%error, folder = %entry.path().display(), "failed to remove the folder of a network namespace that is gone");
         }
     }
 }
@@ -54,12 +54,22 @@ pub fn directory() -> io::Result<PathBuf> {
     Ok(root().join(format!("net-{}", network_namespace()?)))
 }
 
-/// Like [`directory`], but creates the folder.
+/// Lock of the daemon whose folder this is.
+pub(crate) fn lock_path(directory: &Path) -> PathBuf {
+    directory.join("lock")
+}
+
+/// Lock of the agent whose folder this is.
+pub(crate) fn agent_lock_path(directory: &Path) -> PathBuf {
+    directory.join("agent.lock")
+}
+
+/// The same, made if it isn't there.
 ///
 /// # Errors
 /// If the folder can't be created, with the cause and the remedy.
 pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
-    let directory = directory().map_err(HostError::of("the network namespace can't be told"))?;
+    let directory = directory().map_err(HostError::of("failed to read the network namespace"))?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(HostError::of(format!(
         "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",

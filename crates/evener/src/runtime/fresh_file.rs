@@ -63,7 +63,7 @@ impl<T: Send + Sync + 'static, E: Send + 'static> FreshFile<T, E> {
                 Ok(Some(contents))
             }
             Err(late) => {
-                tracing::warn!("{late}: what it held before stays in force");
+                tracing::warn!("{late}: the previous content stays in use");
                 Ok(self.last())
             }
         }

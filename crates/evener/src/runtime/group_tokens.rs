@@ -26,13 +26,15 @@ const READERS: u32 = 0o004;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GroupTokenError {
-    #[error("the group's tokens can't be read from {path}: {source}", path = .path.display())]
+    /// The file can't be read.
+    #[error("failed to read the group's tokens from {path}: {source}", path = .path.display())]
     Io {
         /// Path as configured.
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{path} has mode {mode:03o}, so others can write tokens into it: chmod 600 it", path = .path.display())]
+    /// Others may change it.
+    #[error("{path} has mode {mode:03o}, so other users can add tokens: chmod 600 it", path = .path.display())]
     Open {
         /// Path as configured.
         path: PathBuf,
@@ -55,18 +57,19 @@ pub(crate) enum GroupTokenError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LineError {
-    /// The token has other characters, or is too short.
-    #[error("a token has letters, digits and -._~+/= only, as `openssl rand -hex 32` makes them")]
+    /// The token.
+    #[error("a token may have letters, digits and -._~+/= only, as `openssl rand -hex 32` prints")]
     Token,
-    #[error("behind the token stand the URLs that it is for, or * for all members")]
+    /// Nothing behind it.
+    #[error("write the member URLs of the token after it, or * for all members")]
     NoMember,
     #[error("{0}")]
     Url(UrlError),
     /// Claims that contradict each other.
     #[error("{0}")]
     Claim(#[from] JoinerError),
-    /// An unknown key, or a second weight.
-    #[error("behind the URLs may stand paths=GLOB,... and hosts=NAME,..., and once weight=N")]
+    /// A key that no line has, or a second weight.
+    #[error("after the URLs only paths=GLOB,..., hosts=NAME,... and one weight=N are allowed")]
     Key,
 }
 
@@ -185,7 +188,7 @@ impl GroupTokens {
         }
         if mode & READERS != 0 {
             let path = path.display();
-            tracing::warn!(%path, "everybody on this host can read these tokens, and join the group by them: chmod 600 it");
+            tracing::warn!(%path, "all users of this host can read these tokens and join the group: chmod 600 the file");
         }
         let mut bytes = Vec::new();
         file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
@@ -195,7 +198,7 @@ impl GroupTokens {
             .ok_or_else(|| GroupTokenError::Empty { path: path.to_owned() })?;
         if tokens.0.iter().any(|(token, _)| token.len() < LEAST) {
             let path = path.display();
-            tracing::warn!(%path, "a token of fewer than {LEAST} characters can be guessed: make them by `openssl rand -hex 32`");
+            tracing::warn!(%path, "a token of fewer than {LEAST} characters can be guessed: make tokens by `openssl rand -hex 32`");
         }
         Ok(tokens)
     }

@@ -39,17 +39,17 @@ pub(crate) enum LockError {
     },
     /// The data plane of another process is in this network namespace.
     #[error(
-        "another evener{} has the data plane of this network namespace, with another EVENER_RUN_DIR or a folder that was \
-         removed; stop it, or run this one in a namespace of its own", by_pid(*pid)
+        "another evener{} uses the data plane of this network namespace, with another EVENER_RUN_DIR or a removed folder; stop it, or run this one in another namespace", by_pid(*pid)
     )]
     Claimed {
         /// PID of the claimant, if /proc shows it.
         pid: Option<u32>,
     },
-    /// The kernel refuses the claim without CAP_NET_RAW.
-    #[error("nobody can tell whose the data plane of this network namespace is (needs CAP_NET_RAW): {0}")]
+    /// The kernel refuses to say whose the data plane is.
+    #[error("failed to find the owner of this network namespace's data plane (needs CAP_NET_RAW): {0}")]
     Unclaimed(io::Error),
-    #[error("the lock {path} can't be taken: {source}")]
+    /// The file can't be used.
+    #[error("failed to lock {path}: {source}")]
     Io {
         /// Path of the lock file.
         path: String,

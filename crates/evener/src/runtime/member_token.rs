@@ -11,13 +11,15 @@ use super::files::{FilePermissionError, lines, secret};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MemberTokenError {
-    #[error("the token can't be read from {path}: {source}", path = .path.display())]
+    /// The file can't be read.
+    #[error("failed to read the token from {path}: {source}", path = .path.display())]
     Io {
         /// Path as configured.
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{path} has mode {mode:03o}, so others can read the token or change it: chmod 600 it", path = .path.display())]
+    /// Others may read it.
+    #[error("{path} has mode {mode:03o}, so other users can read or change the token: chmod 600 it", path = .path.display())]
     Open {
         /// Path as configured.
         path: PathBuf,

@@ -34,7 +34,7 @@ pub(crate) fn run<E: Display>(
 /// Notifies the service manager, if there is one (sd_notify(3)).
 pub(crate) fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "the service manager was not told");
+        tracing::debug!(%error, "failed to notify the service manager");
     }
 }
 

@@ -16,7 +16,7 @@ const FILE_BYTES: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
     #[error(
-        "the farm's secret can't be read from {path}: {source}; `evener keygen` writes one, which every host needs",
+        "failed to read the farm's secret from {path}: {source}; `evener keygen` writes one, and all hosts need the same",
         path = .path.display()
     )]
     Io {
@@ -24,7 +24,8 @@ pub enum SecretFileError {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{path} is no secret of a farm: {source}", path = .path.display())]
+    /// It is something else.
+    #[error("{path} has no valid secret: {source}", path = .path.display())]
     Text {
         /// Path as configured.
         path: PathBuf,
@@ -40,7 +41,7 @@ pub fn read(path: &Path) -> Result<Secret, SecretFileError> {
     let open_to_others = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
     file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
     if open_to_others {
-        tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
+        tracing::warn!("other users can read {}: chmod 600 it", path.display());
     }
     Secret::parse(&String::from_utf8_lossy(&bytes))
         .map_err(|source| SecretFileError::Text { path: path.to_owned(), source })

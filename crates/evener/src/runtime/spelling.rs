@@ -1,17 +1,13 @@
 //! Suggestions for misspelt words.
 
-/// Minimum similarity at which a word counts as a misspelling of another.
-const LIKE: f64 = 0.8;
-
-/// True if one word may be a misspelling of the other.
+/// True if one word may be a misspelling of the other: at most one edit for each three letters.
 pub(crate) fn is_like(a: &str, b: &str) -> bool {
-    strsim::jaro_winkler(a, b) >= LIKE
+    strsim::damerau_levenshtein(a, b) <= a.chars().count().max(b.chars().count()) / 3
 }
 
-/// Returns the most similar name in `names`, if any is similar enough.
+/// Returns the one of `names` with the fewest edits to `wrong`, if it may be meant.
 pub(crate) fn nearest<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let likeness = |name: &str| strsim::jaro_winkler(wrong, name);
-    let nearest = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    let nearest = names.into_iter().min_by_key(|name| strsim::damerau_levenshtein(wrong, name));
     nearest.filter(|name| is_like(wrong, name))
 }
 

@@ -72,12 +72,16 @@ pub(crate) struct Page {
     pub(crate) width: usize,
     /// True if states are coloured.
     pub(crate) has_colour: bool,
+    /// True if long names are broken into lines: for people, whose terminal would do it worse.
+    /// Programs get names as they are.
+    pub(crate) breaks_names: bool,
 }
 
 impl Page {
     /// Returns the page of standard output.
     pub(crate) fn of_stdout() -> Page {
-        Page { width: width(), has_colour: has_colour(&io::stdout()) }
+        let out = io::stdout();
+        Page { width: width(), has_colour: has_colour(&out), breaks_names: out.is_terminal() }
     }
 
     /// Colours a text, if the page has colours (ECMA-48, 8.3.117). Pad and wrap the text before:
@@ -147,7 +151,7 @@ mod tests {
         };
         assert!(wants(None, Some("xterm")) && wants(Some(""), None));
         assert!(!wants(Some("1"), Some("xterm")) && !wants(None, Some("dumb")));
-        let page = Page { width: 80, has_colour: true };
+        let page = Page { width: 80, has_colour: true, breaks_names: false };
         assert_eq!(page.paint(Colour::Red, "down"), "\x1b[31mdown\x1b[0m");
         assert_eq!(Page { has_colour: false, ..page }.paint(Colour::Red, "down"), "down");
     }

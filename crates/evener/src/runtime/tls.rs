@@ -18,7 +18,8 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("{path} has no {what} that can be read: {source}; write it there in PEM", path = .path.display())]
+    /// A file can't be read, or isn't what it should be.
+    #[error("{path} has no valid {what}: {source}; it must be in PEM", path = .path.display())]
     File {
         /// Path as configured.
         path: PathBuf,
@@ -34,8 +35,8 @@ pub(crate) enum TlsError {
         key: PathBuf,
         source: rustls::Error,
     },
-    /// The file has no authority that can sign other certificates.
-    #[error("{path} has no authority that certificates can be held against: {source}", path = .path.display())]
+    /// There is no authority in the file that could sign certificates of others.
+    #[error("{path} has no valid certificate authority: {source}", path = .path.display())]
     Authority {
         /// Path as configured.
         path: PathBuf,
@@ -48,7 +49,7 @@ impl TlsError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
             TlsError::Authority { .. } => {
-                "name a file with the certificates of those who sign members' certificates"
+                "name a file with the certificates of the authorities that sign members' certificates"
             }
             TlsError::File { .. } | TlsError::Pair { .. } => {
                 "name a certificate and the key that belongs to it"
@@ -220,7 +221,7 @@ mod tests {
         assert!(error.contains("No such file"), "{error}");
         fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         let error = server(&path, &path, None).unwrap_err().to_string();
-        assert!(error.contains("no private key"), "{error}");
+        assert!(error.contains("no valid private key"), "{error}");
         fs::remove_file(&path).unwrap();
     }
 }

@@ -13,15 +13,15 @@ const LEAST: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("the admin tokens can't be read from {path}: {source}", path = .path.display())]
+    /// The file can't be read.
+    #[error("failed to read the admin tokens from {path}: {source}", path = .path.display())]
     Io {
         /// Path as configured.
         path: PathBuf,
         source: io::Error,
     },
     #[error(
-        "{path} has mode {mode:03o}, so others can read or change the admin tokens: chmod 600 it, or 640 for a group \
-         that may read it", path = .path.display()
+        "{path} has mode {mode:03o}, so other users can read or change the admin tokens: chmod 600 it, or 640 for a group that may read it", path = .path.display()
     )]
     Open {
         /// Path as configured.
@@ -30,8 +30,7 @@ pub enum TokenError {
     },
     /// The file has no token, or an invalid line.
     #[error(
-        "{path} has no admin tokens: write one a line, at least {LEAST} letters, digits or -._~+/=, as \
-         `openssl rand -hex 32` makes them; behind it a role (read, operate or admin) and a name, if you like", path = .path.display()
+        "{path} has no admin tokens: write one per line, of at least {LEAST} letters, digits or -._~+/= (`openssl rand -hex 32`), optionally followed by a role (read, operate or admin) and a name", path = .path.display()
     )]
     Text {
         /// Path as configured.

@@ -200,7 +200,7 @@ impl Draft<'_> {
             }
         }
         let (edits, message) = match &request.order {
-            StateOrder::Undo => self.undo()?,
+            StateOrder::Undo(number) => self.undo(*number)?,
             order => {
                 let edits = self.edits(order)?;
                 let message = sentence(&edits, &self.farm, self.file);
@@ -211,7 +211,7 @@ impl Draft<'_> {
         same_on_all_hosts(&edits, &before.0, &self.farm)?;
         may(request.role, &edits)?;
         let author = &request.author;
-        if !edits.is_empty() && request.order != StateOrder::Undo {
+        if !edits.is_empty() && !matches!(request.order, StateOrder::Undo(_)) {
             self.record.add(unix_ms, author.clone(), message.clone(), edits.clone(), self.file);
         }
         if !edits.is_empty() {
@@ -249,16 +249,8 @@ impl Draft<'_> {
         }
     }
 
-    fn undo(&mut self) -> Result<(NewValues, String), OrderError> {
-        let Some(undone) = self.record.undo() else {
-            let message = match self.record.is_cut {
-                true => {
-                    "changes older than these can't be undone one by one: `evener reload --forget` drops all"
-                }
-                false => "there is no run-time change to undo: the farm is the file's",
-            };
-            return Err(OrderError::Conflict(message.to_owned()));
-        };
+    fn undo(&mut self, number: Option<u64>) -> Result<(NewValues, String), OrderError> {
+        let undone = self.record.undo(number)?;
         let farm = self.record.farm(self.file);
         let states = self.record.operator_states();
         let mut edits = self.farm.differences(&farm);

@@ -47,8 +47,8 @@ pub enum StateOrder {
     RemoveService(String),
     /// Drains this director, or makes it ready again.
     DrainDirector(bool),
-    /// Undoes the last change.
-    Undo,
+    /// The last change is taken back.
+    Undo(Option<u64>),
 }
 
 /// New values of a server.
@@ -121,8 +121,7 @@ pub enum OrderError {
     Invalid(String),
     /// The farm has changed since the caller read it.
     #[error(
-        "the farm has changed meanwhile: it is {now}, and the request is for {wanted}; read it again, and repeat the \
-         change on that"
+        "the farm has changed: its version is {now}, and the request is for {wanted}; read the farm again and repeat the change"
     )]
     Stale {
         now: String,
@@ -165,7 +164,9 @@ pub(super) fn meaning(
             };
             let place = EditTarget::Server { service: service.clone(), server: server.to_owned() };
             if farm.at(&place).is_some() {
-                let message = format!("{service}/{server} is there already: change it by PATCH");
+                let message = format!(
+                    "{service}/{server} exists already: change its weight by `evener weight` (API: PATCH), or remove it first"
+                );
                 return Err(OrderError::Conflict(message));
             }
             vec![(place, Some(Value::Table(keys.clone())))]
@@ -193,7 +194,7 @@ pub(super) fn meaning(
         StateOrder::DrainDirector(drain) => {
             vec![(EditTarget::Director, operator_value(director_state(*drain)))]
         }
-        StateOrder::Undo => Vec::new(),
+        StateOrder::Undo(_) => Vec::new(),
     };
     Ok(Meaning::Edits(edits))
 }
@@ -358,7 +359,7 @@ fn clause(place: &EditTarget, value: Option<&Value>, before: &FarmDocument, file
         (EditTarget::Director, Some(_)) => {
             "this director drains: it isn't ready any more, and serves what still comes".to_owned()
         }
-        (EditTarget::Director, None) => "this director may be ready again".to_owned(),
+        (EditTarget::Director, None) => "this director becomes ready again".to_owned(),
         (EditTarget::Service { .. } | EditTarget::Server { .. }, None) => format!("{place} is removed"),
         (EditTarget::Service { .. } | EditTarget::Server { .. }, Some(_)) if before.at(place).is_some() => {
             format!("{place} is replaced")

@@ -10,6 +10,7 @@ use toml::Value;
 
 use super::document::FarmDocument;
 use super::edit::{Edit, EditTarget, director_state, operator_state, operator_value};
+use super::order::OrderError;
 
 /// Maximum number of changes that can be undone. Older changes are merged into the oldest one.
 const CHANGES_MAX: usize = 1_000;
@@ -152,14 +153,48 @@ impl Record {
         }
     }
 
-    /// Undoes the last change. Returns `None` if no change can be undone.
-    pub fn undo(&mut self) -> Option<Arc<Change>> {
-        if self.is_cut && self.changes.len() == 1 {
-            return None;
+    /// Removes the change with a number, or the last one. A change whose places were changed again
+    /// can't be undone before the later change.
+    ///
+    /// # Errors
+    /// When there is no such change, or it can't be undone.
+    pub fn undo(&mut self, number: Option<u64>) -> Result<Arc<Change>, OrderError> {
+        let at = match number {
+            None => self.changes.len().checked_sub(1),
+            Some(number) => self.changes.iter().position(|change| change.number == number),
+        };
+        let undone = at.and_then(|at| Some((at, Arc::clone(self.changes.get(at)?))));
+        let Some((at, undone)) = undone else {
+            return Err(match number {
+                None => {
+                    OrderError::Conflict("there is no run-time change to undo: the farm is the file's".into())
+                }
+                Some(number) => OrderError::NotFound(format!(
+                    "there is no change {number} to undo: `evener state --changes` lists them"
+                )),
+            });
+        };
+        if self.is_cut && at == 0 {
+            return Err(OrderError::Conflict(
+                "changes older than these can't be undone one by one: `evener reload --forget` drops all"
+                    .into(),
+            ));
         }
-        let undone = self.changes.pop()?;
+        let overlaps = |a: &EditTarget, b: &EditTarget| a == b || a.holds(b) || b.holds(a);
+        for later in self.changes.iter().skip(at + 1) {
+            let mut places = later.edits.iter().map(|edit| &edit.place);
+            if let Some(place) =
+                places.find(|place| undone.edits.iter().any(|edit| overlaps(&edit.place, place)))
+            {
+                return Err(OrderError::Conflict(format!(
+                    "change {} can't be undone before change {}, which changed {place} again: undo that first",
+                    undone.number, later.number
+                )));
+            }
+        }
+        self.changes.remove(at);
         self.generation += 1;
-        Some(undone)
+        Ok(undone)
     }
 
     /// Adapts the changes to another file. Edits of places that the file itself has changed, or

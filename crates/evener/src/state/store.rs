@@ -28,13 +28,15 @@ const ASIDE_MAX: usize = 9;
 /// Error of reading the stored changes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    #[error("the run-time changes in {path} can't be read: {source}", path = .path.display())]
+    /// The system refuses.
+    #[error("failed to read the run-time changes in {path}: {source}", path = .path.display())]
     Io {
         /// Path of the changes.
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{path} has no run-time changes that this version reads: {why}", path = .path.display())]
+    /// It is something else.
+    #[error("{path} has no run-time changes of a supported version: {why}", path = .path.display())]
     Format {
         /// Path of the changes.
         path: PathBuf,
@@ -69,7 +71,7 @@ impl AuditEntry {
     /// Returns an entry saying that logged changes are not in force.
     pub(crate) fn refused(unix_ms: u64, refused: u64, generation: u64, why: &str) -> AuditEntry {
         let author = Author { by: "evener".to_owned(), from: "the engine".to_owned() };
-        let message = format!("refused and taken back, all up to generation {refused}: {why}");
+        let message = format!("refused and undone, up to generation {refused}: {why}");
         AuditEntry { unix_ms, author, generation, message }
     }
 
@@ -147,7 +149,7 @@ impl Store {
     pub(crate) fn write_back(&self, record: &Record) {
         let is_there = self.read().is_ok_and(|stored| stored == *record);
         if !is_there && let Err(error) = self.write(record) {
-            tracing::error!("a refused run-time change can't be taken back on disk: {error}");
+            tracing::error!("failed to undo a refused run-time change on disk: {error}");
         }
     }
 
@@ -156,7 +158,7 @@ impl Store {
         if !entries.is_empty()
             && let Err(error) = self.log(entries)
         {
-            tracing::warn!("the audit log can't be written: {error}");
+            tracing::warn!("failed to write the audit log: {error}");
         }
     }
 

@@ -142,7 +142,7 @@ fn drain_of_the_director_outlives_restarts_and_reloads_and_can_be_undone() {
     let servers_only =
         after(&drained, [StateOrder::Replace { services: file.farm.services(), states: None }]);
     assert!(servers_only.states.is_director_drained, "the farm has other services, and not another director");
-    let undone = after(&after(&drained, [StateOrder::Undo]), [StateOrder::Undo]);
+    let undone = after(&after(&drained, [StateOrder::Undo(None)]), [StateOrder::Undo(None)]);
     assert_eq!(undone.states, super::OperatorStates::default());
     let ended = after(&drained, [StateOrder::DrainDirector(false)]);
     assert!(!ended.states.is_director_drained && ended.states.servers.len() == 1);
@@ -171,12 +171,12 @@ fn changes_are_undone_one_by_one_back_to_the_file() {
     let mut now = farms.pop().unwrap();
     while let Some(before) = farms.pop() {
         let generation = now.record.generation;
-        now = after(&now, [StateOrder::Undo]);
+        now = after(&now, [StateOrder::Undo(None)]);
         assert_eq!((&now.farm, &now.states), (&before.farm, &before.states));
         assert_eq!(now.record.generation, generation + 1, "undoing is a change too");
     }
     assert_eq!((&now.farm, now.overrides.len()), (&*file.file, 0));
-    assert!(matches!(refused(&now, StateOrder::Undo), OrderError::Conflict(_)));
+    assert!(matches!(refused(&now, StateOrder::Undo(None)), OrderError::Conflict(_)));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn orders_that_break_the_files_rules_are_refused_alone() {
     for gone in [weight("web7", 1), StateOrder::RemoveService("wbe".into())] {
         let error = refused(&file, gone);
         assert!(
-            matches!(&error, OrderError::NotFound(why) if why.contains("web1") || why.contains("there are: web")),
+            matches!(&error, OrderError::NotFound(why) if why.contains("web1") || why.contains("did you mean web?")),
             "{error}"
         );
     }
@@ -315,11 +315,14 @@ fn stale_requests_and_lower_roles_are_refused() {
         assert!(by(Role::Admin, weight("web1", 4), Some(&good)).is_ok(), "{good}");
     }
     assert!(by(Role::Operate, weight("web1", 4), None).is_ok());
-    assert!(by(Role::Operate, StateOrder::Undo, None).is_ok(), "a weight is undone by who may change it");
+    assert!(
+        by(Role::Operate, StateOrder::Undo(None), None).is_ok(),
+        "a weight is undone by who may change it"
+    );
     let remove = StateOrder::RemoveServer(name("web", "web1"));
     assert!(matches!(by(Role::Operate, remove.clone(), None), Err(OrderError::Forbidden(_))));
     let now = after(&now, [remove]);
-    let undo = Request { role: Role::Operate, ..request(StateOrder::Undo) };
+    let undo = Request { role: Role::Operate, ..request(StateOrder::Undo(None)) };
     let undone = look_at(&now, &[undo]).outcomes.remove(0);
     assert!(matches!(undone, Err(OrderError::Forbidden(_))), "{undone:?}");
 }
@@ -354,7 +357,7 @@ fn whole_farms_are_replaced_by_what_differs() {
     assert_eq!(next.farm.server_names("web").unwrap().collect::<Vec<_>>(), ["192.0.2.12", "192.0.2.14"]);
     assert_eq!(next.states.servers.len(), 1);
     assert_eq!(next.record.changes.len(), 1, "it is undone at once");
-    assert_eq!(after(&next, [StateOrder::Undo]).farm, *file.file);
+    assert_eq!(after(&next, [StateOrder::Undo(None)]).farm, *file.file);
 }
 
 #[test]
@@ -391,7 +394,7 @@ fn undo_names_the_state_that_results() {
     let file = farm_of(FILE);
     let now =
         after(&file, [operator("web1", OperatorState::Maintenance), operator("web1", OperatorState::Ready)]);
-    let undone = all(&now, [StateOrder::Undo]).outcomes.remove(0).unwrap();
+    let undone = all(&now, [StateOrder::Undo(None)]).outcomes.remove(0).unwrap();
     let wanted = "web/web1 is in state maintenance (undone: web/web1 is in state ready by alice)";
     assert_eq!(undone.message, wanted);
 }
@@ -419,13 +422,34 @@ fn run_time_change_keeps_names_whose_file_was_replaced() {
         fs::write(&names, text).unwrap();
         let (names, next) = changed(&now, weight("web1", 3));
         assert_eq!(names, before);
-        assert_eq!(changed(&next, StateOrder::Undo).0, before);
+        assert_eq!(changed(&next, StateOrder::Undo(None)).0, before);
     }
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(changed(&now, weight("web1", 4)).0, before);
 }
 
-/// A farm that differs only in weights is not parsed again.
+#[test]
+fn change_is_undone_by_its_number_unless_a_later_one_changed_its_place() {
+    let file = farm_of(FILE);
+    let steps = [weight("web1", 3), operator("web1", OperatorState::Drain), weight("192.0.2.12", 7)];
+    let now = steps.into_iter().fold(file.clone(), |now, step| after(&now, [step]));
+    let numbers = |now: &FarmState| now.record.changes.iter().map(|one| one.number).collect::<Vec<_>>();
+    assert_eq!(numbers(&now), [1, 2, 3]);
+    let undone = after(&now, [StateOrder::Undo(Some(1))]);
+    assert_eq!((weight_of(&undone, "web1"), weight_of(&undone, "192.0.2.12")), (None, Some(7)));
+    assert_eq!((numbers(&undone), undone.states.servers.len()), (vec![2, 3], 1));
+    assert!(matches!(refused(&undone, StateOrder::Undo(Some(1))), OrderError::NotFound(_)), "it is gone");
+
+    let later = after(&now, [weight("web1", 5)]);
+    let why = refused(&later, StateOrder::Undo(Some(1))).to_string();
+    assert!(why.contains("change 4") && why.contains("web/web1: weight"), "{why}");
+    let removed = after(&now, [StateOrder::RemoveServer(name("web", "web1"))]);
+    assert!(matches!(refused(&removed, StateOrder::Undo(Some(1))), OrderError::Conflict(_)));
+    let both = [StateOrder::Undo(Some(4)), StateOrder::Undo(Some(1))];
+    assert_eq!(weight_of(&after(&later, both), "web1"), None);
+}
+
+/// A farm that differs in weights alone is not read again.
 #[test]
 fn weights_are_as_the_text_of_the_farm_has_them() {
     let file = farm_of(FILE);
@@ -460,9 +484,9 @@ fn oldest_changes_become_one_that_stays() {
     assert_eq!((weight_of(&now, "web1"), weight_of(&now, "192.0.2.12")), (Some(1_098), Some(1_099)));
     assert_eq!(now.record.changes[0].edits.len(), 2, "one value a place is enough");
     for _ in 1..1_000 {
-        now = after(&now, [StateOrder::Undo]);
+        now = after(&now, [StateOrder::Undo(None)]);
     }
-    let error = refused(&now, StateOrder::Undo);
+    let error = refused(&now, StateOrder::Undo(None));
     assert!(matches!(&error, OrderError::Conflict(why) if why.contains("--forget")), "{error}");
 }
 
@@ -478,7 +502,7 @@ fn any_order() -> impl Strategy<Value = StateOrder> {
             let keys = table(&format!("name = \"{server}\"\naddress = \"192.0.2.{last}\""));
             StateOrder::AddServer { service: "web".into(), keys }
         }),
-        Just(StateOrder::Undo),
+        proptest::option::of(1..9u64).prop_map(StateOrder::Undo),
     ]
 }
 

@@ -15,6 +15,8 @@ use crate::views::ServerView;
 const LEAST: (u16, u16) = (40, 8);
 const HELP: &str =
     "up/down choose  s sort  r reverse  / filter  d drain  u undrain  m maintenance  p pause  ? help  q quit";
+/// The keys that fit into a narrow terminal.
+const SHORT_HELP: &str = "? help  q quit  s sort  / filter  d drain  u undrain  m maintenance";
 
 const ASCII: border::Set = border::Set {
     top_left: "+",
@@ -41,7 +43,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     frame.render_widget(Paragraph::new(headline(model)), head);
     draw_servers(frame, servers, model);
     draw_events(frame, log, model);
-    frame.render_widget(Paragraph::new(footline(model)), foot);
+    frame.render_widget(Paragraph::new(footline(model, foot.width)), foot);
 }
 
 fn colour(look: Look, colour: Color) -> Style {
@@ -195,12 +197,13 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn footline(model: &Model) -> Line<'static> {
+fn footline(model: &Model, width: u16) -> Line<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let look = model.look;
     match (&model.pending, &model.answer) {
         (Some(order), _) => Line::from(Span::styled(shown(look, &order.question()), bold)),
         (None, Some(answer)) => Line::from(Span::styled(shown(look, answer), bold)),
+        (None, None) if usize::from(width) < HELP.len() => Line::from(SHORT_HELP),
         (None, None) => Line::from(HELP),
     }
 }

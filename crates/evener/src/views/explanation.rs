@@ -189,7 +189,7 @@ impl PublishedState {
                 let name = &name.server;
                 let why = match why {
                     ChoiceReason::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
-                    ChoiceReason::Turn => format!("the ring stands at {name}"),
+                    ChoiceReason::Turn => format!("the position in the ring is {name}"),
                     ChoiceReason::Least => format!("{name} has the fewest sessions for its weight"),
                     ChoiceReason::Two { slot } => {
                         format!(
@@ -201,7 +201,7 @@ impl PublishedState {
                 Some((server, format!("{policy}: {why}")))
             }
             Err(NoServerReason::NoServer) => {
-                Some((NO_SERVER, format!("{policy}: no server takes new sessions")))
+                Some((NO_SERVER, format!("{policy}: no server accepts new sessions")))
             }
             Err(NoServerReason::Unread | NoServerReason::Unnamed) => None,
         }
@@ -220,8 +220,7 @@ impl PublishedState {
         (!taken).then(|| {
             let name = self.snapshot.network.interfaces.get(&hop.ifindex).map_or("?", |interface| &interface.name);
             format!(
-                "but {client} is behind {name} by this host's routes, and no packets are taken from there: what comes by \
-                 it is never seen"
+                "but by this host's routes {client} is reached by {name}, from which Evener receives no packets"
             )
         })
     }

@@ -202,7 +202,7 @@ fn explain_request(
         candidates.filter_map(|candidate| rules.names.get(&candidate.id).cloned()).collect();
     let policy = shown.group.policy.name;
     explanation.reasons.push(match (names.len(), shown.group.choice()) {
-        (0, _) => "none of those that may have it lives: the answer is 503".to_owned(),
+        (0, _) => "no permitted member works: the answer is 503".to_owned(),
         (1, _) => "one member may have it".to_owned(),
         (_, Choice::Hash) => format!("policy {policy} chooses by the client's address"),
         (_, _) => format!("policy {policy} chooses among them when the request comes"),

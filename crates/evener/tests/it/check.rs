@@ -284,7 +284,7 @@ fn never_wins(first: &str, second: &str) -> bool {
         Ok(_) => false,
         Err(problems) => {
             let problems = problems.to_string();
-            assert!(problems.contains("never wins") && problems.ends_with("1 error"), "{problems}");
+            assert!(problems.contains("is never used") && problems.ends_with("1 error"), "{problems}");
             true
         }
     }

@@ -45,7 +45,7 @@ fn wrong_zone_records_are_told_by_the_word_that_is_wrong() {
     let cases: [(&[u8], &[&str]); 13] = [
         (b"www IN\n", &[":5:", "\"IN\"", "type and data"]),
         (b"www\n", &[":5:", "\"www\"", "type and data"]),
-        (b"www IN FOO 1\n", &[":5:", "\"FOO\" is no type"]),
+        (b"www IN FOO 1\n", &[":5:", "\"FOO\" is not a record type"]),
         (b"x TXT \"open\nwww A 192.0.2.1\n", &[":5:", "a quote is not closed"]),
         (b"x TXT \"open\nwww TXT \"b\"\n", &[":5:", "a quote is not closed"]),
         (b"x TXT ( \"a\"\nwww A 192.0.2.1\n", &[":5:", "a parenthesis is not closed"]),

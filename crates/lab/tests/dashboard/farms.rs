@@ -55,7 +55,7 @@ fn page_shows_traffic_of_an_l2_farm_and_explains_it() -> Result<()> {
     browser.wait_for("#explain-answer", "is service web")?;
     browser.type_in("#trace-client", &farm.client(0).address().to_string())?;
     browser.press("#trace-form", "Trace")?;
-    browser.wait_for("#trace-text", "takes role operate")?;
+    browser.wait_for("#trace-text", "requires role operate")?;
     farm.stop_web(3)?;
     evener.command(&["weight", "web/web2", "3"])?;
     browser.wait_for("#picture", "down: ")?;

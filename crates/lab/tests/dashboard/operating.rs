@@ -68,7 +68,7 @@ fn person_signs_in_operates_the_farm_and_sees_what_becomes_of_it() -> Result<()>
     browser.wait_for("#dialog", "Your role here is read")?;
     check_accessibility(&browser)?;
     browser.press("#dialog", "Drain")?;
-    browser.wait_for("#dialog .answer", "takes role operate")?;
+    browser.wait_for("#dialog .answer", "requires role operate")?;
     browser.press("#dialog", "Leave it as it is")?;
     browser.click("#sign-out")?;
     browser.wait_for("#sign-in", "Send a token")?;

@@ -95,7 +95,7 @@ fn an_interface_that_comes_up_later_is_one_more(engine: &str) -> Result<()> {
     director
         .ip(&["link set eth0 up".into(), format!("route add default via {}", router(&farm, Family::V4))])?;
     wait::until("packets are taken from both", || Ok(evener.status()?.interfaces == ["eth0", "eth1"]))?;
-    is_logged(&mut evener, &["INFO", "packets are taken from here, too", "eth0"])?;
+    is_logged(&mut evener, &["INFO", "packets are received from this interface too", "eth0"])?;
     assert_eq!(shares_of(&farm, service(&farm, Family::V4), 4)?, split([2, 2]));
     Ok(())
 }

@@ -45,14 +45,14 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     let client = session.map(|session| session.client).unwrap_or_default();
     let output = evener.command(&["explain", &client, &farm.service().to_string()])?;
     ensure!(output.contains(&format!("but {server} is draining (drained by the operator)")), "{output}");
-    ensure!(!evener.daemon().log().contains("no server takes new sessions"), "one is left");
+    ensure!(!evener.daemon().log().contains("no server accepts new sessions"), "one is left");
 
     let output = evener.command(&["drain", &format!("web/{other}")])?;
     ensure!(output.replace('\n', " ").contains("no other server takes new sessions"), "{output}");
-    is_logged(&mut evener, &["WARN", "no server takes new sessions"])?;
+    is_logged(&mut evener, &["WARN", "no server accepts new sessions"])?;
     evener.command(&["undrain", &format!("web/{other}")])?;
-    is_logged(&mut evener, &["INFO", "order: takes new sessions again", other])?;
-    is_logged(&mut evener, &["INFO", "servers take new sessions again"])?;
+    is_logged(&mut evener, &["INFO", "order: gets new sessions again", other])?;
+    is_logged(&mut evener, &["INFO", "servers accept new sessions again"])?;
 
     farm.director().unplug()?;
     is_logged(&mut evener, &["WARN", "no carrier", "eth0"])?;

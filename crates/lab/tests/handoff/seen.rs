@@ -217,7 +217,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
         fs::rename(&log, log.with_extension(number))?;
         if number == "2" {
             handoff.evener.daemon().signal(Signal::SIGUSR1)?;
-            handoff.evener.daemon().wait_for("the access log is open again", wait::LONG)?;
+            handoff.evener.daemon().wait_for("reopened the access log", wait::LONG)?;
         } else {
             handoff.evener.command(&["reopen"])?;
         }

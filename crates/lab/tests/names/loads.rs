@@ -1,4 +1,4 @@
-//! Shares that follow the load reports of servers.
+//! Shares that follow the load that servers report.
 
 use anyhow::Result;
 use evener_lab::teller::{Teller, json};

@@ -183,7 +183,7 @@ fn agent_logs_director_refusal_once() -> Result<()> {
     let mut agent = Agent::start(stage.farm.server(0), &host_file(&stage, &other, "report = \"200ms\""))?;
     agent
         .process()
-        .wait_for("the director refuses it (401): this token is none of the group's", wait::LONG)?;
+        .wait_for("the director refuses it (401): the token is not one of this group", wait::LONG)?;
     wait::until("it was tried again", || Ok(stage.counted("message_401")? >= 4))?;
     assert_eq!(agent.process().log().matches("401").count(), 1);
     let program = evener_lab::evener::program()?.to_string_lossy().into_owned();

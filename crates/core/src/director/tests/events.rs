@@ -60,23 +60,33 @@ fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
             drained(true),
             Level::Info,
             "server_drained",
-            "the operator's order: drained: it keeps its sessions and takes no new ones",
+            "drained by the operator: it keeps its sessions and gets no new ones",
         ),
-        (drained(false), Level::Info, "server_undrained", "the operator's order: takes new sessions again"),
+        (
+            drained(false),
+            Level::Info,
+            "server_undrained",
+            "the operator ended the drain or maintenance: it gets new sessions again",
+        ),
         (
             wished(true),
             Level::Info,
             "server_refuses",
-            "its own report: it keeps its sessions and takes no new ones",
+            "drained by its own report: it keeps its sessions and gets no new ones",
         ),
-        (wished(false), Level::Info, "server_takes", "its own report: takes new sessions again"),
+        (
+            wished(false),
+            Level::Info,
+            "server_takes",
+            "its own report ended the drain: it gets new sessions again",
+        ),
         (
             reports(Some(BadReport::Silent)),
             Level::Warning,
             "reports_fail",
             "its load isn't known: no report came",
         ),
-        (reports(None), Level::Info, "reports_come", "it says its load again"),
+        (reports(None), Level::Info, "reports_come", "its load reports are valid again"),
         (member(MemberChange::Joined), Level::Info, "member_joined", "web: a: joined"),
         (member(MemberChange::Left), Level::Info, "member_left", "web: a: left"),
         (
@@ -130,19 +140,19 @@ fn service_events_have_level_and_service_name() {
             Event::NoServers { service: service() },
             Level::Warning,
             "service_without_servers",
-            "no server takes new sessions: new connections are dropped",
+            "no server accepts new sessions: new connections are dropped",
         ),
         (
             Event::ServersAgain { service: service() },
             Level::Info,
             "service_with_servers",
-            "servers take new sessions again",
+            "servers accept new sessions again",
         ),
         (
             Event::Degraded { service: service() },
             Level::Warning,
             "service_degraded",
-            "too few servers work or want new sessions: some that fail or refuse take them too",
+            "too few servers work and accept new sessions: servers that are down or refuse them get some too",
         ),
         (Event::Recovered { service: service() }, Level::Info, "service_recovered", "servers work again"),
     ] {
@@ -209,7 +219,7 @@ fn links_that_fail_are_warnings_and_links_that_work_are_not() {
     assert_eq!((attached.level(), attached.name()), (Level::Info, "link_attached"));
     assert_eq!((refused.level(), refused.name()), (Level::Warning, "link_refused"));
     assert_eq!((attached.about().interface, refused.about().interface), (Some("eth1"), Some("eth1")));
-    assert_eq!(refused.to_string(), "no packets can be taken from eth1: no programs there");
+    assert_eq!(refused.to_string(), "failed to receive packets from eth1: no programs there");
 }
 
 #[test]
@@ -269,27 +279,27 @@ fn paths_ranks_and_changes_that_fail_are_logged_until_they_come_again() {
             path(Some("no port".into())),
             Level::Warning,
             "path_unknown",
-            alloc::format!("{at} can't be probed: no port; it is tried again"),
+            "failed to probe the path to 192.0.2.99: no port; retrying".into(),
         ),
-        (path(None), Level::Info, "path_known", alloc::format!("{at} is known again")),
+        (path(None), Level::Info, "path_known", alloc::format!("{at} can be probed again")),
         (
             ranks(Some(BadRanks::Cut)),
             Level::Warning,
             "ranks_rejected",
-            "www.example.com: ranks of ranks aren't believed: it ends within a line; those before count for three periods, then weights".into(),
+            "www.example.com: ranks from ranks are invalid: the last line is incomplete; the previous ranks apply for three periods, then the weights".into(),
         ),
-        (ranks(None), Level::Info, "ranks_accepted", "www.example.com: ranks of ranks are believed".into()),
+        (ranks(None), Level::Info, "ranks_accepted", "www.example.com: ranks from ranks are valid again".into()),
         (
             Event::PathMtu { server: address(), mtu: 1_280 },
             Level::Info,
             "path_mtu",
-            "a router on the way to 192.0.2.99 takes no packets longer than 1280 bytes".into(),
+            "a router on the path to 192.0.2.99 accepts packets of at most 1280 bytes".into(),
         ),
         (
             Event::NotApplied { error: "no room".into() },
             Level::Error,
             "change_refused",
-            "no room; what was in force stays, and it is tried again".into(),
+            "no room; the previous tables stay in force; retrying".into(),
         ),
     ] {
         assert_eq!((event.level(), event.name(), event.to_string()), (level, name, text));

@@ -193,28 +193,28 @@ fn a_host_that_is_not_up_is_shown_with_the_reason() {
     let mut link = Link::new([every_host(), every_host(), every_host()]);
     link.nodes[2].is_cut_off = true;
     link.pass(5_000);
-    assert_eq!(link.state(0, "c"), down("it was never heard"));
+    assert_eq!(link.state(0, "c"), down("no report of it has arrived yet"));
     link.nodes[2].is_cut_off = false;
     link.pass(8_000);
     assert_eq!(link.state(0, "c"), (ServerState::Up, None));
     link.nodes[2].works = false;
     link.pass(5_000);
-    assert_eq!(link.state(0, "c"), down("it says that its own server fails"));
+    assert_eq!(link.state(0, "c"), down("it reports that its own server fails"));
     assert_eq!(link.state(2, "c"), down("connection refused"), "it knows why itself");
     link.nodes[2].works = true;
     link.pass(5_000);
     link.nodes[2].is_cut_off = true;
     link.pass(4_000);
-    assert_eq!(link.state(0, "c"), down("silent: it is not heard any more"));
+    assert_eq!(link.state(0, "c"), down("silent: no more reports of it arrive"));
     link.nodes[2].is_cut_off = false;
     link.pass(8_000);
     link.learn(2, Input::Leave);
-    assert_eq!(link.state(0, "c"), down("it says that it takes no part"));
+    assert_eq!(link.state(0, "c"), down("it reports that it takes no part"));
     let mut other = every_host();
     other.services[0].servers[2].weight = 2;
     let mut link = Link::new([every_host(), every_host(), other]);
     link.pass(5_000);
-    assert_eq!(link.state(0, "c"), down("it runs another configuration, and what it says is not heeded"));
+    assert_eq!(link.state(0, "c"), down("it runs another configuration, so its reports are ignored"));
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_lost_host_leaves_its_sessions_and_its_address_to_the_others() {
     let others: Vec<usize> = (0..3).filter(|place| *place != owner).collect();
     for place in &others {
         assert_eq!(link.ring(*place).len(), 2);
-        let heard = alloc::format!("host {} is not heard any more; it counts as down", HOSTS[owner].0);
+        let heard = alloc::format!("host {} sends no more reports; it counts as down", HOSTS[owner].0);
         assert!(link.events(*place).contains(&heard), "{:?}", link.events(*place));
     }
     assert_eq!(others.iter().filter(|place| link.owners().contains(place)).count(), 1);
@@ -409,7 +409,7 @@ fn another_machine_that_answers_for_an_owned_address_is_logged_once() {
     let mut link = Link::together();
     let owner = link.owners()[0];
     let other = (owner + 1) % 3;
-    let twice = "somebody else answers for 192.0.2.99, which this host owns";
+    let twice = "another host answers for 192.0.2.99, which this host owns";
     let logged =
         |link: &Link, place| link.events(place).iter().filter(|event| event.starts_with(twice)).count();
     let own = *link.nodes[owner].director.links().values().next().unwrap();

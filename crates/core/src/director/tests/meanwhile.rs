@@ -214,7 +214,7 @@ fn a_link_that_comes_meanwhile_is_tried_and_refused_by_itself() {
     assert_eq!(world.director.links(), &links());
     assert_eq!(
         world.events().last().map(String::as_str),
-        Some("no packets can be taken from eth1: no programs there")
+        Some("failed to receive packets from eth1: no programs there")
     );
 }
 

@@ -194,10 +194,7 @@ fn tables_are_applied_before_announcements() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert!(matches!(world.orders[0], Output::Apply(_)), "{:?}", world.orders);
-    assert_eq!(
-        world.events(),
-        ["the operator's order: drained: it keeps its sessions and takes no new ones"]
-    );
+    assert_eq!(world.events(), ["drained by the operator: it keeps its sessions and gets no new ones"]);
     assert_eq!(world.ring(), ["b"]);
 }
 
@@ -207,7 +204,11 @@ fn refused_change_is_retried_without_new_facts() {
     world.refusal = Some("no room".into());
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!((world.ring(), world.applied), (vec!["a".into(), "b".into()], 1), "what was in force is");
-    assert!(world.events()[1].starts_with("no room; what was in force stays"), "{:?}", world.events());
+    assert!(
+        world.events()[1].starts_with("no room; the previous tables stay in force"),
+        "{:?}",
+        world.events()
+    );
     assert!(world.director.next_at() <= world.now_ms + RETRY_MS);
     world.pass(RETRY_MS - 1);
     assert_eq!(world.applied, 1);
@@ -293,7 +294,7 @@ fn failed_and_restored_links_are_reported() {
     let mut world = World::serving(&[("a", 11)]);
     // The network lists another interface that is up, which is new to the director.
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!(world.events(), ["packets are taken from here, too"]);
+    assert_eq!(world.events(), ["packets are received from this interface too"]);
     world.orders.clear();
     let mut broken = network();
     broken.interfaces.get_mut(&2).unwrap().carrier = false;
@@ -313,9 +314,12 @@ fn refused_link_blocks_no_other_change() {
         world.learn(Input::Network(Box::new(network())));
         assert_eq!(world.director.links(), &links());
     }
-    assert_eq!(world.events(), ["no packets can be taken from eth1: no programs there"], "once");
+    assert_eq!(world.events(), ["failed to receive packets from eth1: no programs there"], "once");
     assert_eq!(world.in_force.interfaces, links());
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!(world.events().last().map(String::as_str), Some("packets are taken from here, too"));
+    assert_eq!(
+        world.events().last().map(String::as_str),
+        Some("packets are received from this interface too")
+    );
     assert!(world.in_force.interfaces.contains_key(&3));
 }

@@ -199,7 +199,7 @@ fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
     world.orders.clear();
     world.learn(failed("nobody answers"));
     world.learn(failed("nobody answers"));
-    assert_eq!(world.events(), ["the path to 192.0.2.21 can't be probed: nobody answers; it is tried again"]);
+    assert_eq!(world.events(), ["failed to probe the path to 192.0.2.21: nobody answers; retrying"]);
 }
 
 #[test]

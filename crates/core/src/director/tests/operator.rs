@@ -59,10 +59,10 @@ fn server_in_maintenance_is_drained_first_and_in_use_again_at_once() {
         world.learn(Input::SetOperatorState { server: name("a"), state });
     }
     let said = [
-        "the operator's order: drained: it keeps its sessions and takes no new ones",
+        "drained by the operator: it keeps its sessions and gets no new ones",
         "the operator's order: in maintenance: neither probed nor asked for its load",
         "the operator's order: maintenance is over; its next probe decides",
-        "the operator's order: takes new sessions again",
+        "the operator ended the drain or maintenance: it gets new sessions again",
     ];
     assert_eq!(world.events(), said);
     assert!(world.director.operator_states().is_empty());

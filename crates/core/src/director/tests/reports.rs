@@ -179,7 +179,7 @@ fn reports_that_fail_are_logged_once_and_so_is_the_next_that_is_believed() {
     {
         world.reported("b", result);
     }
-    assert_eq!(world.events(), ["its load isn't known: no report came", "it says its load again"]);
+    assert_eq!(world.events(), ["its load isn't known: no report came", "its load reports are valid again"]);
 }
 
 #[test]
@@ -192,8 +192,8 @@ fn a_server_that_refuses_new_sessions_and_takes_them_again_is_logged() {
     assert_eq!(
         world.events(),
         [
-            "its own report: it keeps its sessions and takes no new ones",
-            "its own report: takes new sessions again"
+            "drained by its own report: it keeps its sessions and gets no new ones",
+            "its own report ended the drain: it gets new sessions again"
         ]
     );
 }

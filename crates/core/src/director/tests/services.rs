@@ -16,13 +16,13 @@ fn draining_the_last_server_is_warned_of_and_logged() {
     assert_eq!(world.director.without_servers("web"), None, "another takes new sessions");
     world.orders.clear();
     world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Drain });
-    let without = "no other server takes new sessions, so new connections are dropped";
+    let without = "no other server accepts new sessions, so new connections are dropped";
     assert_eq!(world.director.without_servers("web"), Some(without));
-    assert_eq!(world.events().last().unwrap(), "no server takes new sessions: new connections are dropped");
+    assert_eq!(world.events().last().unwrap(), "no server accepts new sessions: new connections are dropped");
     world.orders.clear();
     world.learn(Input::SetOperatorState { server: name("b"), state: OperatorState::Ready });
     assert_eq!(world.director.without_servers("web"), None);
-    assert_eq!(world.events().last().unwrap(), "servers take new sessions again");
+    assert_eq!(world.events().last().unwrap(), "servers accept new sessions again");
     assert_eq!(world.director.without_servers("other"), None, "there is no such service");
 }
 

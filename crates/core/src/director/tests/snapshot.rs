@@ -166,7 +166,7 @@ fn failed_server_is_shown_with_last_failure_and_change_count() {
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Timeout) });
     world.pass(1_000);
-    assert_eq!(shown(&world), (ServerState::Down, Some("no answer in time".into()), 2, 2));
+    assert_eq!(shown(&world), (ServerState::Down, Some("timed out".into()), 2, 2));
     world.learn(Input::Probed { server: name("a"), result: Ok(1) });
     assert_eq!(shown(&world), (ServerState::Up, None, 2, 3), "what is over is not shown");
 }

@@ -32,10 +32,10 @@ pub struct Joiner {
 /// Error in a member's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinerError {
-    #[error("the line is empty: it begins with a member's URL")]
+    #[error("the line is empty: write a member's URL")]
     Empty,
     /// No URL at the start.
-    #[error("a line begins with a member's URL, as in http://192.0.2.31:8080")]
+    #[error("the line must begin with a member's URL, such as http://192.0.2.31:8080")]
     NoUrl,
     #[error("{0}")]
     Url(UrlError),
@@ -49,11 +49,9 @@ pub enum JoinerError {
     #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
     Patterns,
     /// A repeated key that may occur only once.
-    #[error("weight, anonymous and control may be said once")]
+    #[error("weight, anonymous and control may be given once")]
     Twice,
-    #[error(
-        "behind the URL there may be weight=N, anonymous, control=URL, path=GLOB and host=NAME, and nothing else"
-    )]
+    #[error("after the URL only weight=N, anonymous, control=URL, path=GLOB and host=NAME are allowed")]
     Unknown,
 }
 

@@ -35,18 +35,17 @@ pub struct MessageOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReachError {
     /// No single host has the address.
-    #[error("{0} is no host's address")]
+    #[error("{0} is not the address of a host")]
     NoHost(IpAddr),
     /// Loopback or link-local address.
-    #[error("{0} is a loopback or link-local address, and the group's `allow` doesn't name it")]
+    #[error("{0} is a loopback or link-local address that the group's `allow` does not list")]
     Local(IpAddr),
     /// An address outside of the configured networks.
-    #[error("{0} is outside of what the group's `allow` covers")]
+    #[error("{0} is not in the networks of the group's `allow`")]
     NotAllowed(IpAddr),
     /// An unknown address, without configured networks.
     #[error(
-        "{0} is neither where the member joined from, nor named by its credential, nor a listed member's: \
-         [service.group] allow = [...] lets members be elsewhere"
+        "{0} is neither the address that the member joined from, nor in its credential, nor a listed member: add its network to `allow` in [service.group]"
     )]
     Elsewhere(IpAddr),
 }

@@ -178,7 +178,12 @@ impl fmt::Display for EventText<'_> {
                 write!(f, "{} answers for server {server}, which is at {}; not followed", at(to), at(from))
             }
             MembershipEvent::Moved { server, from, to } => {
-                write!(f, "server {server} moved from {}, where it is silent, to {}", at(from), at(to))
+                write!(
+                    f,
+                    "server {server} moved from {}, where it no longer answers, to {}",
+                    at(from),
+                    at(to)
+                )
             }
             MembershipEvent::Rerouted { server, from, to } => {
                 let (from, to) = (at(from), at(to));

@@ -15,14 +15,14 @@ use crate::net::wire::Mac;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
     /// A configured interface does not exist.
-    #[error("there is no interface {name:?} here: there are {}", known.join(", "))]
+    #[error("there is no interface {name:?} on this host; it has {}", known.join(", "))]
     NoSuchInterface {
         /// Name in the file.
         name: String,
         known: Vec<String>,
     },
     /// A configured interface is not Ethernet, so MAC addresses cannot be rewritten.
-    #[error("interface {name} is not Ethernet, and {why}: the director sends Ethernet frames, and no others")]
+    #[error("interface {name} is not Ethernet, and {why}: the director sends only Ethernet frames")]
     NotEthernet {
         name: String,
         /// Reason why the interface is needed, in words.
@@ -30,8 +30,7 @@ pub enum PickError {
     },
     /// No usable interface exists.
     #[error(
-        "no Ethernet interface of this host is up and has an address or a route over it: name the interfaces in [engine], \
-         as in interfaces = [\"eth0\"]"
+        "no Ethernet interface of this host is up and has an address or a route: set `interfaces` in [engine], for example interfaces = [\"eth0\"]"
     )]
     NoInterface,
 }
@@ -181,7 +180,7 @@ mod tests {
     fn names_are_taken_at_their_word() {
         assert_eq!(picked(&["eth1", "eth2"], &[service("192.0.2.100", &[])]), Ok(vec![3, 5]));
         let wrong = picked(&["eht0"], &[]).unwrap_err();
-        assert_eq!(wrong, "there is no interface \"eht0\" here: there are eth0, eth1, eth2");
+        assert_eq!(wrong, "there is no interface \"eht0\" on this host; it has eth0, eth1, eth2");
         let tunnel = picked(&["wg0"], &[]).unwrap_err();
         assert!(tunnel.starts_with("interface wg0 is not Ethernet, and [engine] names it"), "{tunnel}");
     }

@@ -178,15 +178,14 @@ pub enum PlanError {
         second: String,
     },
     /// More VIPs than [`VIPS_MAX`].
-    #[error("the farm has {0} service addresses; the most is {VIPS_MAX}")]
+    #[error("the farm has {0} service addresses; the maximum is {VIPS_MAX}")]
     TooManyVips(usize),
     /// Two services have the same name.
     #[error("two services are called {0}")]
     SharedName(String),
     /// A server endpoint with more than [`BEHIND_MAX`] service addresses.
     #[error(
-        "{protocol} {address} serves {count} service addresses by method nat; the most is {BEHIND_MAX}: give the \
-         server another port for some of them", protocol = .key.protocol,
+        "{protocol} {address} serves {count} service addresses by method nat; the maximum is {BEHIND_MAX}: use another port of the server for some of them", protocol = .key.protocol,
         address = SocketAddr::new(.key.address, .key.port)
     )]
     TooManyBehind {
@@ -195,7 +194,7 @@ pub enum PlanError {
         count: usize,
     },
     /// No policy has this name.
-    #[error("service {service} asks for the policy {policy}, which there isn't")]
+    #[error("service {service}: there is no policy {policy}")]
     UnknownPolicy {
         service: String,
         /// Unknown name of the policy.

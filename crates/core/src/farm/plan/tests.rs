@@ -400,9 +400,9 @@ fn failed_plan_changes_no_slots() {
     );
     assert_eq!(refuse(&[service("web", 80), service("web", 81)]), "two services are called web");
     let odd = farm::Service { policy: "fastest", ..service("web", 80) };
-    assert_eq!(refuse(&[odd]), "service web asks for the policy fastest, which there isn't");
+    assert_eq!(refuse(&[odd]), "service web: there is no policy fastest");
     let many: Vec<_> = (1..=65).map(|port| service(&format!("s{port}"), port)).collect();
-    assert_eq!(refuse(&many), "the farm has 65 service addresses; the most is 64");
+    assert_eq!(refuse(&many), "the farm has 65 service addresses; the maximum is 64");
 }
 
 fn any_member() -> impl Strategy<Value = MemberState> {

@@ -70,7 +70,7 @@ impl HttpRefusal {
             }
             HttpRefusal::Host => "A request needs one Host line that names a host.",
             HttpRefusal::Misdirected => "The request's target and its Host line name different hosts.",
-            HttpRefusal::Length => "The length of the request's body is not said in exactly one way.",
+            HttpRefusal::Length => "The request must give the length of its body in exactly one way.",
             HttpRefusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
             HttpRefusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 128 lines.",
             HttpRefusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",

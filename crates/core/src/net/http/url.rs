@@ -28,20 +28,18 @@ pub enum UrlError {
     #[error("a server's URL begins with http:// or https://")]
     Scheme,
     /// The host is missing or invalid, or the port is invalid.
-    #[error("a server's URL names a host, and perhaps a port from 1 to 65535")]
+    #[error("a server's URL has a host and optionally a port from 1 to 65535")]
     Host,
     /// The URL has a user or a password.
-    #[error("a server's URL has no user and no password: clients would learn them")]
+    #[error("a server's URL must not have a user or password: clients would see them")]
     Credentials,
     /// The URL has a query or a fragment.
-    #[error("a server's URL has neither query nor fragment")]
+    #[error("a server's URL must not have a query or fragment")]
     Query,
     /// The URL has a character that is not allowed, or a dot segment.
-    #[error(
-        "a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments"
-    )]
+    #[error("a server's URL must be printable ASCII without quotes, spaces, backslashes and dot segments")]
     Characters,
-    #[error("a server's URL has at most 512 bytes")]
+    #[error("a server's URL may have 512 bytes")]
     TooLong,
 }
 

@@ -91,7 +91,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refusal::Malformed => {
-                "not a well-formed one, ignored; something else may use the port, or the IP protocol number"
+                "malformed message, ignored; another program may use the port or the IP protocol number"
             }
             Refusal::Forged => {
                 "its tag is wrong, ignored: it has another farm's secret, or its address was translated on the way; all nodes need \
@@ -109,14 +109,13 @@ impl fmt::Display for Refusal {
                 let older = if theirs < ours { "it" } else { "this node" };
                 return write!(
                     f,
-                    "it speaks version {theirs} of the protocol and this node version {ours}: what it says is ignored until both \
-                     run the same release of Evener; upgrade {older}"
+                    "it has protocol version {theirs}, this node has version {ours}: its messages are ignored until both run the same release of Evener; upgrade {older}"
                 );
             }
             Refusal::Misdirected => "it was meant for another host, ignored; compare the hosts' addresses",
             Refusal::Stranger => "its sender is not in the configuration, ignored; compare the hosts' files",
             Refusal::Namesake => {
-                "two nodes go on under its name or address, the other one is ignored; these are unique"
+                "two nodes use this name or address; one of them is ignored: give each node its own"
             }
             Refusal::Replayed => "a message came twice or late, and was ignored",
             Refusal::Ended => {
@@ -124,10 +123,10 @@ impl fmt::Display for Refusal {
             }
             Refusal::Stale => "a message was long on its way, and was ignored",
             Refusal::Former => "a message was meant for this node before its last start, and was ignored",
-            Refusal::Unknown => "it was not known yet and was asked who it is; it will send its message again",
+            Refusal::Unknown => "an unknown node: a handshake was started, and it will send its message again",
             Refusal::Receptor => "this node has no such component, ignored; compare the files",
             Refusal::Generation => {
-                "it runs another configuration: what it says is ignored until the files agree"
+                "it runs another configuration: its messages are ignored until the files agree"
             }
         })
     }

@@ -109,8 +109,8 @@ impl DirectorEvent {
 impl fmt::Display for DirectorEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DirectorEvent::Answers(director) => write!(f, "director {director} is heard"),
-            DirectorEvent::Silent(director) => write!(f, "director {director} is not heard any more"),
+            DirectorEvent::Answers(director) => write!(f, "director {director} sends reports"),
+            DirectorEvent::Silent(director) => write!(f, "director {director} sends no more reports"),
             DirectorEvent::Refused { director: Some(director), refusal } => {
                 write!(f, "director {director}: {refusal}")
             }

@@ -38,7 +38,7 @@ pub enum MessageError {
     #[error("the message is not text in UTF-8")]
     Text,
     /// No member is named.
-    #[error("the body is empty: write a member's URL, or several, one a line")]
+    #[error("the body is empty: write the URLs of members, one per line")]
     NoMember,
     /// A line doesn't describe a member.
     #[error("line {line}: {why}")]
@@ -49,19 +49,19 @@ pub enum MessageError {
         why: JoinerError,
     },
     /// A line has more than a URL.
-    #[error("line {line}: a member leaves by its URL alone")]
+    #[error("line {line}: only the URL of the leaving member is allowed")]
     Exit {
         /// Line number, from 1.
         line: usize,
     },
     /// The report has a wrong format.
-    #[error("write LOAD [UNIX-TIME] [URL]: a number, and what else is known")]
+    #[error("write LOAD [UNIX-TIME] [URL], where LOAD is a number")]
     Inform,
     /// The load is out of range.
     #[error("a load is a number from 0 to {LOAD_MAX}")]
     Load,
     /// The time is out of range.
-    #[error("a time is in seconds since 1970, and may have a fraction")]
+    #[error("a time is a number of seconds since 1970, optionally with a fraction")]
     Time,
     /// The URL in a report is invalid.
     #[error("{0}")]

@@ -66,12 +66,12 @@ impl fmt::Display for LccpEvent {
         match self {
             LccpEvent::Met { peer } => write!(f, "node {peer} is known"),
             LccpEvent::Restarted { peer } => {
-                write!(f, "node {peer} has started anew; what it had been asked is asked again")
+                write!(f, "node {peer} has restarted; open requests to it are sent again")
             }
             LccpEvent::Silent { peer } => {
-                write!(f, "node {peer} is not heard any more; it is asked for nothing until it is")
+                write!(f, "node {peer} is silent; it gets no more requests until it answers")
             }
-            LccpEvent::Answers { peer } => write!(f, "node {peer} is heard again"),
+            LccpEvent::Answers { peer } => write!(f, "node {peer} answers again"),
             LccpEvent::Refused { peer, refusal } => write!(f, "a control message from {peer}: {refusal}"),
         }
     }

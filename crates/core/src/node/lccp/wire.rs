@@ -103,16 +103,18 @@ pub enum ReadError {
     #[error("not a message of the cluster control protocol")]
     Malformed,
     /// Authentic, but with a key that is not valid now.
-    #[error("written with the key of another time, {ahead_h} hours ahead")]
+    #[error("the sender's clock is {ahead_h} hours ahead: its key is of another time")]
     Key {
         /// Hours by which the key's hour is ahead of the current one; negative if behind.
         ahead_h: i64,
     },
     /// Correct format, but a wrong tag: the sender has another secret, or meant another host.
-    #[error("the tag is wrong: written with another secret, or between other hosts")]
+    #[error(
+        "the authentication tag is wrong: the sender has another secret, or the message is for another host"
+    )]
     Forged,
     /// Authentic, but of another protocol version.
-    #[error("of version {0}, and this is version {VERSION}")]
+    #[error("the sender has protocol version {0}, this host has version {VERSION}")]
     Version(u8),
 }
 

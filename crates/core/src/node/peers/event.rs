@@ -65,17 +65,16 @@ pub const REFUSALS: [&str; 10] = [
 impl fmt::Display for PeerEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PeerEvent::Answers { host } => write!(f, "host {host} is heard"),
-            PeerEvent::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
+            PeerEvent::Answers { host } => write!(f, "host {host} sends reports"),
+            PeerEvent::Silent { host } => write!(f, "host {host} sends no more reports; it counts as down"),
             PeerEvent::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
             PeerEvent::Returned { host } => write!(f, "host {host} takes part again"),
-            PeerEvent::Rejoins => {
-                f.write_str("this host was alone, and finds others that are together; it takes part once it has heard them")
-            }
+            PeerEvent::Rejoins => f.write_str(
+                "this host was disconnected from the others; it serves again once it has their reports",
+            ),
             PeerEvent::Differs { host, generation } => write!(
                 f,
-                "host {host} runs another configuration (generation {generation:016x}): what it says of load and \
-                 health is ignored until the files agree"
+                "host {host} runs another configuration (generation {generation:016x}): its load and health are ignored until the files agree"
             ),
             PeerEvent::Agrees { host } => write!(f, "host {host} runs the same configuration again"),
             PeerEvent::Refused { host: Some(host), refusal } => write!(f, "host {host}: {refusal}"),
@@ -88,15 +87,11 @@ impl fmt::Display for PeerEvent {
                 write!(f, "this host does not own {address} any more")
             }
             PeerEvent::ClaimDeferred { address } => {
-                write!(
-                    f,
-                    "{address} is this host's to own, but somebody else answers for it; asked again later"
-                )
+                write!(f, "this host should own {address}, but another host answers for it; retrying later")
             }
             PeerEvent::AddressConflict { address } => write!(
                 f,
-                "somebody else answers for {address}, which this host owns; only one may: look for the address on \
-                 other hosts' interfaces, and for hosts with another configuration"
+                "another host answers for {address}, which this host owns: look for the address on other hosts' interfaces, and for hosts with another configuration"
             ),
         }
     }

@@ -268,7 +268,7 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
     };
     let received = foreign(&mut b, 1_000, 2);
     let sentences: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
-    let names = "host web2: it speaks version 2 of the protocol and this node version 1";
+    let names = "host web2: it has protocol version 2, this node has version 1";
     assert!(
         sentences.len() == 1
             && sentences[0].starts_with(names)

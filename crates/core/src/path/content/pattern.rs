@@ -43,39 +43,41 @@ pub(super) enum LiteralPattern<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// The host is empty.
-    #[error("a host is missing: leave `host` out where any will do")]
+    #[error("the host is empty: omit `host` to match any host")]
     HostMissing,
     /// The host is longer than [`HOST_MAX`].
-    #[error("the host is longer than {HOST_MAX} bytes, and no name is")]
+    #[error("the host is longer than {HOST_MAX} bytes, the maximum of a DNS name")]
     HostLong,
     /// The host has a star that is not the whole first label.
-    #[error("a star stands for whole labels, at the left and once: write *.example.com")]
+    #[error("a star matches whole labels, once and at the left: write *.example.com")]
     HostStar,
     /// The host has a port.
-    #[error("hosts are compared without their ports: leave the port out")]
+    #[error("hosts are compared without ports: omit the port")]
     HostPort,
     /// The host has an empty label: a dot at either end, or two dots in a row.
-    #[error("there is nothing between two dots, or behind the last one: write it as in img.example.com")]
+    #[error("the host has an empty label: write it like img.example.com")]
     HostLabel,
     /// The host has a character that is invalid in hosts.
     #[error(
-        "{0:?} is in no host: it has letters, digits, '-' and '_'; write other letters in their xn-- form"
+        "{0:?} is not allowed in a host: use letters, digits, '-' and '_'; write other letters in their xn-- form"
     )]
     HostByte(char),
     /// The path doesn't begin with a slash.
-    #[error("a path begins with '/': write /img/* for all that is in /img/")]
+    #[error("a path must begin with '/': write /img/* for all paths below /img/")]
     PathRelative,
     /// The path is longer than [`READ_MAX`], the number of bytes read of a request.
     #[error("the path is longer than {READ_MAX} bytes")]
     PathLong,
     /// The path has a `%`: requests are decoded before they are compared.
-    #[error("paths are compared once they are decoded: write the character itself for its '%' code")]
+    #[error("paths are compared after decoding: write the character instead of its '%' code")]
     PathEncoded,
     /// The path has an empty, `.` or `..` segment, which normalised paths never have.
-    #[error("paths are compared once they are normal, without '//', '/./' and '/../': so this matches none")]
+    #[error(
+        "paths are compared after normalisation, without '//', '/./' and '/../': this pattern matches none"
+    )]
     PathAbnormal,
     /// The path has a control character.
-    #[error("{0:?} can't be in a path")]
+    #[error("{0:?} is not allowed in a path")]
     PathByte(char),
 }
 

@@ -17,7 +17,7 @@ pub(super) static EXPECTED_DELAY: Policy = Policy {
     names: Some(NamePolicy { draw: Selection::Random, weighing: Some(&rank::CORRECTED) }),
     ..by_load(
         rank::POLICY,
-        "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
+        "of the two servers that the flow's hash selects, the one that needs less time to send its pending bytes, by its report; for large replies",
         &Weighing { needs: &[Signal::Load], load, describe, complete: None },
     )
 };

@@ -5,7 +5,7 @@ use super::{NamePolicy, Policy, Selection};
 /// Selects the first working server, in the order of the file or of configured ranks.
 pub static FAILOVER: Policy = Policy {
     name: "failover",
-    about: "the first that lives, in the order of the file or of ranks; for servers that stand by",
+    about: "the first working server, in the order of the file or of ranks; for standby servers",
     needs: &[],
     packets: None,
     redirect: None,

@@ -5,7 +5,7 @@ use super::{Choice, NamePolicy, Policy, RedirectPolicy, Selection};
 /// Selects a random server, anew for each client.
 pub(super) static RANDOM: Policy = Policy {
     name: "random",
-    about: "anyone, as often as their weight says; for clients that share resolvers",
+    about: "any server at random, in proportion to weight; for clients that share resolvers",
     needs: &[],
     packets: None,
     redirect: Some(RedirectPolicy { choice: Choice::Random, weighing: None }),

@@ -9,7 +9,7 @@ use crate::path::tables::{ORDER_MAX, Pick};
 /// Selects servers in turn, in proportion to weight.
 pub(super) static ROUND_ROBIN: Policy = Policy {
     name: "round-robin",
-    about: "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost",
+    about: "servers in turn, in proportion to weight, evenly spread; for requests of similar cost",
     needs: &[],
     packets: Some(PacketPolicy { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
     redirect: Some(RedirectPolicy { choice: Choice::Turn, weighing: None }),

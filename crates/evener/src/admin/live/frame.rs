@@ -155,7 +155,7 @@ fn delta(number: u64, before: &Moment, now: &Moment) -> Bytes {
 /// Formats a server-sent event (WHATWG HTML, section 9.2).
 fn message(event: &str, data: &impl Serialize) -> Bytes {
     let json = serde_json::to_string(data).unwrap_or_else(|error| {
-        tracing::error!(%error, "a frame for the dashboard is no JSON");
+        tracing::error!(%error, "failed to encode a dashboard frame as JSON");
         "null".to_owned()
     });
     Bytes::from(format!("event: {event}\ndata: {json}\n\n"))

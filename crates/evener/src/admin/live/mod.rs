@@ -83,7 +83,7 @@ impl LiveFeed {
                     self.frames.send_replace(Some(Arc::clone(&frame)));
                     before = Some(frame);
                 }
-                Err(error) => tracing::error!(%error, "a frame for the dashboard was not made"),
+                Err(error) => tracing::error!(%error, "failed to make a dashboard frame"),
             }
             let last_event = before.as_deref().map_or(0, Frame::last_event);
             let pauses = [self.period / LEAST, self.period / LOOKS, self.period];

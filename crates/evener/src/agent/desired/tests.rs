@@ -67,7 +67,7 @@ fn server_of_dns_name_only_reports_load() {
     assert!(
         desired_state(&name("10.0.0.12"), &AgentIdentity::default())
             .unwrap_err()
-            .contains("none of the file's servers")
+            .contains("not a server of the file")
     );
     let by_name = AgentIdentity { host: Some("web1".to_owned()), ..AgentIdentity::default() };
     assert!(desired_state(&name("10.0.0.12"), &by_name).is_ok());

@@ -48,8 +48,8 @@ pub(super) const ONE_REQUEST: ConnectionBounds =
     ConnectionBounds { head: TIMEOUT, idle: None, half_close: true };
 /// Answer to clients that the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
-    "Nothing is said to this address: see [farm] directors, and `allow` in [agent].";
-/// Length of the queue of connections to accept.
+    "This address may not query the load: see `directors` in [farm] and `allow` in [agent].";
+/// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
 
 /// Settings of a listener.
@@ -130,7 +130,7 @@ pub(super) async fn serve<F>(
             Ok(listener) => break listener,
             Err(error) => {
                 if again.wait().await {
-                    tracing::warn!(address = %door.listen, %error, "nobody can ask for this server's load here; it is tried again");
+                    tracing::warn!(address = %door.listen, %error, "failed to listen for load queries; retrying");
                 }
             }
         }

@@ -63,7 +63,7 @@ pub(super) async fn measure(requests: &[FirstRequest]) -> Option<f64> {
     for request in requests {
         match tokio::time::timeout(TIMEOUT, bytes_and_time(request)).await {
             Ok(Ok((bytes, time))) if bytes > 0 => return Some(bytes as f64 / time.as_secs_f64().max(1e-6)),
-            outcome => tracing::debug!(to = %request.to, ?outcome, "no first speed from here"),
+            outcome => tracing::debug!(to = %request.to, ?outcome, "failed to measure the initial bandwidth"),
         }
     }
     None

@@ -31,7 +31,9 @@ impl RequestTracker {
             None => PendingPrograms::start(ports).map(|following| self.following = Some(Arc::new(following))),
         };
         if let Err(error) = done {
-            tracing::warn!("{error}: bytes to send are what the kernel's queues hold, a lower bound");
+            tracing::warn!(
+                "{error}: the reported bytes to send are those in the kernel's queues, a lower bound"
+            );
         }
         self.show();
         self.following.clone()
@@ -41,7 +43,7 @@ impl RequestTracker {
         let number = self.following.as_deref().and_then(PendingPrograms::number);
         let text = number.map(|number| number.to_string()).unwrap_or_default();
         if let Err(error) = files::replace(&self.path, text.as_bytes()) {
-            tracing::debug!(%error, "requests can't be shown");
+            tracing::debug!(%error, "failed to publish the requests for `evener agent --requests`");
         }
     }
 }

@@ -82,7 +82,7 @@ impl Sockets {
     fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
         let found = self.processes.running(of_machine);
         if found.is_none() && !self.was_logged {
-            tracing::warn!("{} can't be read: the load has all processes of the machine", self.processes);
+            tracing::warn!("failed to read {}: the load counts all processes of the machine", self.processes);
             self.was_logged = true;
         }
         found.or(of_machine)
@@ -124,7 +124,7 @@ impl Sockets {
         let elapsed = processor_time().saturating_sub(before);
         self.due = began + (elapsed * SHARE_OF_TIME).min(RAREST);
         if let Err(error) = &sending {
-            tracing::debug!(%error, "the kernel doesn't tell of sockets");
+            tracing::debug!(%error, "failed to list the kernel's sockets");
             self.last = None;
         }
         sending.ok()

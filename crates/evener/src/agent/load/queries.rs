@@ -103,7 +103,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
             Ok(listener) => break listener,
             Err(error) => {
                 if again.wait().await {
-                    tracing::warn!(address = %at, %error, "the group's director can't ask for this server's load here; it is tried again");
+                    tracing::warn!(address = %at, %error, "failed to listen for load queries of the group's director; retrying");
                 }
             }
         }

@@ -170,7 +170,10 @@ impl MemberTask {
         if leaves && self.membership.is_to_leave() {
             let leaving = timeout(LEAVING, self.send_exit()).await;
             if leaving.is_err() {
-                tracing::warn!("{}: its director was not told in time that it leaves", self.wanted.name());
+                tracing::warn!(
+                    "{}: no answer in time to the message that this member leaves",
+                    self.wanted.name()
+                );
             }
         }
         self.queries.forget(self.number);
@@ -210,8 +213,8 @@ impl MemberTask {
     fn log_trouble(&self, news: Option<Option<MembershipTrouble>>) {
         match news {
             None => {}
-            Some(None) => tracing::info!("{}: it is a member, and reports", self.wanted.name()),
-            Some(Some(_)) => tracing::warn!("{}: {}; it is tried again", self.wanted.name(), self.state()),
+            Some(None) => tracing::info!("{}: is a member and reports its load", self.wanted.name()),
+            Some(Some(_)) => tracing::warn!("{}: {}; retrying", self.wanted.name(), self.state()),
         }
     }
 
@@ -318,7 +321,7 @@ impl MemberTask {
         let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
         if is_unknown && !std::mem::replace(&mut self.is_rate_logged, true) {
             tracing::info!(
-                "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
+                "{}: the number of requests is unknown, so the load counts running processes only (10 m); set `status_url` in [agent] to a status page of the server",
                 self.wanted.name()
             );
         }
@@ -331,7 +334,10 @@ impl MemberTask {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
             // The director doesn't know the member, or no longer.
             DirectorAnswer::Status(404) => {}
-            _ => tracing::warn!("{}: its director was not told that it leaves: {reason}", self.wanted.name()),
+            _ => tracing::warn!(
+                "{}: failed to tell the director that this member leaves: {reason}",
+                self.wanted.name()
+            ),
         }
     }
 

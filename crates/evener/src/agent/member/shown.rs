@@ -52,7 +52,7 @@ impl MembershipViews {
         let list: Vec<&MembershipView> = all.values().collect();
         let written = serde_json::to_vec(&list).map_err(std::io::Error::other);
         if let Err(error) = written.and_then(|bytes| files::replace(&self.path, &bytes)) {
-            tracing::debug!(%error, "memberships can't be shown");
+            tracing::debug!(%error, "failed to publish the memberships for `evener agent --status`");
         }
     }
 

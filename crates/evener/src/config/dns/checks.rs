@@ -93,7 +93,7 @@ pub(super) fn check(
         }
         if let Some(service) = like_names.get(name) {
             let message =
-                format!("{name} is the name of a service too, and `evener drain` couldn't tell them apart");
+                format!("{name} is the name of a service too, and `evener drain` could not distinguish them");
             let problem = Problem::new(span.clone(), message, "give the service another name");
             files.problem_with_other(placed, problem, (None, &service.span, "the service"));
         }
@@ -108,7 +108,7 @@ fn check_services(
 ) {
     for service in &placed.services {
         if let Some(followed) = services.get(service.get_ref().as_str()) {
-            let who = format!("nobody asks those of service {:?}", followed.name);
+            let who = format!("no load is queried from the servers of service {:?}", followed.name);
             can_weigh(files, placed, &followed.signals, &who, "[service.report] to it");
             continue;
         }
@@ -118,7 +118,7 @@ fn check_services(
     }
     if let Some(list) = placed.config.name.list() {
         let known = signals(true, list.settings.report.as_deref());
-        can_weigh(files, placed, &known, "nobody asks these", "[dns.name.report]");
+        can_weigh(files, placed, &known, "no load is queried from these servers", "[dns.name.report]");
     }
 }
 
@@ -127,8 +127,7 @@ fn can_weigh(files: &NameFiles<'_, '_>, placed: &NameEntry, known: &Signals, who
     let policy = placed.config.name.policy;
     let Some(weighing) = placed.config.name.weighing() else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
-        let message =
-            format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);
+        let message = format!("policy \"{}\" needs the load that servers report, and {who}", policy.name);
         let help = format!("add {add}, or write policy = \"random\"");
         files.problem(placed, Problem::new(span, message, help));
     }

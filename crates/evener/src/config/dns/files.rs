@@ -61,7 +61,7 @@ fn texts_of(section: &Section<'_>, folder: &Path, patterns: &[Spanned<String>]) 
             match patterns::text(&path) {
                 Ok(text) => texts.push(NamesText { name: path.display().to_string(), text }),
                 Err(why) => {
-                    let message = format!("{} cannot be read: {why}", path.display());
+                    let message = format!("failed to read {}: {why}", path.display());
                     let help = "name a TOML file of [[dns.name]] that the daemon may read";
                     section.problem(Problem::new(pattern.span(), message, help));
                 }

@@ -148,7 +148,7 @@ pub(super) fn read(
     checks::check(&NameFiles { section, origin, others: &others }, &zones, &names, services);
     if !zones.is_empty() && !section.has("listen") {
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
-        section.missing("listen", "nobody can ask: there is no address", help);
+        section.missing("listen", "no clients can query these names: there is no address", help);
     }
     for placed in names.iter().filter(|placed| placed.policy.is_none()) {
         unwritten.name(&placed.config.name.settings.name, placed.config.name.policy.name);

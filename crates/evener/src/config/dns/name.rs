@@ -192,7 +192,8 @@ fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'
     if let Some(span) =
         section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::Failover))
     {
-        let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
+        let message =
+            format!("`rank_from` sets the order of answers, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
     }
     let gain = section.factor(&keys::REPORT_GAIN);
@@ -216,7 +217,7 @@ fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
     let interval = section.time(&keys::PROBE);
     let mode = section.get(&keys::PROBE_MODE, values::choice(&PATH_MODES, &[]));
     if let (None, Some(mode)) = (&interval, &mode) {
-        let message = "`probe_mode` says how paths are probed, and no path is";
+        let message = "`probe_mode` needs path probes, and no path is probed";
         section.problem(Problem::new(mode.span(), message, "add probe = \"60s\", or remove it"));
     }
     if let Some(interval) = interval.as_ref().filter(|_| policy.name != rank::POLICY) {
@@ -247,7 +248,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
                 })
                 .collect();
             found.filter(|all| !all.is_empty()).map_or_else(
-                || Complaint::new("has something else than addresses", help),
+                || Complaint::new("has a value that is not an address", help),
                 |all| Ok(EmptyPool::Fixed(all)),
             )
         }

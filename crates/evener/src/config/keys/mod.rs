@@ -253,7 +253,7 @@ fn foreign(consumer: KeyConsumer, title: &str) -> (&'static str, &'static str) {
             ("is only for method \"redirect\"", "remove it, or write method = \"redirect\"")
         }
         (KeyConsumer::Packets, true) => {
-            ("is only for method \"redirect\"", "remove it, and give the server's `address`")
+            ("is only for method \"redirect\"", "remove it, and set the server's `address`")
         }
         (KeyConsumer::Redirect, false) => {
             ("is about packets, and with method \"redirect\" clients are answered by HTTP", "remove it")

@@ -196,7 +196,7 @@ table!(service {
     HEALTH = ConfigKey::new("health", ValueType::Table(health::KEYS));
     REPORT = ConfigKey::new("report", ValueType::Table(report::KEYS)).placement(
         Placement::Director,
-        "is for a director: hosts of placement \"every-host\" tell each other their load, and ask nobody",
+        "is for a director: hosts of placement \"every-host\" exchange their load themselves",
         "remove it",
     );
     TIMEOUTS = ConfigKey::new("timeouts", ValueType::Table(timeouts::KEYS)).only_for(Packets);
@@ -208,7 +208,7 @@ table!(server {
     PORT = ConfigKey::number("port", PORTS).only_for(Packets).methods(&[Nat]);
     MAC = ConfigKey::text("mac").only_for(Packets).methods(&[L2]).placement(
         Placement::Director,
-        "is only for placement \"director\": hosts tell each other theirs",
+        "is only for placement \"director\": hosts of an every-host farm exchange theirs",
         "remove it",
     );
     URL = ConfigKey::text("url").only_for(Redirect);
@@ -331,7 +331,7 @@ table!(name {
     TTL = ConfigKey::number("ttl", 0..=604_800).or(5);
     TOP = ConfigKey::number("top", 1..=16).or(1);
     PANIC_THRESHOLD = super::PANIC_THRESHOLD.not_for(Names).foreign(
-        "is for services and groups: while no server of a name lives, `none_alive` says what is given",
+        "is for services and groups: `none_alive` sets the answer while no server of a name works",
         "remove it",
     );
     NONE_ALIVE = ConfigKey::list("none_alive");
@@ -349,7 +349,7 @@ table!(name_server {
     WEIGHT = super::WEIGHT;
     BACKUP = super::BACKUP;
     MAX_CONNECTIONS = super::MAX_CONNECTIONS.not_for(Names).foreign(
-        "is for servers that packets are sent to: no connection is seen of those that ask for a name",
+        "is for servers of services: connections of a name's clients don't pass the director",
         "remove it",
     );
     HEALTH_ADDRESS = super::HEALTH_ADDRESS;

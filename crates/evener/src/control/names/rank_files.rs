@@ -34,14 +34,14 @@ impl RankFiles {
         match files::replace(path, text.as_bytes()) {
             Ok(()) => {
                 if self.failed.remove(path) {
-                    tracing::info!(path = %path.display(), "ranks are written again");
+                    tracing::info!(path = %path.display(), "ranks are written to the file again");
                 }
                 self.written.insert(path.to_owned(), text);
             }
             // Each change retries the write. Only the first failure is logged.
             Err(error) => {
                 if self.failed.insert(path.to_owned()) {
-                    tracing::warn!(path = %path.display(), %error, "ranks can't be written; answers go on");
+                    tracing::warn!(path = %path.display(), %error, "failed to write the ranks to the file; queries are still answered");
                 }
             }
         }

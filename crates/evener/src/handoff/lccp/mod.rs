@@ -141,7 +141,7 @@ impl LccpNode {
     ) -> io::Result<LccpNode> {
         let incarnation = crate::runtime::secret::random_number()?;
         let taker = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|taker| {
-            let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
+            let cannot = |error| tracing::warn!(%error, "failed to listen for control messages: handed-off connections are accepted without an acknowledgment");
             taker.map_err(cannot).ok()
         });
         let components = match part {
@@ -215,7 +215,7 @@ impl LccpNode {
         }
         if let Some(trouble) = trouble.as_ref().filter(|_| trouble != talk.trouble) {
             tracing::warn!(
-                "other nodes are not heard at {trouble}; connections are given to them unacknowledged"
+                "failed to receive messages of other nodes at {trouble}; connections are handed off without an acknowledgment"
             );
         }
         talk.trouble = trouble;
@@ -351,7 +351,7 @@ impl LccpState {
                 }
             }
             (receptor, body) => {
-                tracing::debug!(node = %way.node, ?receptor, ?body, "nothing is done about this")
+                tracing::debug!(node = %way.node, ?receptor, ?body, "ignored a control message")
             }
         }
     }

@@ -73,7 +73,7 @@ impl HandoffReceiver {
         let (client, service) = (socket.client(), socket.server());
         let look = || {
             connections.state(client, service).inspect_err(|error| {
-                tracing::warn!(%error, "whether a connection rests can't be told");
+                tracing::warn!(%error, "failed to read whether a connection is idle");
             })
         };
         let idle = match look().ok()? {

@@ -92,7 +92,7 @@ impl HandoffReceiver {
     /// Injects one packet of the client.
     pub(super) fn inject(&self, packet: &[u8]) {
         if let Err(error) = self.stack.send(&framed(LOOPBACK, packet)) {
-            tracing::debug!(%error, "a segment of a connection was not put in");
+            tracing::debug!(%error, "failed to replay a segment of a connection");
         }
     }
 
@@ -103,7 +103,7 @@ impl HandoffReceiver {
         // There is no valid cookie for a connection in the middle of its life, or after a long
         // silence.
         if let Some(Err(error)) = connections.as_ref().map(|connections| connections.expect(saved)) {
-            tracing::debug!(%error, "a connection is not expected");
+            tracing::debug!(%error, "failed to announce a connection to the kernel program");
         }
         let mut last = None;
         for (look, after_ms) in LOOKS_MS.into_iter().enumerate() {
@@ -137,7 +137,7 @@ impl HandoffReceiver {
             },
         });
         let unknown =
-            |error: &io::Error| tracing::warn!(%error, "whether a connection is here can't be told");
+            |error: &io::Error| tracing::warn!(%error, "failed to read whether a connection has arrived");
         seen.inspect_err(unknown).ok()
     }
 
@@ -218,7 +218,7 @@ impl LccpState {
                 }
                 Some(Err(code)) => {
                     shared.counts.handoffs_refused.fetch_add(1, Relaxed);
-                    tracing::debug!(client = %socket.client(), "a connection could not be had here");
+                    tracing::debug!(client = %socket.client(), "failed to restore a connection on this host");
                     MessageBody::Error { socket: Some(socket), code }
                 }
                 // The sender retransmits.

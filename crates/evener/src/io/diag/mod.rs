@@ -131,7 +131,7 @@ pub(crate) fn check() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     match query(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
         FoundSocket::Listener => Ok(()),
-        _ => Err(io::Error::other("the kernel doesn't tell of sockets (CONFIG_INET_TCP_DIAG)")),
+        _ => Err(io::Error::other("failed to list the kernel's sockets (CONFIG_INET_TCP_DIAG)")),
     }
 }
 

@@ -23,14 +23,16 @@ pub(crate) fn interface_name(ifindex: u32) -> String {
 /// Error in the network that the farm needs.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    #[error("the kernel could not be asked for {what}: {source}")]
+    /// The kernel did not answer.
+    #[error("failed to read {what} from the kernel: {source}")]
     Netlink {
         /// Object of the query.
         what: &'static str,
         /// Error from the kernel.
         source: rtnetlink::Error,
     },
-    #[error("no netlink socket, by which the kernel is asked for the network: {0}")]
+    /// No netlink socket.
+    #[error("failed to open a netlink socket for reading the network configuration: {0}")]
     Socket(#[from] std::io::Error),
     /// No interface is suitable.
     #[error("{}", sentence(.0))]
@@ -59,6 +61,6 @@ mod tests {
             NetworkError::from(PickError::NoSuchInterface { name: name.to_owned(), known }).to_string()
         };
         assert_eq!(reason("eht0"), "there is no interface \"eht0\" here: did you mean \"eth0\"?");
-        assert_eq!(reason("uplink"), "there is no interface \"uplink\" here: there are eth0, eth1");
+        assert_eq!(reason("uplink"), "there is no interface \"uplink\" on this host; it has eth0, eth1");
     }
 }

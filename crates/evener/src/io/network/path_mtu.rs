@@ -48,7 +48,7 @@ pub fn listen() -> io::Result<mpsc::Receiver<PathMtu>> {
     tokio::spawn(read(v4, sender.clone(), fragmentation_needed));
     match TooBigSocket::open_v6().and_then(AsyncFd::new) {
         Ok(v6) => drop(tokio::spawn(read(v6, sender, packet_too_big))),
-        Err(error) => tracing::debug!(%error, "no word of path MTUs over IPv6"),
+        Err(error) => tracing::debug!(%error, "failed to listen for path MTUs of IPv6"),
     }
     Ok(receiver)
 }
@@ -72,7 +72,7 @@ async fn read(
                 }
             }
             Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
-                tracing::warn!(%error, "no more word of path MTUs");
+                tracing::warn!(%error, "failed to receive path MTUs; no more are received");
                 return;
             }
             _ => {}

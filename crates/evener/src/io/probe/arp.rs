@@ -25,7 +25,7 @@ pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Fail
         ProbePath::Local { .. } => return Ok(()),
         ProbePath::Link { hop, source, server } => (hop, source, server),
         ProbePath::Direct { .. } | ProbePath::Tunnel { .. } => {
-            return Err(Failure::Other("ARP says nothing of a server that may be behind routers".to_owned()));
+            return Err(Failure::Other("ARP can't probe a server that may be behind routers".to_owned()));
         }
     };
     let address = server.unwrap_or(target.destination.ip());

@@ -57,8 +57,7 @@ impl<'a> ProbeDialogue<'a> {
     pub(super) fn reset(&self) -> Failure {
         match self.handed_over && self.reply.is_empty() {
             true => Failure::Other(
-                "it resets what is handed over: `evener agent` must run there, with the same secret and clock, and \
-                 something must listen; `evener doctor` there says more"
+                "it resets handed-off connections: `evener agent` must run there with the same secret and clock, and a program must listen; run `evener doctor` there"
                     .to_owned(),
             ),
             false => Failure::Reset,

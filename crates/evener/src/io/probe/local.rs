@@ -57,6 +57,6 @@ fn failure(error: io::Error) -> Failure {
     match error.kind() {
         ErrorKind::ConnectionRefused => Failure::Refused,
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Reset,
-        _ => link::failure(&error, format!("this host's own stack says: {error}")),
+        _ => link::failure(&error, format!("this host's own stack: {error}")),
     }
 }

@@ -55,7 +55,7 @@ impl PublishedState {
             (_, Some(flow)) => {
                 let mut explanation = self.explain_flow(flow);
                 if service.is_some() {
-                    explanation.reasons.insert(0, "what the client asks for is not looked at".to_owned());
+                    explanation.reasons.insert(0, "the request is not read".to_owned());
                 }
                 explanation
             }
@@ -79,7 +79,7 @@ impl PublishedState {
             reasons.push(format!("but that has no port {}: a client would not come to it", request.port));
         }
         if let Some(slot) = flow.and_then(|flow| self.explain_session(flow, vip, &mut reasons)) {
-            reasons.push("the connection stays there, whatever else it asks for".to_owned());
+            reasons.push("the connection stays on that server for all its requests".to_owned());
             reasons.extend(self.explain_state(slot));
             explanation.server = self.server_name(slot);
             explanation.pending = explanation.server.is_none();
@@ -92,7 +92,7 @@ impl PublishedState {
         let course = course(routes, request);
         reasons.extend(course.reasons);
         if course.is_queried && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
-            reasons.push("but nobody can be asked here: it is dropped".to_owned());
+            reasons.push("but no daemon can decide here: the connection is dropped".to_owned());
         }
         let Some((route, ring)) = course.found else { return Explanation { reasons, ..explanation } };
         let (taken, dispatch) = taken(service, route, course.is_queried);
@@ -202,7 +202,7 @@ fn answer(refusal: HeadRefusal) -> String {
     let why = match status {
         421 => "since it names two hosts",
         431 => "since the head is too large",
-        _ => "since nobody could be sure what it means",
+        _ => "since it is ambiguous",
     };
     format!("{status}, {why}")
 }
@@ -228,8 +228,8 @@ fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, Di
     let pattern = found.map(pattern);
     let named = servers.join(", ");
     let sentence = match (number, &pattern) {
-        (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
-        _ => format!("no route takes it, so all servers do: {named}"),
+        (Some(number), Some(pattern)) => format!("route {number} matches ({pattern}): {named}"),
+        _ => format!("no route matches, so all servers are candidates: {named}"),
     };
     (sentence, DispatchExplanation { route: number, pattern, servers, punted: is_queried })
 }
@@ -349,10 +349,10 @@ mod tests {
         let config = config();
         let web = config.services.first().unwrap();
         let (sentence, dispatch) = taken(web, Some(1), false);
-        assert_eq!(sentence, "route 2 takes it (host *.example.com, methods GET HEAD): a, b");
+        assert_eq!(sentence, "route 2 matches (host *.example.com, methods GET HEAD): a, b");
         assert_eq!((dispatch.route, dispatch.servers.len(), dispatch.punted), (Some(2), 2, false));
         let (sentence, dispatch) = taken(web, None, true);
-        assert_eq!(sentence, "no route takes it, so all servers do: a, b");
+        assert_eq!(sentence, "no route matches, so all servers are candidates: a, b");
         assert_eq!((dispatch.route, dispatch.pattern, dispatch.punted), (None, None, true));
     }
 }

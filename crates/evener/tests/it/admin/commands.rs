@@ -55,7 +55,7 @@ fn people_see_tables() {
     www.example.com  192.0.2.11  web1    up        1   100%       12  250.0 ms    5
         reported delay 0.25 s: 100 % of its weight
     www.example.com  192.0.2.12  web2    down      -     0%        0         -    5
-        no answer in time
+        timed out
     ");
     insta::assert_snapshot!(daemon.shown(&["status"]), @r#"
     version:        0.1.0
@@ -69,8 +69,8 @@ fn people_see_tables() {
     adopted:        yes: it carries on with what an earlier daemon left running
     drained:        this director: `evener undrain --director` ends that
     director:       192.0.2.4 is silent
-    not in force:   generation 18: the engine refuses it, so 17 goes on; it is tried
-                    again
+    not in force:   generation 18: refused by the engine, so 17 stays in force;
+                    retrying
     reload failed:  evener.toml: 2 errors
                     second line
     needs restart:  [engine] sessions_max
@@ -217,7 +217,7 @@ fn missing_daemon_is_reported() {
     let nowhere = std::env::temp_dir().join(format!("evener-nowhere-{}", std::process::id()));
     for args in [&["status"][..], &["servers", "--json"], &["drain", "web/web1"], &["reload"]] {
         let output = command(args, &nowhere);
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(6));
         let expected = format!(
             "evener: no daemon answers on {}; is `evener run` running in this network namespace?\n",
             nowhere.display()

@@ -359,7 +359,7 @@ fn tcp_listener_accepts_no_changes() {
     for path in API_PATHS.iter().filter(|path| !path.path.starts_with("/v1/groups/")) {
         for method in path.methods.iter().filter(|method| method.method != "GET") {
             let (status, message) = error(daemon.tcp(method.method, path.path));
-            assert!(status == 403 && message.contains("takes role"), "{method:?}: {status} {message}");
+            assert!(status == 403 && message.contains("requires role"), "{method:?}: {status} {message}");
         }
     }
     assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 403);
@@ -396,10 +396,13 @@ fn the_socket_is_for_its_user_only() {
     let file = daemon.folder.join("file");
     fs::write(&file, "mine").unwrap();
     let message = admin::AdminSockets::bind(&file, &nowhere).unwrap_err().to_string();
-    assert!(message.contains("can't be made: Address already in use"), "{message}");
+    assert!(
+        message.contains("failed to create the admin socket") && message.contains("Address already in use"),
+        "{message}"
+    );
     let taken = admin(&daemon.tcp.to_string());
     let message = admin::AdminSockets::bind(&left, &taken).unwrap_err().to_string();
-    assert!(message.contains(&format!("{} can't be listened on", daemon.tcp)), "{message}");
+    assert!(message.contains(&format!("failed to listen on the admin address {}", daemon.tcp)), "{message}");
     drop(guard);
     assert!(!left.exists());
     assert_eq!(fs::read_to_string(file).unwrap(), "mine");

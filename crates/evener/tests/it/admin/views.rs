@@ -189,7 +189,7 @@ pub fn names() -> Vec<NameView> {
         answers: 0,
         delay_seconds: None,
         age_seconds: None,
-        cause: "no answer in time".into(),
+        cause: "timed out".into(),
         ..name("192.0.2.12", "web2")
     };
     vec![name("192.0.2.11", "web1"), down]

@@ -148,7 +148,7 @@ fn haproxy_rules_behind_an_unconditional_one_never_count() {
     let (config, report) = imported(text);
     assert_eq!(only(&config).servers[0].address.to_string(), "192.0.2.11");
     for line in ["use_backend b if", "default_backend b"] {
-        assert!(leaves_for(&report, line, "takes all of its requests"), "{line}: {:#?}", report.left);
+        assert!(leaves_for(&report, line, "matches all of its requests"), "{line}: {:#?}", report.left);
     }
 }
 

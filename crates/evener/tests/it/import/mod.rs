@@ -237,7 +237,7 @@ fn unreadable_files_end_with_a_sentence_and_their_line() {
             b"http {\n  server {\n    listen 80;\n",
             "line 2: the block that begins here isn't closed",
         ),
-        ("letter.txt", b"Dear all,\n", "name the program by --from"),
+        ("letter.txt", b"Dear all,\n", "name it by --from"),
     ];
     for (name, bytes, expected) in cases {
         let path = scratch(name, bytes);

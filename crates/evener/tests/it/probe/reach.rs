@@ -57,7 +57,7 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
         probed(&director, &at(1, 80), &http("/who", Some("web2")), TIMEOUT).unwrap();
         assert_eq!(probed(&director, &at(1, 81), &HealthKind::Tcp, TIMEOUT), Err(Failure::Refused));
         let arp = text(probed(&director, &at(0, 80), &HealthKind::Arp, TIMEOUT));
-        assert!(arp.starts_with("ARP says nothing"), "{arp}");
+        assert!(arp.starts_with("ARP can't probe"), "{arp}");
     }
     farm.stop_web(1)?;
     let to = SocketAddr::new(farm.server(1).address().into(), 80);

@@ -10,32 +10,30 @@ use crate::net::http::Url;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberRefusal {
     /// GROUP-EXIT of a host that is no member.
-    #[error("{0} is no member of this group")]
+    #[error("{0} is not a member of this group")]
     NotHere(Url),
     /// Report of a host that is no member; it may join.
-    #[error("{0} is no member of this group: join it by GROUP-ADD")]
+    #[error("{0} is not a member of this group: join it by GROUP-ADD")]
     Unknown(String),
     /// Several members have the source address of the report.
-    #[error("several members have this address: write the member's URL behind the load and the time")]
+    #[error("several members have this address: write the member's URL after the load and the time")]
     Several,
-    #[error("the group has its {MEMBERS_MAX} members, and takes no more")]
+    #[error("the group is full: it has {MEMBERS_MAX} members")]
     Full,
     /// Too many own paths and hosts.
-    #[error(
-        "members of this group have {ROUTES_MAX} paths and hosts of their own at most, and this would be more"
-    )]
+    #[error("the group would have more than {ROUTES_MAX} paths and hosts of members")]
     Routes,
     /// The member's URL is the group's own address.
-    #[error("{0} is the group's own address: clients would be sent in circles")]
+    #[error("{0} is the group's own address: redirects would loop")]
     Own(Url),
     /// Connections to the member are forbidden.
-    #[error("{0} is no place for a member: {1}")]
+    #[error("{0} is not allowed as a member: {1}")]
     Outside(Url, ReachError),
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,
     /// Old or repeated report.
     #[error(
-        "the time stamp is not later than that of the member's last report: this one is old, or was sent twice"
+        "the time stamp is not later than that of the member's last report: the report is old or a duplicate"
     )]
     Stale,
     /// Report with a time in the future.

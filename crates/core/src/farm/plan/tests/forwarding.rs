@@ -97,8 +97,8 @@ fn too_many_addresses_before_one_endpoint_are_refused() {
     assert!(make(&services[..8]).is_ok());
     assert_eq!(
         make(&services).unwrap_err().to_string(),
-        "tcp 198.51.100.97:8080 serves 9 service addresses by method nat; the most is 8: give the server another \
-         port for some of them"
+        "tcp 198.51.100.97:8080 serves 9 service addresses by method nat; the maximum is 8: use another port \
+         of the server for some of them"
     );
 }
 

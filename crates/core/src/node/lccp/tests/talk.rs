@@ -353,7 +353,7 @@ fn version_farm_and_incarnation_mismatch_are_distinguished() {
             assert_eq!((receiver.refused(refusal), receiver.session.trouble()), (before + 1, Some(refusal)));
         }
         let message = std::format!("{}", fresh.notices[0]);
-        let names = std::format!("from 192.0.2.11: it speaks version {version} of the protocol");
+        let names = std::format!("from 192.0.2.11: it has protocol version {version}");
         assert!(message.contains(&names) && message.ends_with(older), "{message}");
     }
     // Messages of every command, with another farm's key and to an earlier life.

@@ -92,7 +92,7 @@ fn invalid_patterns_have_an_error() {
         assert_eq!(PathPattern::parse(text), Err(error), "{text}");
     }
     let sentence = PatternError::HostByte('ü').to_string();
-    assert!(sentence.starts_with("'ü' is in no host: "), "{sentence}");
+    assert!(sentence.starts_with("'ü' is not allowed in a host: "), "{sentence}");
 }
 
 /// Matches by the definition: a star is nothing, or one byte and a star.
