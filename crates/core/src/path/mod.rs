@@ -3,7 +3,7 @@
 //! * steps in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
 //!   [`cookie`] and [`content`] · [`rewrite`]
 //! * input: [`tables`], and hashes with a [`seed`]
-//! * interfaces to the host and shared state: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
+//! * interfaces to the host and shared state: [`reply_hops`] · [`fragments`] · [`ports`] · [`lease`]
 //! * packets that are dropped or refused: [`reason`] · [`unmatched`] · [`guesses`]
 
 pub mod arrival;

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 const DISCARD: u16 = 9;
 
 /// Makes the kernel resolve or confirm the MAC of a neighbour on this interface. Does not wait.
-/// [`super::watch`] reports the result.
+/// [`super::watch()`] reports the result.
 ///
 /// An empty datagram triggers the resolution, as any traffic does. A netlink request would need
 /// CAP_NET_ADMIN, which a director with the packet engine does not have to have.
