@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
+use clap_complete::Shell;
+use clap_complete::env::{CompleteEnv, Shells};
 use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
 use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
@@ -12,12 +14,10 @@ use evener::runtime::terminal::has_colour;
 use evener::{admin, agent, control, doctor, import, manual, ready, top};
 
 fn main() -> Exit {
+    CompleteEnv::with_factory(admin::completion::command).complete();
     match Cli::parse().command {
         Command::Check(args) => check(&args),
-        Command::Completions(args) => {
-            clap_complete::generate(args.shell, &mut Cli::command(), "evener", &mut io::stdout());
-            Exit::Ok
-        }
+        Command::Completions(args) => done("failed to write the completions", completions(args.shell)),
         Command::Man(args) => done("failed to write the manual", man(&args)),
         Command::Import(args) => import::run(&args),
         Command::Keygen(args) => keygen(&args),
@@ -50,6 +50,13 @@ fn check(args: &CheckArgs) -> Exit {
         Err(problems) => writeln!(io::stderr(), "{}", problems.render(has_colour(&io::stderr()))),
     };
     if checked.is_err() { Exit::Failed } else { done("failed to write the result", written) }
+}
+
+/// Writes the script by which a shell asks this program for completions.
+fn completions(shell: Shell) -> io::Result<()> {
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string()).ok_or(io::ErrorKind::Unsupported)?;
+    completer.write_registration("COMPLETE", "evener", "evener", "evener", &mut io::stdout())
 }
 
 fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Result<()> {

@@ -9,6 +9,7 @@ mod change_limit;
 mod changes;
 mod client;
 pub mod command;
+pub mod completion;
 mod dashboard;
 mod endpoints;
 mod events;

@@ -51,6 +51,8 @@ pub(crate) struct LoadedFile {
     pub(crate) restart_needed_for: Option<String>,
     /// Reason why the file is not fully adopted.
     pub(crate) trouble: Option<String>,
+    /// Number of reloads since the start of the daemon. Run-time changes don't count.
+    pub(crate) reloads: u64,
 }
 
 /// Everything that is published.

@@ -431,7 +431,8 @@ impl Daemon {
         let PreparedFarm { config, farm, network, links, opened, opened_names, named } = farm;
         if let Origin::Reload { .. } = change.origin {
             let restart_needed_for = self.fixed.differences(&config);
-            let loaded = LoadedFile { at: SystemTime::now(), restart_needed_for, trouble: None };
+            let reloads = self.executor.showing.about().loaded.reloads + 1;
+            let loaded = LoadedFile { at: SystemTime::now(), restart_needed_for, trouble: None, reloads };
             self.executor.showing.will_load(Some(loaded));
         }
         let groups = self.executor.groups.kept(&config);

@@ -275,7 +275,7 @@ impl StartedEngine {
             config: display(&base.config_path),
             adopted: self.adopted,
             engine_note: self.note.clone(),
-            loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble },
+            loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble, reloads: 0 },
         }
     }
 }

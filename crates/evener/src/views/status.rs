@@ -179,7 +179,7 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         config: about.config.clone(),
         generation: snapshot.generation,
         generation_wanted: snapshot.wanted,
-        reloads: snapshot.reloads.done,
+        reloads: about.loaded.reloads,
         reloads_refused: snapshot.reloads.refused,
         reload_pending: snapshot.reloads.pending,
         reload_error: reload_error(&snapshot.reloads, about),

@@ -98,12 +98,23 @@ fn journal_output_has_priorities_and_terminal_none() {
     }
 }
 
+/// The words that a shell's script gets for a command line whose last word is to be completed.
+pub fn completed(words: &[&str], variables: &[(&str, &Path)]) -> Vec<String> {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_evener"));
+    program.args(["--", "evener"]).args(words).envs(variables.iter().copied());
+    program.env("COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+    let output = String::from_utf8(program.output().unwrap().stdout).unwrap();
+    output.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
+}
+
 #[test]
 fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = String::from_utf8(evener(&["completions", shell]).stdout).unwrap();
-        for command in COMMANDS {
-            assert!(script.contains(command), "{shell}: {command}");
-        }
+        assert!(script.contains("COMPLETE") && script.contains("evener"), "{shell}: {script}");
+    }
+    let words = completed(&[""], &[]);
+    for command in COMMANDS {
+        assert!(words.iter().any(|word| word == command), "{command}: {words:?}");
     }
 }

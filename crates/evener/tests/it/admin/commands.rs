@@ -1,9 +1,11 @@
 //! Output of the commands, and their requests.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Stdio;
 
 use super::*;
+use crate::cli::completed;
 
 #[test]
 fn views_fit_a_page() {
@@ -210,6 +212,24 @@ fn commands_report_their_effect() {
         let answer: Value = serde_json::from_slice(&refused.stdout).unwrap();
         assert_eq!(answer, json!({ "error": output }), "{args:?}");
     }
+}
+
+#[test]
+fn servers_are_completed_by_the_daemon() {
+    let daemon = Daemon::start();
+    let namespace = fs::metadata("/proc/self/ns/net").unwrap().ino();
+    let folder = daemon.folder.join("run").join(format!("net-{namespace}"));
+    fs::create_dir_all(&folder).unwrap();
+    symlink(daemon.socket(), folder.join("admin.sock")).unwrap();
+    let run = daemon.folder.join("run");
+    let words = completed(&["drain", "web/"], &[("EVENER_RUN_DIR", &run)]);
+    let known: Vec<ServerView> =
+        serde_json::from_slice(&daemon.command(&["servers", "--json"]).stdout).unwrap();
+    let of_web = known.iter().filter(|server| server.service == "web");
+    assert_eq!(words, of_web.map(|server| format!("web/{}", server.name)).collect::<Vec<_>>());
+    assert!(words.len() > 1, "{words:?}");
+    fs::remove_file(folder.join("admin.sock")).unwrap();
+    assert!(completed(&["drain", "web/"], &[("EVENER_RUN_DIR", &run)]).is_empty());
 }
 
 #[test]
