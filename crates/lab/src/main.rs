@@ -205,7 +205,7 @@ fn main() -> ExitCode {
             verify::print(&folders).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Unit { show, file, words } => Unit::read(&file)
-            .and_then(|unit| unit::become_it(&unit, &show, &words))
+            .and_then(|unit| unit::exec_restricted(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),
     };
     match done {

@@ -13,7 +13,7 @@ use super::program::Program;
 impl Program {
     /// Adopts the maps of a running data plane. Returns its tables.
     pub(super) fn adopt(&mut self) -> Tables {
-        let (tables, halves, generations) = self.read_back();
+        let (tables, halves, generations) = self.read_again();
         self.halves = halves;
         self.adopt_routes(&generations);
         self.tables = Arc::new(tables.clone());
@@ -24,7 +24,7 @@ impl Program {
 
     /// Returns the tables in the kernel's maps without routes, the active half of each ring, and
     /// the generations of routes.
-    pub(super) fn read_back(&self) -> (Tables, BTreeMap<u16, u8>, BTreeSet<u32>) {
+    pub(super) fn read_again(&self) -> (Tables, BTreeMap<u16, u8>, BTreeSet<u32>) {
         let mut halves = BTreeMap::new();
         let load =
             |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };

@@ -164,8 +164,8 @@ impl XdpEngine {
     }
 
     /// For tests: returns the tables in the kernel's maps, without routes, which can't be decoded.
-    pub fn read_back(&self) -> Tables {
-        self.program.read_back().0
+    pub fn read_again(&self) -> Tables {
+        self.program.read_again().0
     }
 
     /// For tests: runs one frame through the program for `hook`, as if received on the loopback

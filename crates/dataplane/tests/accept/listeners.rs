@@ -94,12 +94,13 @@ fn punted_connection_reaches_punt_listener() {
         world.server.apply(&tables, &places).unwrap();
         for v6 in FAMILIES {
             let [own, punt_listener] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
-            for (way, taker, other) in
+            for (way, receiver, other) in
                 [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &punt_listener), (punted, &punt_listener, &own)]
             {
                 world.way = way;
-                let call = world.call(v6, if taker.as_raw_fd() == own.as_raw_fd() { 40_000 } else { 40_001 });
-                let mut stream = world.open(&call, taker);
+                let call =
+                    world.call(v6, if receiver.as_raw_fd() == own.as_raw_fd() { 40_000 } else { 40_001 });
+                let mut stream = world.open(&call, receiver);
                 assert!(accept(other, NEVER).is_none());
                 world.reply(&call, &mut stream, b"hello");
             }

@@ -122,7 +122,7 @@ fn kernel_engine_reports_every_refused_call() {
         let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();
         // Reads the maps like a daemon that starts now.
         refuse_each(&bench, &mut engine, &refusals, |engine, in_force, number| {
-            assert_eq!(&engine.read_back(), in_force, "{number}");
+            assert_eq!(&engine.read_again(), in_force, "{number}");
             let pinned = std::fs::read_dir(&dir).unwrap().flatten();
             let links = pinned.filter(|entry| entry.file_name().to_string_lossy().contains("link-")).count();
             assert_eq!(links, in_force.interfaces.len(), "{number}");
@@ -225,7 +225,7 @@ fn daemon_killed_during_change_leaves_consistent_tables() {
             assert!(in_force.servers.iter().all(|(slot, server)| running.servers.get(slot) == Some(server)));
             for wanted in [&after, &before] {
                 engine.apply(wanted).unwrap();
-                assert_eq!((engine.tables(), &engine.read_back()), (wanted, &**wanted), "{number}");
+                assert_eq!((engine.tables(), &engine.read_again()), (wanted, &**wanted), "{number}");
             }
             assert!(!is_changed(&bench, 2002 + 4 * number as u16), "{number}");
             if !killed {

@@ -114,7 +114,7 @@ impl Daemon {
         assert_eq!(*shown.farm, *farm, "{number}");
         assert_eq!(
             (&*shown.plan.tables, &*shown.plan.tables),
-            (&**self.engine.tables(), &self.engine.read_back()),
+            (&**self.engine.tables(), &self.engine.read_again()),
             "{number}"
         );
         let described = farm.services.iter().flat_map(|service| {

@@ -24,7 +24,7 @@ use super::groups;
 use super::live::LiveFeed;
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
-use super::ready::LastLook;
+use super::ready::CachedReadiness;
 use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};
 use crate::cli::ClientArg;
 use crate::views::{self, ViewSource};
@@ -56,7 +56,7 @@ pub(super) struct Api {
     pub(super) farm: Arc<dyn ViewSource>,
     pub(super) control: Handle,
     pub(super) live: Arc<LiveFeed>,
-    pub(super) ready: Arc<LastLook>,
+    pub(super) ready: Arc<CachedReadiness>,
     /// True if clients may change the farm without a token.
     pub(super) may_change: bool,
     /// Maximum number of sessions in an answer.

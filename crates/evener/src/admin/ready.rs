@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use tokio::sync::Mutex;
 
 use super::api::{Api, ApiError};
-use crate::ready::Looked;
+use crate::ready::ReadinessInput;
 use crate::runtime::folders;
 
 /// Maximum age of a cached result, since clients without a token may ask at any rate.
@@ -15,7 +15,7 @@ const KEPT: Duration = Duration::from_millis(500);
 
 /// Cached result for this host.
 #[derive(Debug, Default)]
-pub(super) struct LastLook(Mutex<Option<(Instant, Looked)>>);
+pub(super) struct CachedReadiness(Mutex<Option<(Instant, ReadinessInput)>>);
 
 /// Answers whether all services are ready.
 pub(super) async fn all(State(api): State<Api>) -> Result<&'static str, ApiError> {
@@ -37,7 +37,7 @@ async fn answer(api: &Api, subject: Option<&str>) -> Result<&'static str, ApiErr
     let fresh = last.take().filter(|(at, _)| at.elapsed() <= KEPT);
     let fresh = match fresh {
         Some(fresh) => fresh,
-        None => (Instant::now(), Looked::at(&directory).await),
+        None => (Instant::now(), ReadinessInput::at(&directory).await),
     };
     let (_, looked) = last.insert(fresh);
     if subject.is_some_and(|subject| looked.lacks(subject)) {

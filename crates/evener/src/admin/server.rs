@@ -143,10 +143,10 @@ impl AdminSockets {
         let by_unix = || async {
             let (stream, _) = unix.accept().await?;
             let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
-            let visitor = unix_limits.admit(Ipv4Addr::LOCALHOST.into()).await;
-            Ok((stream, everything.clone().layer(Extension(user)), visitor))
+            let connection = unix_limits.admit(Ipv4Addr::LOCALHOST.into()).await;
+            Ok((stream, everything.clone().layer(Extension(user)), connection))
         };
-        let unix = accept(by_unix, |(stream, routes, visitor)| serve(stream, routes, visitor));
+        let unix = accept(by_unix, |(stream, routes, connection)| serve(stream, routes, connection));
         match tcp {
             Some((tcp, access, tls)) => {
                 let by_address = api::routes(farm, control, live, Entrance::Address(Arc::new(access)));
@@ -155,11 +155,12 @@ impl AdminSockets {
                     let reached = OwnAddress(stream.local_addr()?.ip());
                     let routes = by_address.clone().layer(Extension(reached));
                     let tls = tls.as_ref().map(AdminTlsServer::current);
-                    let visitor = tcp_limits.admit(peer.ip()).await;
-                    Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls, visitor))
+                    let connection = tcp_limits.admit(peer.ip()).await;
+                    Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls, connection))
                 };
-                let tcp =
-                    accept(by_tcp, |(stream, routes, tls, visitor)| serve_tcp(stream, routes, tls, visitor));
+                let tcp = accept(by_tcp, |(stream, routes, tls, connection)| {
+                    serve_tcp(stream, routes, tls, connection)
+                });
                 tokio::join!(unix, tcp);
             }
             None => unix.await,
@@ -176,7 +177,7 @@ struct SocketLimits {
 }
 
 /// A connection with its slot.
-struct Visitor {
+struct AdminConnection {
     client: IpAddr,
     slot: ConnectionSlot,
     limits: Arc<SocketLimits>,
@@ -191,8 +192,8 @@ impl SocketLimits {
         })
     }
 
-    async fn admit(self: &Arc<Self>, client: IpAddr) -> Visitor {
-        Visitor { client, slot: self.connections.acquire(client).await, limits: Arc::clone(self) }
+    async fn admit(self: &Arc<Self>, client: IpAddr) -> AdminConnection {
+        AdminConnection { client, slot: self.connections.acquire(client).await, limits: Arc::clone(self) }
     }
 }
 
@@ -238,17 +239,22 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves a TCP connection, with TLS if configured.
-async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>, mut visitor: Visitor) {
+async fn serve_tcp(
+    stream: TcpStream,
+    routes: Router,
+    tls: Option<Arc<ServerConfig>>,
+    mut connection: AdminConnection,
+) {
     let stream = ClientStream::new(stream, WRITE_TIMEOUT);
     let Some(tls) = tls else {
-        return serve(stream, routes.layer(Extension(PeerNames::default())), visitor).await;
+        return serve(stream, routes.layer(Extension(PeerNames::default())), connection).await;
     };
     let handshake = tokio::time::timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
-    match visitor.slot.unless_needed(handshake).await {
+    match connection.slot.unless_evicted(handshake).await {
         Some(Ok(Ok(stream))) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let names = PeerNames(shown.map(names_of).unwrap_or_default().into());
-            serve(stream, routes.layer(Extension(names)), visitor).await;
+            serve(stream, routes.layer(Extension(names)), connection).await;
         }
         Some(Ok(Err(error))) => tracing::debug!(%error, "an admin client's TLS handshake failed"),
         Some(Err(_)) => tracing::debug!("an admin client's TLS handshake timed out"),
@@ -260,9 +266,9 @@ async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConf
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     routes: Router,
-    visitor: Visitor,
+    connection: AdminConnection,
 ) {
-    let Visitor { client, mut slot, limits } = visitor;
+    let AdminConnection { client, mut slot, limits } = connection;
     let (progress, mut stage) = Progress::new();
     let routes = TowerToHyperService::new(routes.layer(Extension(progress.clone())));
     let answer = |request| {
@@ -282,12 +288,12 @@ async fn serve(
             }
         }
     };
-    let done = match slot.unless_needed(at_first).await {
+    let done = match slot.unless_evicted(at_first).await {
         Some(None) => {
             drop(slot);
             let mut slot = limits.streams.acquire(client).await;
             progress.place();
-            slot.unless_needed(connection).await
+            slot.unless_evicted(connection).await
         }
         Some(done) => done,
         // An answer in progress is finished, since its order may have been executed.

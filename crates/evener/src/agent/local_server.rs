@@ -51,7 +51,7 @@ impl LocalServer {
         mark_key: Option<Seed>,
     ) -> Result<LocalServer, AgentError> {
         let (state, lock) = take_over(directory, config_path, AgentIdentity::default())?;
-        let adopted = state.done.is_something();
+        let adopted = state.done.has_changes();
         // Packet sockets get the copy before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
         let mut host_state = HostState::open(state)?;
@@ -73,11 +73,11 @@ impl LocalServer {
     ///
     /// # Errors
     /// The first failure. All other parts are set up.
-    pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
+    pub(crate) async fn apply(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
-        if let Some(speaker) = self.speaker() {
-            speaker.follow(config, network);
+        if let Some(lccp_node) = self.lccp_node() {
+            lccp_node.follow(config, network);
         }
         let listeners = self.listeners.iter().map(|(address, listener)| (*address, listener.port)).collect();
         let roles = desired::resident_roles(config, network, &listeners);
@@ -89,9 +89,9 @@ impl LocalServer {
         };
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
         let desired = desired::desired(&roles, &sources, network, &host).map_err(AgentError::Role)?;
-        let done = self.host_state.fulfil(&desired, network).await;
-        if let Some((speaker, connections)) = self.speaker().zip(self.host_state.connections()) {
-            speaker.look_at(connections);
+        let done = self.host_state.apply(&desired, network).await;
+        if let Some((lccp_node, connections)) = self.lccp_node().zip(self.host_state.connections()) {
+            lccp_node.look_at(connections);
         }
         Ok(done?)
     }
@@ -104,8 +104,8 @@ impl LocalServer {
         self.listeners.retain(|address, _| addresses.contains(address));
         for address in addresses {
             if let Entry::Vacant(place) = self.listeners.entry(address) {
-                let unheard = HostError::of(format!("connections to {address} can't be read here"));
-                place.insert(PuntListener::open(address, reader).map_err(unheard)?);
+                let refused = HostError::of(format!("connections to {address} can't be read here"));
+                place.insert(PuntListener::open(address, reader).map_err(refused)?);
             }
         }
         Ok(())
@@ -121,7 +121,7 @@ impl LocalServer {
         let reader = self.reader.as_ref();
         LocalServerState {
             outcomes: reader.map(|reader| Arc::clone(&reader.outcomes)),
-            speaker: reader.map(|reader| reader.speaker.clone()),
+            lccp_node: reader.map(|reader| reader.lccp_node.clone()),
             tally: self.host_state.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
         }
     }
@@ -134,14 +134,14 @@ impl LocalServer {
     }
 
     /// Returns this host's LCCP node, if there are handoff services.
-    pub(crate) fn speaker(&self) -> Option<&LccpNode> {
-        self.reader.as_ref().map(|reader| &reader.speaker)
+    pub(crate) fn lccp_node(&self) -> Option<&LccpNode> {
+        self.reader.as_ref().map(|reader| &reader.lccp_node)
     }
 
-    /// Like [`LocalServer::fulfil`], for periodic checks: interfaces and their settings may change.
+    /// Like [`LocalServer::apply`], for periodic checks: interfaces and their settings may change.
     /// Logs each new problem once.
     pub(crate) async fn refresh(&mut self, config: &Config, network: &Network) {
-        let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
+        let trouble = self.apply(config, network).await.err().map(|error| error.to_string());
         self.trouble.log_once(trouble);
     }
 

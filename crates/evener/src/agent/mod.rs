@@ -156,9 +156,9 @@ struct Agent {
     /// Groups that this host joins.
     memberships: Memberships,
     /// LCCP node for messages to and from directors, if there are handoff services.
-    speaker: Option<LccpNode>,
+    lccp_node: Option<LccpNode>,
     /// Number of refused messages, by reason.
-    unheard: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
     /// Last, since dropping it removes the folder if it is empty.
     _lock: Lock,
 }
@@ -176,12 +176,12 @@ impl Agent {
         let AgentPlan { config, network, desired, secret, keys } = plan;
         let directory = folders::make_directory()?;
         let (state, lock) = take_over(&directory, config_path, identity.clone())?;
-        let adopted = state.done.is_something();
+        let adopted = state.done.has_changes();
         let network_changes = network::watch().await?;
         let mut host_state = HostState::open(state)?;
         host_state.secret = secret;
         host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
-        if let Err(error) = host_state.fulfil(&desired, &network).await {
+        if let Err(error) = host_state.apply(&desired, &network).await {
             // A setup that was found at the start stays as it is.
             if let Err(left) = host_state.leave(adopted, &network_now(network).await).await {
                 tracing::warn!(error = %left, "failed to restore this host's settings; run `evener doctor`");
@@ -206,27 +206,28 @@ impl Agent {
             counted,
             exporter,
             memberships,
-            speaker: None,
-            unheard: BTreeMap::new(),
+            lccp_node: None,
+            refused: BTreeMap::new(),
             _lock: lock,
         };
-        agent.speak(&network);
+        agent.start_node(&network);
         Ok(agent)
     }
 
     /// Starts the LCCP node, or replaces it if the secret has changed.
-    fn speak(&mut self, network: &Network) {
+    fn start_node(&mut self, network: &Network) {
         let secret = self.host_state.secret.as_ref();
-        self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
-        if let (None, Some(secret)) = (&self.speaker, secret) {
-            let speaker = LccpNode::start(secret.clone(), NodeRole::Server, network, None);
-            self.speaker =
-                speaker.map_err(|error| tracing::error!(%error, "failed to get random numbers")).ok();
+        self.lccp_node =
+            self.lccp_node.take().filter(|lccp_node| secret.is_some_and(|secret| lccp_node.has(secret)));
+        if let (None, Some(secret)) = (&self.lccp_node, secret) {
+            let lccp_node = LccpNode::start(secret.clone(), NodeRole::Server, network, None);
+            self.lccp_node =
+                lccp_node.map_err(|error| tracing::error!(%error, "failed to get random numbers")).ok();
         }
-        if let Some(speaker) = &self.speaker {
-            speaker.follow(&self.config, network);
+        if let Some(lccp_node) = &self.lccp_node {
+            lccp_node.follow(&self.config, network);
             if let Some(connections) = self.host_state.connections() {
-                speaker.look_at(connections);
+                lccp_node.look_at(connections);
             }
         }
     }
@@ -281,8 +282,8 @@ impl Agent {
         self.exporter.follow(&LoadContext { config: &config, network: &network, memberships: &wanted, keys });
         self.memberships.follow(wanted, &self.exporter);
         self.config = config;
-        let done = self.host_state.fulfil(&desired, &network).await;
-        self.speak(&network);
+        let done = self.host_state.apply(&desired, &network).await;
+        self.start_node(&network);
         done.map_err(|error| format!("{error}; all other changes were made; retrying"))
     }
 
@@ -305,8 +306,8 @@ impl Agent {
         // Roles are computed from the current network. A temporarily missing address is an error,
         // so the setup stays.
         let desired = what_to_do(&self.config, &self.identity, self.hook, &network).await?;
-        self.speak(&network);
-        self.host_state.fulfil(&desired, &network).await.map_err(|error| error.to_string())
+        self.start_node(&network);
+        self.host_state.apply(&desired, &network).await.map_err(|error| error.to_string())
     }
 
     /// Logs which packets and messages were refused since the last call.
@@ -321,12 +322,12 @@ impl Agent {
             tracing::warn!("packets were dropped: {}", refused.join(", "));
         }
         self.counted = counted;
-        let unheard = self.speaker.as_ref().map(LccpNode::refused).unwrap_or_default();
-        if unheard != self.unheard && !unheard.is_empty() {
-            let counts: Vec<String> = unheard.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        let refused = self.lccp_node.as_ref().map(LccpNode::refused).unwrap_or_default();
+        if refused != self.refused && !refused.is_empty() {
+            let counts: Vec<String> = refused.iter().map(|(why, count)| format!("{count} {why}")).collect();
             tracing::warn!("control messages were refused since the start: {}", counts.join(", "));
         }
-        self.unheard = unheard;
+        self.refused = refused;
     }
 
     /// Removes the setup.

@@ -93,7 +93,7 @@ impl HostState {
     ///
     /// # Errors
     /// The first failure.
-    pub(super) async fn fulfil(
+    pub(super) async fn apply(
         &mut self,
         desired: &DesiredState,
         network: &Network,
@@ -116,7 +116,7 @@ impl HostState {
                 None => Ok(()),
             };
         }
-        self.fulfil(&DesiredState::default(), network).await?;
+        self.apply(&DesiredState::default(), network).await?;
         self.state.remove().map_err(PlaceError::State)
     }
 

@@ -37,7 +37,7 @@ pub(super) struct AppliedState {
 
 impl AppliedState {
     /// True if there is anything to undo.
-    pub(super) fn is_something(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         !(self.addresses.is_empty() && self.settings.is_empty())
     }
 }
@@ -109,18 +109,18 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("evener-agent-state-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut state = StateFile::load(&folder).unwrap();
-        assert!(!state.done.is_something());
+        assert!(!state.done.has_changes());
         state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), SysctlChange { was: 0, set: 1 });
         state
             .done
             .addresses
             .insert(PlacedAddress { interface: "lo".into(), address: [192, 0, 2, 100].into() });
         state.store().unwrap();
-        assert!(state.done.is_something());
+        assert!(state.done.has_changes());
         assert_eq!(StateFile::load(&folder).unwrap().done, state.done);
         state.done.namespace += 1;
         state.store().unwrap();
-        assert!(!StateFile::load(&folder).unwrap().done.is_something(), "of a namespace that is gone");
+        assert!(!StateFile::load(&folder).unwrap().done.has_changes(), "of a namespace that is gone");
         fs::write(path(&folder), "{").unwrap();
         assert!(StateFile::load(&folder).unwrap_err().to_string().contains("is invalid"));
         state.remove().unwrap();

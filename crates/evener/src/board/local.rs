@@ -14,7 +14,7 @@ pub(crate) struct LocalServerState {
     /// Outcomes of connections that were read here.
     pub(crate) outcomes: Option<Arc<Outcomes>>,
     /// LCCP node of this host.
-    pub(crate) speaker: Option<LccpNode>,
+    pub(crate) lccp_node: Option<LccpNode>,
     /// Counters of the agent's programs.
     pub(crate) tally: Option<Arc<ProgramCounters>>,
 }

@@ -479,7 +479,7 @@ impl Daemon {
         }
         self.executor.config = Arc::new(file.config);
         self.executor.follow_groups(file.opened);
-        self.executor.mark_what_is_passed_on();
+        self.executor.set_mark_key();
         self.changes.named = file.named;
         if let Origin::Requests { .. } = change.origin {
             self.settle().await;

@@ -60,24 +60,24 @@ impl EngineControl {
 
     /// Returns the engine, unless a change is under way.
     pub(super) fn here(&mut self) -> Option<&mut dyn Engine> {
-        self.here.as_mut().map(|workshop| &mut *workshop.engine as &mut dyn Engine)
+        self.here.as_mut().map(|state| &mut *state.engine as &mut dyn Engine)
     }
 
     /// Returns the tables in force, unless a change is under way.
     pub(super) fn tables(&self) -> Option<&Tables> {
-        self.here.as_ref().map(|workshop| &**workshop.engine.tables())
+        self.here.as_ref().map(|state| &**state.engine.tables())
     }
 
     /// Returns the engine and ends its control.
     pub(super) fn into_engine(self) -> Option<Box<dyn Engine>> {
-        self.here.map(|workshop| workshop.engine)
+        self.here.map(|state| state.engine)
     }
 
     /// Starts a change. The director orders one change at a time.
     pub(super) fn begin(&mut self, change: Change) {
         debug_assert!(self.here.is_some(), "one change at a time");
-        if let Some(workshop) = self.here.take() {
-            self.away = Some(spawn_blocking(move || workshop.carry_out(change)));
+        if let Some(state) = self.here.take() {
+            self.away = Some(spawn_blocking(move || state.carry_out(change)));
         }
     }
 
@@ -85,7 +85,7 @@ impl EngineControl {
     /// under way.
     pub(super) async fn done(&mut self) -> ChangeResult {
         let Some(away) = &mut self.away else { return pending().await };
-        let (workshop, done) = match away.await {
+        let (state, done) = match away.await {
             Ok(back) => back,
             // A daemon can't go on without its engine.
             Err(error) => match error.try_into_panic() {
@@ -93,7 +93,7 @@ impl EngineControl {
                 Err(_) => return pending().await,
             },
         };
-        (self.here, self.away) = (Some(workshop), None);
+        (self.here, self.away) = (Some(state), None);
         done
     }
 

@@ -258,9 +258,9 @@ impl Executor {
     fn is_known(&self) -> Option<impl Fn(SessionKey, Value) -> bool> {
         let tables = self.engine.tables()?;
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
-        let is_anybodys = self.keeps_back(tables);
+        let is_owned = self.is_not_orphan(tables);
         Some(move |key: SessionKey, value: Value| {
-            vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_anybodys(key, value)
+            vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_owned(key, value)
         })
     }
 
@@ -297,7 +297,7 @@ impl Executor {
             return;
         }
         self.listen();
-        self.neighbours.attend(&self.director.announceable());
+        self.neighbours.join_groups(&self.director.announceable());
         self.restore();
     }
 

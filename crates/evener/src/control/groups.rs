@@ -176,7 +176,8 @@ impl GroupControl {
             authorization: authorization.as_deref(),
             certificate: certificate.as_ref(),
         };
-        let reply = self.at_desk(director, now, &group, |mut desk| desk.answer(sender, &verb, &body));
+        let reply =
+            self.with_group(director, now, &group, |mut context| context.answer(sender, &verb, &body));
         let reply = reply.unwrap_or_else(|| Response::sentence(503, "this group is no longer served"));
         if reply.status >= 400 {
             tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
@@ -202,7 +203,8 @@ impl GroupControl {
             },
             GroupSender::Operator => MessageSender::Operator,
         };
-        let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(message_sender, message));
+        let reply =
+            self.with_group(director, now, group, |mut context| context.answer_read(message_sender, message));
         match reply {
             Some(Response { status, kind, body, .. }) => {
                 GroupReply { status, body, is_json: kind == Some(JSON) }
@@ -224,7 +226,7 @@ impl GroupControl {
     }
 
     /// Runs `answer` with a group's context. Returns `None` if the group does not exist.
-    fn at_desk(
+    fn with_group(
         &mut self,
         director: &mut Director,
         now: Moment,
@@ -243,7 +245,7 @@ impl GroupControl {
         let own = Arc::clone(&self.own);
         match order {
             MemberOrder::Probe { member, url, address, check, reach } => {
-                self.find_out(name, member, async move {
+                self.spawn_query(name, member, async move {
                     MemberFact::Server(Fact::Probed(
                         probe_member(&url, address, reach.as_ref(), &check, &own).await,
                     ))
@@ -254,10 +256,14 @@ impl GroupControl {
                 let from = here.flat_map(|service| &service.group.addresses).map(SocketAddr::ip).collect();
                 let ca = self.client_cas.get(name).cloned();
                 let question = MemberQuery { url, is_named, reach, own, from, ca };
-                self.find_out(name, member, async move { MemberFact::Queried(query_load(question).await) });
+                self.spawn_query(
+                    name,
+                    member,
+                    async move { MemberFact::Queried(query_load(question).await) },
+                );
             }
             MemberOrder::FetchReport { member, url, settings, reach } => {
-                self.find_out(name, member, async move {
+                self.spawn_query(name, member, async move {
                     MemberFact::Server(Fact::Reported(fetch_report(url, reach, own, settings).await))
                 })
             }
@@ -283,7 +289,12 @@ impl GroupControl {
         }
     }
 
-    fn find_out(&self, group: &str, member: usize, fact: impl Future<Output = MemberFact> + Send + 'static) {
+    fn spawn_query(
+        &self,
+        group: &str,
+        member: usize,
+        fact: impl Future<Output = MemberFact> + Send + 'static,
+    ) {
         let (group, facts) = (group.to_owned(), self.facts.clone());
         tokio::spawn(async move {
             let fact = fact.await;

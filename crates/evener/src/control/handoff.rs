@@ -55,7 +55,7 @@ pub(super) struct HandoffControl {
 
 impl Executor {
     /// Enables handoff, with cookies that servers with this secret accept.
-    pub(super) fn hand_over_by(&mut self, secret: Option<Secret>) {
+    pub(super) fn enable_handoff(&mut self, secret: Option<Secret>) {
         self.handing.secret = secret;
         self.renew_cookies();
     }
@@ -64,7 +64,7 @@ impl Executor {
     ///
     /// # Errors
     /// A sentence on the setting that needs a restart.
-    pub(super) fn hands_over_still(&self, config: &Config) -> Result<(), String> {
+    pub(super) fn check_handoff_unchanged(&self, config: &Config) -> Result<(), String> {
         let restart = RESTART;
         let path = config.farm.secret_file.as_deref().unwrap_or(Path::new(""));
         match (&self.handing.secret, config.hands_over()) {
@@ -118,7 +118,7 @@ impl Executor {
                 }
             }
             ControlQuery::Return { ends, server } => {
-                self.give_back(&ends, server);
+                self.reassign(&ends, server);
                 self.release(&ends);
             }
             ControlQuery::End { ends, held } => self.end(&ends, held),
@@ -147,7 +147,7 @@ impl Executor {
         if !self.note_session(ends, &vip, handoff.held) {
             return None;
         }
-        self.keep_back(ends, &vip);
+        self.begin_buffering(ends, &vip);
         let advised = why == ChoiceReason::Named;
         if advised && self.handing.dispatched.len() < DISPATCHED_MAX {
             self.handing.dispatched.push_back(*ends);

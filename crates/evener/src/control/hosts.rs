@@ -63,7 +63,7 @@ impl HostSocket {
 
 impl Executor {
     /// Sets the key and generation with which forwarded packets are marked, by the farm in force.
-    pub(super) fn mark_what_is_passed_on(&self) {
+    pub(super) fn set_mark_key(&self) {
         if let Some(hosts) = &self.hosts {
             let generation = generation(self.director.farm()) as u32;
             let key = secret::mark_key(&hosts.secret);
@@ -75,7 +75,7 @@ impl Executor {
     ///
     /// # Errors
     /// A sentence on the setting that needs a restart.
-    pub(super) fn still_this_host(&self, config: &Config, network: &Network) -> Result<(), String> {
+    pub(super) fn check_identity_unchanged(&self, config: &Config, network: &Network) -> Result<(), String> {
         let found = Identity::find(&config.description(), network).map_err(|error| error.to_string())?;
         let restart = RESTART;
         match (&self.hosts, found) {

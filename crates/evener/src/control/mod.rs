@@ -194,7 +194,7 @@ impl Daemon {
             Message::Query(query) => self.executor.answer_question(query),
             Message::Held(held) => {
                 if let Some((moving, local_server)) =
-                    self.executor.take_up(held).zip(self.local_server.as_ref())
+                    self.executor.examine(held).zip(self.local_server.as_ref())
                 {
                     local_server.rehandoff(moving);
                 }
@@ -216,8 +216,8 @@ impl Daemon {
         let over = self.executor.dispatched_and_over();
         if let Some(local_server) = &mut self.local_server {
             local_server.renew_cookies();
-            if let Some(speaker) = local_server.speaker() {
-                speaker.announce_ended(&over);
+            if let Some(lccp_node) = local_server.lccp_node() {
+                lccp_node.announce_ended(&over);
             }
         }
     }
@@ -308,7 +308,7 @@ impl Daemon {
             }
         }
         self.executor.engine.come_back().await;
-        self.executor.fall_silent();
+        self.executor.stop_tracing();
         let Executor { engine, director, mut settings, .. } = self.executor;
         let left = engine.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
         if !keep {

@@ -36,8 +36,8 @@ impl Daemon {
                 .pick_interfaces(&config.engine.interfaces, &config.services)
                 .map_err(|error| NetworkError::from(error).to_string())?,
         };
-        self.executor.still_this_host(&config, &network)?;
-        self.executor.hands_over_still(&config)?;
+        self.executor.check_identity_unchanged(&config, &network)?;
+        self.executor.check_handoff_unchanged(&config)?;
         open_log(&config)?;
         let farm = config.description();
         if !idle {
@@ -45,7 +45,7 @@ impl Daemon {
         }
         let probed = ProbedAddresses::send(&self.executor, &farm, &links);
         if let Some(local_server) = &mut self.local_server {
-            local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
+            local_server.apply(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config, &named.groups).map_err(|error| error.to_string())?;
         let opened_names =

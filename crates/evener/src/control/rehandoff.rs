@@ -40,7 +40,7 @@ impl Executor {
 
     /// Examines a segment that the data plane has held. Returns the rehandoff if the segment may
     /// begin a request for another server. Otherwise handles the segment and returns `None`.
-    pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Rehandoff> {
+    pub(super) fn examine(&mut self, held: HeldSegment) -> Option<Rehandoff> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
         let ends = FourTuple::of(&segment);
@@ -59,13 +59,13 @@ impl Executor {
         }
         match self.address_of(server) {
             Some(at) => {
-                self.keep_back(&ends, &vip);
+                self.begin_buffering(&ends, &vip);
                 Some(Rehandoff { ends, at, header, payload, held })
             }
             // A connection that this host splices stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note_session(&ends, &vip, server);
-                self.let_pass(held);
+                self.forward_held(held);
                 self.release(&ends);
                 None
             }
@@ -78,13 +78,13 @@ impl Executor {
 
     /// Leaves a connection with its server, and sends it the held segments.
     pub(super) fn pass(&mut self, ends: &FourTuple, held: HeldSegment) {
-        self.give_back(ends, held.server);
-        self.let_pass(held);
+        self.reassign(ends, held.server);
+        self.forward_held(held);
         self.release(ends);
     }
 
     /// Sends a held segment to the connection's server.
-    fn let_pass(&mut self, held: HeldSegment) {
+    fn forward_held(&mut self, held: HeldSegment) {
         self.carry_out(held, decide::stay);
     }
 
@@ -92,7 +92,7 @@ impl Executor {
     /// server. The segment may have been forged, so the client's own stack decides if it accepts
     /// the reset.
     pub(super) fn end(&mut self, ends: &FourTuple, held: HeldSegment) {
-        self.give_back(ends, held.server);
+        self.reassign(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
             self.handing.segment_buffer.get_mut().end(&session_key(ends, &vip));
         }
@@ -101,7 +101,7 @@ impl Executor {
 
     /// Assigns a buffered connection to its previous server again, unless the client has begun
     /// another connection meanwhile.
-    pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
+    pub(super) fn reassign(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.engine.plane.memory(), session_key(ends, &vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.plane.now());
@@ -112,7 +112,7 @@ impl Executor {
     }
 
     /// Starts to buffer a connection's segments until this host has decided.
-    pub(super) fn keep_back(&self, ends: &FourTuple, vip: &Vip) {
+    pub(super) fn begin_buffering(&self, ends: &FourTuple, vip: &Vip) {
         self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }
 
@@ -156,12 +156,12 @@ impl Executor {
 
     /// Returns a predicate that is false for orphans: connections that no server and no task of
     /// this host owns.
-    pub(super) fn keeps_back(&self, tables: &Tables) -> impl Fn(SessionKey, Value) -> bool {
+    pub(super) fn is_not_orphan(&self, tables: &Tables) -> impl Fn(SessionKey, Value) -> bool {
         let handoffs = tables.vips.values().filter_map(|vip| vip.handoff);
-        let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
+        let blackholes: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
         let now = now_ms();
         move |key, value| {
-            !nobodies.contains(&value.server())
+            !blackholes.contains(&value.server())
                 || !self.handing.segment_buffer.borrow_mut().is_orphan(key, now)
         }
     }

@@ -351,8 +351,8 @@ fn assemble(
         facts: results,
     };
     let mut executor = Executor::new(director, base.config, published, tools);
-    executor.mark_what_is_passed_on();
-    executor.hand_over_by(secret);
+    executor.set_mark_key();
+    executor.enable_handoff(secret);
     let (handle, requests) = mpsc::channel(REQUESTS);
     let inbox = Inbox {
         frames: links.frames,
@@ -403,7 +403,7 @@ async fn serve_farm(
     let Daemon { executor, local_server, inbox, directory, .. } = daemon;
     refuse_conflicts(executor, &mut inbox.frames).await?;
     if let Some(local_server) = local_server {
-        local_server.fulfil(&executor.config, executor.director.network()).await?;
+        local_server.apply(&executor.config, executor.director.network()).await?;
     }
     executor.handle_fact(Input::Time { active: BTreeMap::new() });
     executor.finish().await?;
@@ -411,7 +411,7 @@ async fn serve_farm(
     if let Some(local_server) = local_server {
         // The program that accepts handed-off connections must run after the engine's, which exists
         // only now.
-        local_server.fulfil(&executor.config, executor.director.network()).await?;
+        local_server.apply(&executor.config, executor.director.network()).await?;
     }
     executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail().to_owned(), adopted });
     executor.warn_of_host();
@@ -432,7 +432,7 @@ impl Daemon {
             );
         }
         let _ = fs::remove_file(self.directory.join("admin.sock"));
-        self.executor.fall_silent();
+        self.executor.stop_tracing();
         if let Some(local_server) = self.local_server {
             local_server.abandon(self.executor.director.network()).await;
         }
@@ -486,9 +486,9 @@ impl HostRole {
         let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
         let reader = secret.map(|secret| {
             let link = ControlLink::new(sender, Arc::clone(&base.recorder), base.bus.clone());
-            let speaker = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
+            let lccp_node = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
             let limits = ClientLimits::make();
-            Ok((ConversationContext::new(link, Arc::clone(&base.recorder), speaker, limits), secret))
+            Ok((ConversationContext::new(link, Arc::clone(&base.recorder), lccp_node, limits), secret))
         });
         let reader = reader.transpose().map_err(HostError::of(RANDOM))?;
         let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));

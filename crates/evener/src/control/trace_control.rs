@@ -94,7 +94,7 @@ impl Executor {
     }
 
     /// Ends all tracing. Events that the data plane has already reported are still recorded.
-    pub(super) fn fall_silent(&mut self) {
+    pub(super) fn stop_tracing(&mut self) {
         let nothing = TraceFilter::default();
         if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)
             && let Some(Err(error)) = self.engine.here().map(|engine| engine.watch(&nothing))

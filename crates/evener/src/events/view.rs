@@ -76,7 +76,7 @@ impl EventView {
             text: happened.to_string(),
         };
         match happened {
-            DaemonEvent::Farm(farm) => be_about(&mut event, farm),
+            DaemonEvent::Farm(farm) => about(&mut event, farm),
             DaemonEvent::Dispatcher { address, .. } => {
                 event.address = Some(address.to_string());
             }
@@ -102,7 +102,7 @@ pub(super) fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
 
-fn be_about(event: &mut EventView, farm: &director::Event) {
+fn about(event: &mut EventView, farm: &director::Event) {
     let EventSubject { service, server, host, address, interface, reason } = farm.about();
     let owned = |text: Option<&str>| text.map(str::to_owned);
     (event.service, event.server, event.host) = (owned(service), owned(server), owned(host));

@@ -78,18 +78,18 @@ pub(super) async fn accepted(
     slot: ConnectionSlot,
     reader: &ConversationContext,
 ) {
-    let carrier = HandoffTask::of(ClientSocket::Local(stream), ends, None, reader);
-    run(Transfer::accepted(now_ms()), carrier, Some(slot)).await;
+    let task = HandoffTask::of(ClientSocket::Local(stream), ends, None, reader);
+    run(Transfer::accepted(now_ms()), task, Some(slot)).await;
 }
 
 /// Moves a connection, or leaves it with its server, or ends it.
 pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
-    let carrier = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
-    run(Transfer::moving(now_ms()), carrier, None).await;
+    let task = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
+    run(Transfer::moving(now_ms()), task, None).await;
 }
 
-async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Option<ConnectionSlot>) {
-    let (client, mut gave_way) = (carrier.ends.client.ip(), true);
+async fn run(mut transfer: Transfer, mut task: HandoffTask<'_>, mut slot: Option<ConnectionSlot>) {
+    let (client, mut gave_way) = (task.ends.client.ip(), true);
     while let Some(order) = transfer.order() {
         let gives_way = transfer.gives_way();
         match &mut slot {
@@ -102,7 +102,7 @@ async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Opt
         let done = match (order, &mut slot) {
             (TransferOrder::TakePlace(quota), _) => {
                 slot = None;
-                let taken = timeout(left, carrier.reader.limit_of(quota).acquire(client)).await;
+                let taken = timeout(left, task.reader.limit_of(quota).acquire(client)).await;
                 gave_way = true;
                 taken.map(|taken| {
                     slot = Some(taken);
@@ -110,17 +110,17 @@ async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Opt
                 })
             }
             (_, Some(slot)) => {
-                let done = timeout(left, slot.unless_needed(carrier.carry_out(order))).await;
+                let done = timeout(left, slot.unless_evicted(task.carry_out(order))).await;
                 done.map(|done| done.unwrap_or(TransferInput::Crowded))
             }
-            (_, None) => timeout(left, carrier.carry_out(order)).await,
+            (_, None) => timeout(left, task.carry_out(order)).await,
         };
         if let Some(notice) = transfer.handle(now_ms(), done.unwrap_or(TransferInput::Timer)) {
-            carrier.count_event(notice);
+            task.count_event(notice);
         }
     }
-    if let Some((server, slot)) = carrier.server.take().zip(slot) {
-        carrier.carry_bytes(server, slot).await;
+    if let Some((server, slot)) = task.server.take().zip(slot) {
+        task.carry_bytes(server, slot).await;
     }
 }
 
@@ -178,11 +178,11 @@ impl<'r> HandoffTask<'r> {
 
     /// Counts and publishes an event of the transfer.
     fn count_event(&self, notice: TransferEvent) {
-        let speaker = &self.reader.speaker;
-        speaker.count(notice);
-        match (notice, speaker.dispatcher_elsewhere()) {
+        let lccp_node = &self.reader.lccp_node;
+        lccp_node.count(notice);
+        match (notice, lccp_node.dispatcher_elsewhere()) {
             (TransferEvent::Alone { silent: true }, Some(node)) => {
-                speaker.dispatcher_answers(node, false, true)
+                lccp_node.dispatcher_answers(node, false, true)
             }
             (TransferEvent::Settled { outcome, word }, _) => self.record_outcome(outcome, word),
             _ => {}
@@ -255,7 +255,7 @@ impl<'r> HandoffTask<'r> {
     fn release(&mut self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::PeerDead };
         if self.exchange.is_none() {
-            self.exchange = self.reader.speaker.exchange(moving.at, Receptor::Distributor, &self.ends);
+            self.exchange = self.reader.lccp_node.exchange(moving.at, Receptor::Distributor, &self.ends);
         }
         let Some(exchange) = &self.exchange else { return TransferInput::PeerDead };
         let (rcv_nxt, snd_nxt) = (moving.header.sequence, moving.header.acknowledgment);
@@ -264,17 +264,17 @@ impl<'r> HandoffTask<'r> {
     }
 
     fn dispatch(&mut self) -> TransferInput {
-        let speaker = &self.reader.speaker;
-        let Some(node) = speaker.dispatcher_elsewhere() else { return TransferInput::Undispatched };
+        let lccp_node = &self.reader.lccp_node;
+        let Some(node) = lccp_node.dispatcher_elsewhere() else { return TransferInput::Undispatched };
         // A request too long for a message is decided here, which is no failure.
         let Some(content) = self.wanted.as_ref().and_then(NormalizedRequest::content) else {
             return TransferInput::PeerDead;
         };
         if self.exchange.is_none() {
-            self.exchange = speaker.exchange(node, Receptor::Dispatcher, &self.ends);
+            self.exchange = lccp_node.exchange(node, Receptor::Dispatcher, &self.ends);
         }
         let Some(exchange) = &self.exchange else {
-            speaker.dispatcher_answers(node, false, false);
+            lccp_node.dispatcher_answers(node, false, false);
             return TransferInput::PeerDead;
         };
         exchange.send(MessageBody::DispatchRequest { socket: exchange.socket(), content });
@@ -350,8 +350,8 @@ impl<'r> HandoffTask<'r> {
         let Ok(socket) = stream.into_std() else { return TransferInput::NotExported };
         match repair::save(socket, &self.bytes) {
             Ok(saved) => {
-                let speaker = &self.reader.speaker;
-                self.exchange = speaker.exchange(chosen.own.ip(), Receptor::Distributor, &self.ends);
+                let lccp_node = &self.reader.lccp_node;
+                self.exchange = lccp_node.exchange(chosen.own.ip(), Receptor::Distributor, &self.ends);
                 let image =
                     state::transfer(&saved).filter(|_| self.exchange.is_some()).map(|(_, image)| image);
                 let len = image.as_ref().map(lccp::TransferImage::queued_len);
@@ -450,7 +450,7 @@ impl<'r> HandoffTask<'r> {
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }
         };
-        if slot.unless_needed(carrying).await.is_none() {
+        if slot.unless_evicted(carrying).await.is_none() {
             self.record_outcome(TransferOutcome::Crowded, None);
             reset(&client);
             reset(&server);

@@ -163,7 +163,7 @@ pub(crate) struct ConversationContext {
     carried: ConnectionLimit,
     recorder: Arc<Recorder>,
     /// LCCP node for exchanges with other nodes.
-    pub(crate) speaker: LccpNode,
+    pub(crate) lccp_node: LccpNode,
 }
 
 impl ConversationContext {
@@ -171,7 +171,7 @@ impl ConversationContext {
     pub(crate) fn new(
         control: ControlLink,
         recorder: Arc<Recorder>,
-        speaker: LccpNode,
+        lccp_node: LccpNode,
         limits: ClientLimits,
     ) -> ConversationContext {
         let (read_limit, carried) = (ConnectionLimit::new(limits.read), ConnectionLimit::new(limits.carried));
@@ -181,7 +181,7 @@ impl ConversationContext {
             limit: read_limit,
             carried,
             recorder,
-            speaker,
+            lccp_node,
         }
     }
 

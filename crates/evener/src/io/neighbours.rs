@@ -153,7 +153,7 @@ impl Neighbours {
     /// Joins the multicast groups of solicitations for these addresses on every interface.
     /// Interfaces and switches forward group traffic only to members (RFC 4291, section 2.7.1; RFC
     /// 4541).
-    pub(crate) fn attend(&mut self, addresses: &BTreeSet<IpAddr>) {
+    pub(crate) fn join_groups(&mut self, addresses: &BTreeSet<IpAddr>) {
         let groups: BTreeSet<Ipv6Addr> = addresses
             .iter()
             .filter_map(|address| match address {

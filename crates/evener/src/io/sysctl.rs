@@ -77,7 +77,7 @@ impl ChangedSysctls {
         let routed = routed.iter().filter(|interface| self.forwards(interface));
         let own: BTreeSet<&str> = own.iter().chain(routed).copied().collect();
         let mut wanted: Vec<(SysctlName, &str)> =
-            own.iter().flat_map(|interface| self.let_own_through(interface)).collect();
+            own.iter().flat_map(|interface| self.accept_local(interface)).collect();
         for interface in interfaces {
             if addresses.iter().any(IpAddr::is_ipv4) {
                 wanted.push((format!("net/ipv4/conf/{interface}/forwarding"), "1"));
@@ -138,7 +138,7 @@ impl ChangedSysctls {
     /// Returns the settings that make the stack accept packets from its own addresses. By default
     /// it accepts none (RFC 1812, section 5.3.8). A strict reverse path filter also requires the
     /// very interface of the route.
-    fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
+    fn accept_local(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
         let is_strict = value("all").max(value(interface)) == Some(1);

@@ -45,7 +45,7 @@ async fn talk(
 ) {
     let mut query = Vec::new();
     loop {
-        match slot.unless_needed(exchange(&mut stream, client, &mut query, &answering)).await {
+        match slot.unless_evicted(exchange(&mut stream, client, &mut query, &answering)).await {
             Some(Ok(true)) => slot.renew(),
             Some(Ok(false)) => return,
             Some(Err(error)) => return tracing::debug!(%error, %client, "a connection ended"),

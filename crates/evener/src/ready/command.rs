@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Looked, ReadinessView};
+use super::{ReadinessInput, ReadinessView};
 use crate::cli::ReadyArgs;
 use crate::runtime::Exit;
 use crate::runtime::folders;
@@ -41,7 +41,7 @@ fn act(args: &ReadyArgs) -> Result<bool, String> {
         match args.watch {
             true => watch(&directory, args).await,
             false => {
-                let view = Looked::at(&directory).await.judge(args.subject.as_deref());
+                let view = ReadinessInput::at(&directory).await.judge(args.subject.as_deref());
                 print(&view, args).map_err(|error| format!("the answer can't be written: {error}"))?;
                 Ok(view.ready)
             }
@@ -61,7 +61,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
             () = end(&mut signals) => return Ok(true),
             _ = ticks.tick() => {}
         }
-        let view = Looked::at(directory).await.judge(args.subject.as_deref());
+        let view = ReadinessInput::at(directory).await.judge(args.subject.as_deref());
         if before != Some(view.ready) {
             print(&view, args).map_err(|error| format!("the change can't be written: {error}"))?;
             due = if view.ready { args.on.as_deref() } else { args.off.as_deref() };

@@ -232,17 +232,17 @@ impl ServiceRecord {
 
 /// A daemon's record and the host's state, or the reason why they can't be read.
 #[derive(Clone, Debug)]
-pub(crate) struct Looked(Result<(Record, Seen), String>);
+pub(crate) struct ReadinessInput(Result<(Record, Seen), String>);
 
-impl Looked {
+impl ReadinessInput {
     /// Reads the record of this folder, and the host's state.
-    pub(crate) async fn at(directory: &Path) -> Looked {
+    pub(crate) async fn at(directory: &Path) -> ReadinessInput {
         let looked = async {
             let record = Record::read(&path(directory))?;
             let seen = Seen::now(&record).await?;
             Ok((record, seen))
         };
-        Looked(looked.await)
+        ReadinessInput(looked.await)
     }
 
     /// True if the farm is known, and has no service of this name or address.

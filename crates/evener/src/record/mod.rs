@@ -148,7 +148,7 @@ pub(crate) struct Recorder {
     latencies: [LatencyHistogram; Mechanism::ALL.len()],
     counts: Arc<LogCounts>,
     /// Number of events that the data plane lost while there was a log.
-    untold: AtomicU64,
+    lost_events: AtomicU64,
 }
 
 impl Recorder {
@@ -287,7 +287,7 @@ impl Recorder {
     /// Records that events were lost.
     fn missed(&self, count: u64) {
         if self.target().is_some() {
-            self.untold.fetch_add(count, Relaxed);
+            self.lost_events.fetch_add(count, Relaxed);
         }
         self.traces.publish_lost(count);
     }
@@ -297,7 +297,7 @@ impl Recorder {
         AccessLog {
             path: self.target().map(|target| target.to_string()),
             written: self.counts.written.load(Relaxed),
-            lost: self.counts.lost.load(Relaxed) + self.untold.load(Relaxed),
+            lost: self.counts.lost.load(Relaxed) + self.lost_events.load(Relaxed),
         }
     }
 

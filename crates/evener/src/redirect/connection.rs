@@ -165,7 +165,7 @@ impl Connection {
     async fn serve_tls(mut self, stream: ClientStream<TcpStream>, tls: Arc<ServerConfig>) {
         let shake = tokio::time::timeout(BOUNDS.head, TlsAcceptor::from(tls).accept(stream));
         let slot = &mut self.place.get_mut().unwrap_or_else(PoisonError::into_inner).slot;
-        match slot.unless_needed(shake).await {
+        match slot.unless_evicted(shake).await {
             Some(Ok(Ok(stream))) => {
                 let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
                 self.certificate = shown.map(CertificateDer::into_owned);
@@ -187,7 +187,7 @@ impl Connection {
         let mut served = pin!(server::serve(stream, &BOUNDS, |request| self.answer(request), refused));
         let is_served = poll_fn(|context| match served.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => self.place().slot.poll_needed(context).map(|()| false),
+            Poll::Pending => self.place().slot.poll_evicted(context).map(|()| false),
         });
         if !is_served.await {
             self.front.count_evicted();

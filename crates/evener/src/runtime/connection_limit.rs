@@ -110,17 +110,17 @@ impl Drop for WaitGuard<'_> {
 
 impl ConnectionSlot {
     /// Runs `work`. Returns `None` as soon as the connection is evicted.
-    pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn unless_evicted<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => self.poll_needed(context).map(|()| None),
+            Poll::Pending => self.poll_evicted(context).map(|()| None),
         })
         .await
     }
 
     /// Ready once the connection is evicted.
-    pub(crate) fn poll_needed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_evicted(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(needed) = &mut self.needed else { return Poll::Pending };
         let wait = Pin::new(needed).poll(context).map(drop);
         if wait.is_ready() {
@@ -216,11 +216,11 @@ mod tests {
         let evicted = Mutex::new(slot._place.take());
         let other = Arc::new(OtherThread { limit: limit.clone(), evicted, taken: Mutex::default() });
         let waker = Waker::from(Arc::clone(&other));
-        assert!(slot.poll_needed(&mut Context::from_waker(&waker)).is_pending());
+        assert!(slot.poll_evicted(&mut Context::from_waker(&waker)).is_pending());
         let mut waiting = pin!(limit.acquire(client("192.0.2.2")));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        assert!(other.taken.lock().unwrap().is_none(), "the place is spoken for");
+        assert!(other.taken.lock().unwrap().is_none(), "the place is is_mentioned for");
         assert!(waiting.poll(&mut context).is_ready());
     }
 
@@ -231,7 +231,7 @@ mod tests {
 
     /// Holds the slot until the connection is evicted.
     fn sit(mut slot: ConnectionSlot) -> JoinHandle<()> {
-        tokio::spawn(async move { slot.unless_needed(pending::<()>()).await.unwrap_or_default() })
+        tokio::spawn(async move { slot.unless_evicted(pending::<()>()).await.unwrap_or_default() })
     }
 
     #[tokio::test]
@@ -323,7 +323,7 @@ mod tests {
             async move { limit.acquire(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
-        assert!(offered.unless_needed(pending::<()>()).await.is_none());
+        assert!(offered.unless_evicted(pending::<()>()).await.is_none());
         // the evicted client is slow to leave, and all other clients are busy
         let later = tokio::spawn({
             let limit = limit.clone();

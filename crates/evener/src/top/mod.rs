@@ -26,7 +26,7 @@ const KEYS: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Update of the screen.
-enum News {
+enum Update {
     /// State of the daemon, or an error.
     Reading(Result<Box<Reading>, String>),
     /// An event as a line.
@@ -86,13 +86,13 @@ fn screen(args: &TopArgs) -> Result<(), String> {
 }
 
 /// Queries the daemon periodically on a thread, so that a hanging daemon does not block the keys.
-fn follow_state(args: &TopArgs, news: &Sender<News>) -> Result<(), String> {
+fn follow_state(args: &TopArgs, news: &Sender<Update>) -> Result<(), String> {
     let (client, runtime) = admin_client(&args.admin)?;
     let (news, interval) = (news.clone(), args.interval);
     thread::spawn(move || {
         loop {
             let reading = runtime.block_on(read(&client));
-            if news.send(News::Reading(reading.map(Box::new))).is_err() {
+            if news.send(Update::Reading(reading.map(Box::new))).is_err() {
                 return;
             }
             thread::sleep(interval);
@@ -101,13 +101,13 @@ fn follow_state(args: &TopArgs, news: &Sender<News>) -> Result<(), String> {
     Ok(())
 }
 
-fn follow_events(admin: &AdminArgs, news: &Sender<News>) {
+fn follow_events(admin: &AdminArgs, news: &Sender<Update>) {
     let (news, socket) = (news.clone(), admin.socket.clone());
     thread::spawn(move || {
         let admin = AdminArgs { socket };
         loop {
             // The daemon's state shows if it is gone.
-            let ended = events_of(&admin, |line| news.send(News::Event(line)).is_ok());
+            let ended = events_of(&admin, |line| news.send(Update::Event(line)).is_ok());
             if !ended {
                 return;
             }
@@ -118,8 +118,8 @@ fn follow_events(admin: &AdminArgs, news: &Sender<News>) {
 
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
-    receiver: &Receiver<News>,
-    news: &Sender<News>,
+    receiver: &Receiver<Update>,
+    news: &Sender<Update>,
     args: &TopArgs,
     look: Look,
 ) -> Result<(), String> {
@@ -130,10 +130,10 @@ fn watch(
         while let Ok(one) = receiver.try_recv() {
             is_stale = true;
             match one {
-                News::Reading(Ok(reading)) => model.take_in(*reading, Instant::now()),
-                News::Reading(Err(error)) => model.error = Some(error),
-                News::Event(line) => model.note_event(line),
-                News::Answer(line) => model.answer = Some(line),
+                Update::Reading(Ok(reading)) => model.take_in(*reading, Instant::now()),
+                Update::Reading(Err(error)) => model.error = Some(error),
+                Update::Event(line) => model.note_event(line),
+                Update::Answer(line) => model.answer = Some(line),
             }
         }
         if std::mem::take(&mut is_stale) {
@@ -176,10 +176,10 @@ fn meaning(key: KeyEvent) -> Option<KeyCode> {
 }
 
 /// Sends an order on a separate thread.
-fn carry_out(order: Order, admin: &AdminArgs, news: &Sender<News>) {
+fn carry_out(order: Order, admin: &AdminArgs, news: &Sender<Update>) {
     let (news, admin) = (news.clone(), AdminArgs { socket: admin.socket.clone() });
     thread::spawn(move || {
         let answer = send_change(&admin, &order.service, &order.server, &order.body());
-        let _ = news.send(News::Answer(answer.unwrap_or_else(|error| error)));
+        let _ = news.send(Update::Answer(answer.unwrap_or_else(|error| error)));
     });
 }

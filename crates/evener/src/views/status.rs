@@ -166,7 +166,7 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
     let assured = memory.sessions.shares().all_assured();
     let (events, events_lost) = published.bus.counts();
     let (local, recorder) = (published.local.as_ref(), &published.recorder);
-    let speaker = local.and_then(|local| local.speaker.as_ref());
+    let lccp_node = local.and_then(|local| local.lccp_node.as_ref());
     StatusView {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -205,10 +205,10 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         access_log: recorder.show_log(),
         traces: recorder.traces(),
         decision_latency: recorder.latencies_shown().collect(),
-        lccp: speaker.map(|speaker| speaker.counted()).unwrap_or_default(),
-        nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
-        nodes_refused: speaker.map(refused).unwrap_or_default(),
-        dispatcher: speaker.and_then(|speaker| speaker.dispatcher()).map(dispatcher),
+        lccp: lccp_node.map(|lccp_node| lccp_node.counted()).unwrap_or_default(),
+        nodes: lccp_node.map(|lccp_node| lccp_node.nodes()).unwrap_or_default(),
+        nodes_refused: lccp_node.map(refused).unwrap_or_default(),
+        dispatcher: lccp_node.and_then(|lccp_node| lccp_node.dispatcher()).map(dispatcher),
         dns: names::counts(&published.snapshot, &published.queries),
         interfaces: interfaces(snapshot),
         installed: installed(&published.installed),
@@ -245,8 +245,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn refused(speaker: &LccpNode) -> BTreeMap<String, NodeRefusal> {
-    let refused = speaker.not_understood().into_iter();
+fn refused(lccp_node: &LccpNode) -> BTreeMap<String, NodeRefusal> {
+    let refused = lccp_node.not_understood().into_iter();
     refused.map(|(node, refusal)| (node.to_string(), refusal.into())).collect()
 }
 

@@ -35,9 +35,9 @@ const TAKEN: [(Restriction, &[&str]); 4] = [
 ///
 /// # Errors
 /// Returns only if a step fails.
-pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()> {
+pub fn exec_restricted(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()> {
     let filters = calls::filters(unit)?;
-    see_files(unit, shown).context("The unit's view of files can't be made")?;
+    restrict_files(unit, shown).context("The unit's view of files can't be made")?;
     for Limit { resource, soft, hard } in unit.limits.iter().copied() {
         // If the limit is too high, sets the highest possible one, as a service manager in a
         // container does.
@@ -81,7 +81,7 @@ fn privileges(unit: &Unit) -> Vec<String> {
 }
 
 /// Creates a private view of the file system.
-fn see_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
+fn restrict_files(unit: &Unit, shown: &[PathBuf]) -> Result<()> {
     let names =
         if unit.denies(Restriction::Hostname) { CloneFlags::CLONE_NEWUTS } else { CloneFlags::empty() };
     unshare(CloneFlags::CLONE_NEWNS | names)?;

@@ -15,7 +15,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource};
 
 use crate::{evener, owner};
 
-pub use confine::become_it;
+pub use confine::exec_restricted;
 
 /// Paths of Evener's program and file after installation.
 const PROGRAM: &str = "/usr/bin/evener";

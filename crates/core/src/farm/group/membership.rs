@@ -125,14 +125,14 @@ impl GroupMembership {
             return None;
         }
         if works {
-            return Some(self.speak());
+            return Some(self.next_message());
         }
         self.trouble = Some(MembershipTrouble::Server);
         self.rest(now_ms, self.report_ms.min(PROBE_MS));
         None
     }
 
-    fn speak(&mut self) -> MembershipOrder {
+    fn next_message(&mut self) -> MembershipOrder {
         self.may_be_known = true;
         if self.is_member {
             self.step = JoinState::Reporting;
@@ -165,7 +165,7 @@ impl GroupMembership {
             (JoinState::Joining, _) if is_good => {
                 (self.is_member, self.is_stamped, self.joined_ms) = (true, true, Some(now_ms));
                 // A first report follows at once, so that the member is selected by load.
-                Some(self.speak())
+                Some(self.next_message())
             }
             // The director has forgotten the member, which joins again at once, except shortly
             // after joining.
@@ -173,7 +173,7 @@ impl GroupMembership {
                 self.is_member = false;
                 let joined_ms = self.joined_ms.unwrap_or_default();
                 let again = now_ms.saturating_sub(joined_ms) >= self.report_ms;
-                again.then(|| self.speak())
+                again.then(|| self.next_message())
             }
             // The director refuses the time stamp, so the clock was probably set. A report without
             // a stamp is accepted.

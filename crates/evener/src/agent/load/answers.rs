@@ -118,7 +118,7 @@ async fn renew(refresh: &Refresh) {
 /// Listens, and answers permitted clients until dropped. An address that is not available is
 /// retried. Connections of other clients are closed at once, without taking a slot.
 pub(super) async fn serve<F>(
-    door: ListenSettings,
+    listen_settings: ListenSettings,
     load: watch::Receiver<Load>,
     answer: fn(TcpStream, Load, ReportClient) -> F,
 ) where
@@ -126,11 +126,11 @@ pub(super) async fn serve<F>(
 {
     let mut again = RetryDelay::default();
     let listener = loop {
-        match door.bind() {
+        match listen_settings.bind() {
             Ok(listener) => break listener,
             Err(error) => {
                 if again.wait().await {
-                    tracing::warn!(address = %door.listen, %error, "failed to listen for load queries; retrying");
+                    tracing::warn!(address = %listen_settings.listen, %error, "failed to listen for load queries; retrying");
                 }
             }
         }
@@ -139,19 +139,20 @@ pub(super) async fn serve<F>(
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
-            if door.permits(client.ip()) || door.queries.is_allowed(client.ip()) {
+            if listen_settings.permits(client.ip()) || listen_settings.queries.is_allowed(client.ip()) {
                 break (stream, client);
             }
         };
-        let is_director = door.directors.contains(&client.ip().to_canonical());
+        let is_director = listen_settings.directors.contains(&client.ip().to_canonical());
         let limit = if is_director { &of_directors } else { &of_others };
-        let queries = Arc::clone(&door.queries);
-        let (is_permitted, findings) = (door.permits(client.ip()), door.findings.clone());
+        let queries = Arc::clone(&listen_settings.queries);
+        let (is_permitted, findings) =
+            (listen_settings.permits(client.ip()), listen_settings.findings.clone());
         let requester = ReportClient { client: client.ip(), is_permitted, queries, findings };
         Ok((stream, requester, limit.acquire(client.ip()).await))
     };
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
-        let (load, refresh) = (load.clone(), door.refresh.clone());
+        let (load, refresh) = (load.clone(), listen_settings.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             // The measuring task may be waiting for a status page. The last measurement is used
             // then.
@@ -160,7 +161,7 @@ pub(super) async fn serve<F>(
             answer(stream, now, requester).await
         });
         // An invalid or slow request gets no answer.
-        async move { drop(slot.unless_needed(answering).await) }
+        async move { drop(slot.unless_evicted(answering).await) }
     };
     accept(next, serve).await;
 }

@@ -165,7 +165,7 @@ impl LoadExporter {
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
         let (refresh, refreshes) = mpsc::channel(1);
         let findings = settings.keys.and_then(|keys| FindingsAccess::new(keys.findings)).map(Arc::new);
-        let door = |listen| ListenSettings {
+        let listen_settings = |listen| ListenSettings {
             listen,
             refresh: refresh.clone(),
             directors: Arc::clone(&settings.directors),
@@ -181,13 +181,13 @@ impl LoadExporter {
             tasks.spawn(measure(settings.clone(), Arc::clone(&self.load), following, refreshes));
         }
         if let Some(listen) = listen {
-            tasks.spawn(answers::serve(door(listen), self.load(), answers::http));
+            tasks.spawn(answers::serve(listen_settings(listen), self.load(), answers::http));
         }
         if let (Some(listen), Some(keys)) = (listen, settings.keys) {
             tasks.spawn(path_probe::serve(listen, keys.probes, settings.askers.clone()));
         }
         if let Some(listen) = check_listen {
-            tasks.spawn(answers::serve(door(listen), self.load(), answers::agent_check));
+            tasks.spawn(answers::serve(listen_settings(listen), self.load(), answers::agent_check));
         }
         (self.settings, self.tasks) = (settings, tasks);
     }

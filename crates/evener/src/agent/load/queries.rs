@@ -128,7 +128,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
             io::Result::Ok(())
         });
         // An invalid or slow query gets no answer.
-        async move { drop(slot.unless_needed(answering).await) }
+        async move { drop(slot.unless_evicted(answering).await) }
     })
     .await;
 }

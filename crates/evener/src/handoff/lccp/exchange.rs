@@ -53,7 +53,7 @@ impl LccpNode {
             TransferEvent::DispatchRequested => &counts.requested,
             TransferEvent::Advised => &counts.answered,
             TransferEvent::Alone { .. } => &counts.alone,
-            TransferEvent::Unbelieved => &counts.unbelieved,
+            TransferEvent::Unbelieved => &counts.disallowed_answers,
             TransferEvent::Taken => &counts.given,
             TransferEvent::NotTaken => &counts.not_restored,
             TransferEvent::Unanswered => &counts.unanswered,

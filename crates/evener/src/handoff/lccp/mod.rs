@@ -61,7 +61,7 @@ struct LccpState {
     incarnation: u64,
     components: Components,
     talk: Mutex<LccpTask>,
-    taker: Option<HandoffReceiver>,
+    receiver: Option<HandoffReceiver>,
     /// Channel to the control loop, which has the tables. `None` on servers.
     control: Option<ControlLink>,
     /// Limits concurrent queries of other nodes.
@@ -95,7 +95,7 @@ struct HandoffCounts {
     /// Queries that the dispatcher answered with a server.
     answered: AtomicU64,
     /// Answers with a server that this node's tables don't allow.
-    unbelieved: AtomicU64,
+    disallowed_answers: AtomicU64,
     /// Connections decided by this node because the dispatcher did not answer.
     alone: AtomicU64,
     /// Queries of other nodes answered here, as their dispatcher or forwarder.
@@ -140,15 +140,15 @@ impl LccpNode {
         control: Option<ControlLink>,
     ) -> io::Result<LccpNode> {
         let incarnation = crate::runtime::secret::random_number()?;
-        let taker = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|taker| {
+        let receiver = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|receiver| {
             let cannot = |error| tracing::warn!(%error, "failed to listen for control messages: handed-off connections are accepted without an acknowledgment");
-            taker.map_err(cannot).ok()
+            receiver.map_err(cannot).ok()
         });
         let components = match part {
             NodeRole::Director | NodeRole::Host => {
                 Components::new(&[Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder])
             }
-            NodeRole::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
+            NodeRole::Server if receiver.is_some() => Components::new(&[Receptor::Distributor]),
             NodeRole::Server => Components::new(&[]),
         };
         let talk = LccpTask {
@@ -168,7 +168,7 @@ impl LccpNode {
             incarnation,
             components,
             talk: Mutex::new(talk),
-            taker,
+            receiver,
             control,
             consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
             counts: HandoffCounts::default(),
@@ -184,8 +184,8 @@ impl LccpNode {
 
     /// Sets the programs' view of connections, for handoffs and releases.
     pub(crate) fn look_at(&self, connections: Connections) {
-        if let Some(taker) = &self.0.taker {
-            taker.look_at(connections);
+        if let Some(receiver) = &self.0.receiver {
+            receiver.look_at(connections);
         }
     }
 
@@ -194,8 +194,8 @@ impl LccpNode {
         let nodes = nodes::nodes(self.0.part, config, network);
         let own: BTreeSet<IpAddr> =
             nodes.values().flatten().copied().chain(nodes::own(config, network)).collect();
-        if let Some(taker) = &self.0.taker {
-            taker.serve(nodes::served(self.0.part, config, network));
+        if let Some(receiver) = &self.0.receiver {
+            receiver.serve(nodes::served(self.0.part, config, network));
         }
         let mut talk = self.0.talk();
         talk.nodes = nodes;
@@ -237,7 +237,7 @@ impl LccpNode {
             ("releases_granted", &counts.grant),
             ("dispatch_requested", &counts.requested),
             ("dispatch_answered", &counts.answered),
-            ("dispatch_rejected", &counts.unbelieved),
+            ("dispatch_rejected", &counts.disallowed_answers),
             ("dispatch_local", &counts.alone),
             ("dispatch_served", &counts.decided),
         ];
@@ -316,7 +316,7 @@ impl LccpState {
 
     /// Handles the content of an IP packet from a node.
     fn receive(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
-        let Some(message) = self.believe(way, bytes) else { return };
+        let Some(message) = self.authenticate(way, bytes) else { return };
         match (message.receptor, &message.body) {
             (Receptor::Distributor, MessageBody::Handoff { socket, piece }) => {
                 let (socket, piece) = (*socket, piece.clone());
@@ -358,14 +358,14 @@ impl LccpState {
 
     /// Authenticates a message and answers hello messages. Returns the message if it requires an
     /// action.
-    fn believe(&self, way: AddressPair, bytes: &[u8]) -> Option<LccpMessage> {
+    fn authenticate(&self, way: AddressPair, bytes: &[u8]) -> Option<LccpMessage> {
         let AddressPair { node, own } = way;
         let mut talk = self.talk();
         if !talk.nodes.contains_key(&node) {
             return None;
         }
         let LccpTask { keys, listeners, sessions, past_sequence, .. } = &mut *talk;
-        let session = sessions.entry((node, own)).or_insert_with(|| self.stranger(way, *past_sequence));
+        let session = sessions.entry((node, own)).or_insert_with(|| self.new_session(way, *past_sequence));
         let received = session.receive(now_ms(), keys, bytes);
         if let Some((answer, listener)) = received.answer.zip(listeners.get(&own)) {
             listener.send(node, &answer);
@@ -376,7 +376,7 @@ impl LccpState {
     }
 
     /// Creates a session. Its sequence numbers continue after the numbers of an earlier session.
-    fn stranger(&self, way: AddressPair, after: u64) -> LccpSession {
+    fn new_session(&self, way: AddressPair, after: u64) -> LccpSession {
         let own = LocalNode { address: way.own, incarnation: self.incarnation, components: self.components };
         LccpSession::new(own, way.node, after)
     }
@@ -399,13 +399,13 @@ impl LccpState {
             sessions.values_mut().filter_map(|session| session.expire(now_ms())).collect();
         for (node, own) in nodes.iter().filter_map(|(node, own)| Some((*node, (*own)?))) {
             let Some(listener) = listeners.get(&own) else { continue };
-            let new = || self.stranger(AddressPair { node, own }, *past_sequence);
+            let new = || self.new_session(AddressPair { node, own }, *past_sequence);
             listener.send(node, &sessions.entry((node, own)).or_insert_with(new).init(keys));
         }
         drop(talk);
         silent.into_iter().for_each(|notice| self.publish(notice));
-        if let Some(taker) = &self.taker {
-            taker.forget_old(now_ms());
+        if let Some(receiver) = &self.receiver {
+            receiver.forget_old(now_ms());
         }
     }
 }

@@ -38,24 +38,26 @@ impl LccpState {
             };
             shared.answer(way, &message, Receptor::Distributor, body);
         };
-        let taker = self.taker.as_ref();
-        let Some((taker, connections)) = taker.and_then(|taker| Some((taker, taker.connections()?))) else {
+        let receiver = self.receiver.as_ref();
+        let Some((receiver, connections)) =
+            receiver.and_then(|receiver| Some((receiver, receiver.connections()?)))
+        else {
             return answer(self, Err(ErrorCode::NotRestored));
         };
-        if !taker.serves(socket.server()) {
+        if !receiver.serves(socket.server()) {
             return answer(self, Err(ErrorCode::NoServer));
         }
-        match taker.releases().begin(way.node, socket, place, now_ms()) {
+        match receiver.releases().begin(way.node, socket, place, now_ms()) {
             ReleaseAction::Answer(result) => return answer(self, result),
             ReleaseAction::Wait => return,
             ReleaseAction::Grant => {}
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(taker) = &shared.taker else { return };
-            let result = taker.grant(&connections, socket, place).await;
+            let Some(receiver) = &shared.receiver else { return };
+            let result = receiver.grant(&connections, socket, place).await;
             // A node that got no answer asks again.
-            let Some(result) = taker.releases().end(way.node, socket, place, result) else { return };
+            let Some(result) = receiver.releases().end(way.node, socket, place, result) else { return };
             shared.counts.grant.fetch_add(result.is_ok().into(), Relaxed);
             answer(&shared, result);
         });

@@ -195,12 +195,12 @@ impl LccpState {
         socket: SocketId,
         piece: Piece,
     ) {
-        let Some(taker) = &self.taker else {
+        let Some(receiver) = &self.receiver else {
             let body = MessageBody::Error { socket: Some(socket), code: ErrorCode::NotRestored };
             return self.answer(way, &message, Receptor::Distributor, body);
         };
         let len = piece.state().queued_len();
-        let action = taker.incoming().receive_piece(way.node, socket, piece, now_ms());
+        let action = receiver.incoming().receive_piece(way.node, socket, piece, now_ms());
         let saved = match action {
             HandoffAction::Answer(body) => return self.answer(way, &message, Receptor::Distributor, body),
             HandoffAction::Wait => return,
@@ -208,9 +208,9 @@ impl LccpState {
         };
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(taker) = &shared.taker else { return };
-            let restored = taker.restore(socket, &saved).await;
-            taker.incoming().end(way.node, socket, restored, now_ms());
+            let Some(receiver) = &shared.receiver else { return };
+            let restored = receiver.restore(socket, &saved).await;
+            receiver.incoming().end(way.node, socket, restored, now_ms());
             let body = match restored {
                 Some(Ok(())) => {
                     shared.counts.taken.fetch_add(1, Relaxed);
