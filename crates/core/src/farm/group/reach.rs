@@ -1,6 +1,6 @@
 //! Addresses to which a director opens connections for a member that joined by itself. A joining
-//! member must not make the director connect to third parties: its own services, those of the host,
-//! or those of a network that only the director can reach.
+//! member must not make the director connect to third parties. Such parties are the director's own
+//! services, other services of its host, and hosts in a network that only the director can reach.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,20 +12,20 @@ use crate::net::prefix::Prefix;
 /// Allowed addresses of one member that joined by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// Networks configured by the operator; if empty, the fields below count.
+    /// Networks configured by the operator. If empty, `addresses` and `hosts` decide.
     allow: Vec<Prefix>,
     /// Source address of the member's messages, and addresses of listed members.
     addresses: Vec<IpAddr>,
-    /// Hosts of listed members, and those that the member's credential names.
+    /// Hosts in the URLs of listed members, and hosts that the member's credential names.
     hosts: Vec<String>,
 }
 
 /// Origin of a member's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageOrigin {
-    /// Source address, if the message came by the network.
+    /// Source address; `None` if the message did not come from the network.
     pub from: Option<IpAddr>,
-    /// Hosts that the credential names; empty if it is valid for all.
+    /// Hosts that the credential names; empty if the credential is valid for all hosts.
     pub hosts: Vec<String>,
     /// True if the operator sent the message, which needs no credential.
     pub is_operator: bool,
@@ -34,16 +34,17 @@ pub struct MessageOrigin {
 /// Reason why connections to an address are forbidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReachError {
-    /// No single host has the address.
+    /// The address belongs to no single host: it is unspecified, multicast or broadcast.
     #[error("{0} is no host's address")]
     NoHost(IpAddr),
-    /// Loopback or link-local address.
+    /// The address is loopback or link-local, and no `allow` network is.
     #[error("{0} is a loopback or link-local address, and the group's `allow` doesn't name it")]
     Local(IpAddr),
-    /// An address outside of the configured networks.
+    /// The address is outside of the `allow` networks.
     #[error("{0} is outside of what the group's `allow` covers")]
     NotAllowed(IpAddr),
-    /// An unknown address, without configured networks.
+    /// No `allow` network is configured, and the address belongs neither to the member's origin nor
+    /// to a listed member.
     #[error(
         "{0} is neither where the member joined from, nor named by its credential, nor a listed member's: \
          [service.group] allow = [...] lets members be elsewhere"
@@ -52,7 +53,7 @@ pub enum ReachError {
 }
 
 impl Reach {
-    /// Returns the allowed addresses of a member with this origin.
+    /// Returns the addresses to which connections for a member with this origin may go.
     pub(super) fn new(group: &Group, origin: &MessageOrigin) -> Reach {
         let listed = || group.members.iter().map(|member| &member.url);
         Reach {
@@ -62,8 +63,8 @@ impl Reach {
         }
     }
 
-    /// Checks if a connection may be opened to `address`, as resolved for this host of a URL for
-    /// this connection.
+    /// Checks if a connection may be opened to `address`. The caller has resolved `host`, the host
+    /// of a URL, to this address for this connection.
     ///
     /// # Errors
     /// The address is forbidden, for the returned reason.
@@ -75,7 +76,7 @@ impl Reach {
         }
         let covers = |prefix: &&Prefix| prefix.contains(at);
         if is_local(at) {
-            // A prefix that covers all addresses does not name local ones.
+            // A prefix such as 0.0.0.0/0 covers local addresses, too, but does not name them.
             let named = self.allow.iter().filter(covers).any(|prefix| is_local(prefix.address()));
             return if named { Ok(()) } else { Err(ReachError::Local(at)) };
         }
