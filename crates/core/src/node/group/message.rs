@@ -20,11 +20,11 @@ pub enum GroupMessage {
     Add(Vec<Joiner>),
     /// GROUP-EXIT: members that leave.
     Exit(Vec<Url>),
-    /// GROUP-QUERY: list the members.
+    /// GROUP-QUERY: request for a list of the members.
     Query,
     /// LOAD-INFORM: load of a member.
     Inform(LoadInform),
-    /// LOAD-QUERY: report your load.
+    /// LOAD-QUERY: request to a member to report its load.
     LoadQuery,
 }
 
@@ -37,7 +37,7 @@ pub enum MessageError {
     /// The message is not text.
     #[error("the message is not text in UTF-8")]
     Text,
-    /// No member is named.
+    /// The body names no member.
     #[error("the body is empty: write a member's URL, or several, one a line")]
     NoMember,
     /// A line doesn't describe a member.
@@ -48,7 +48,7 @@ pub enum MessageError {
         /// Reason why the line is invalid.
         why: JoinerError,
     },
-    /// A line has more than a URL.
+    /// A line contains more than a URL.
     #[error("line {line}: a member leaves by its URL alone")]
     Exit {
         /// Line number, from 1.
@@ -101,7 +101,7 @@ impl GroupMessage {
             }
             Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(GroupMessage::Exit),
             Verb::Inform => report(text).map(GroupMessage::Inform),
-            // Messages without a body; any content is ignored.
+            // These messages have no body, so any content is ignored.
             Verb::Query => Ok(GroupMessage::Query),
             Verb::LoadQuery => Ok(GroupMessage::LoadQuery),
         }
