@@ -88,7 +88,7 @@ pub struct Handshakes {
 /// Part of a farm that is suspected to stall connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// One server of a service.
+    /// A single server of a service.
     Server,
     /// All servers of a service.
     Service,

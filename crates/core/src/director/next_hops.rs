@@ -19,7 +19,7 @@ const CONFIRM_MS: u64 = 10_000;
 /// Minimum interval between requests for an unknown next hop, in milliseconds.
 const REQUEST_INTERVAL_MS: u64 = 1_000;
 
-/// What the director knows about paths to servers but the kernel's tables do not contain.
+/// Facts about paths to servers that the kernel's tables do not contain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     /// Path MTU to a server in bytes, with its expiry in milliseconds.

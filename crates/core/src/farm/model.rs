@@ -22,7 +22,7 @@ use crate::path::tables::{RehandoffMode, VipKey};
 use crate::pool::policy::Consumer;
 use crate::pool::{HealthCheck, Reporting};
 
-/// Which hosts select servers.
+/// The hosts that select servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
     /// Only dedicated hosts (directors) select servers.
@@ -281,7 +281,7 @@ pub struct Timeouts {
     pub half_closed_ms: u64,
     /// TCP session after FIN of both sides, or the server's RST.
     pub closing_ms: u64,
-    /// UDP session.
+    /// UDP session past its first packets.
     pub udp_ms: u64,
 }
 

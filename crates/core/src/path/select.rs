@@ -81,7 +81,7 @@ impl Counts<'_> {
 /// of two.
 pub const EXPLORING: u64 = 32;
 
-/// Denominator of [`Score::gain`].
+/// Number of flows of which [`Score::gain`] is a part.
 pub const GAIN_UNIT: u64 = 256;
 
 /// Number of parts into which scores divide the least load of a service. [`Score::load`] 0 stands

@@ -49,7 +49,7 @@ pub struct VipKey {
     pub protocol: Protocol,
 }
 
-/// How the data plane selects a server for a new session. The policy sets it.
+/// Selection of a server for a new session by the data plane, as the policy requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pick {

@@ -29,7 +29,7 @@ const VERSION_LEN: usize = 8;
 /// Empty line before a request, which servers ignore (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
-/// What is known about a response.
+/// State of knowledge about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseProgress {
     /// The response has not begun, or its head is incomplete.
@@ -41,7 +41,7 @@ pub enum ResponseProgress {
     Unknown,
 }
 
-/// What the client has sent after a request.
+/// Bytes that the client has sent after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// The end of the request is unknown: its head has several segments, or its body is chunked.
@@ -69,7 +69,7 @@ pub struct Pending {
     pub begin: u64,
     /// Position after the response's last byte, once the end is known.
     pub end: u64,
-    /// What the client has sent after the request.
+    /// Bytes that the client has sent after the request.
     pub behind: Behind,
 }
 

@@ -132,7 +132,7 @@ pub enum FinalResponse {
     Status(u16),
     /// HTTP status 408 if the client has sent the start of a request in text; otherwise nothing.
     TimedOut,
-    /// HTTP/2 error HTTP_1_1_REQUIRED.
+    /// Response that an HTTP/2 client understands: the error HTTP_1_1_REQUIRED.
     Http1Required,
     /// No response: the connection is reset.
     Reset,

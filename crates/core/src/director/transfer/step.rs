@@ -56,7 +56,7 @@ pub(super) struct RequestRound {
     is_sent: bool,
 }
 
-/// What this host knows about the connection at the server.
+/// Knowledge of this host about the connection at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
     /// The connection was not sent to the server.

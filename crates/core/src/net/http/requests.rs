@@ -18,7 +18,7 @@ enum StreamPosition {
     Lost(HttpRefusal),
 }
 
-/// What may be forwarded of received bytes.
+/// Part of the received bytes that may be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestProgress {
     /// Number of bytes that may be forwarded, at least one: a complete head, or a part of a body.

@@ -48,7 +48,7 @@ pub struct DirectorSettings {
     pub key: Key,
 }
 
-/// What this director knows about another director.
+/// Known state of another director.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDirector {
     /// Address in the file.

@@ -68,7 +68,7 @@ pub struct OwnStatus {
     pub macs: Vec<Mac>,
 }
 
-/// What this host knows about a host.
+/// Known state of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
     pub name: String,

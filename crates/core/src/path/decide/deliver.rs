@@ -19,7 +19,7 @@ use core::net::IpAddr;
 /// Interface number that no interface has.
 pub(super) const NO_INTERFACE: u32 = 0;
 
-/// What the delivery of a packet depends on besides its server.
+/// Facts on which the delivery of a packet depends besides its server.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
     /// Hash of the flow, which spreads tunnels over paths.

@@ -71,8 +71,7 @@ pub enum Verdict {
 /// tags.
 pub const HELD_FRAME_MAX: usize = 2_048;
 
-/// What decisions depend on besides the tables: state that outlives a packet, and the host's
-/// routes.
+/// Input of decisions besides the tables: state that outlives a packet, and the host's routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     pub sessions: Sessions<'a>,

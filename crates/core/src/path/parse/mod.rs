@@ -102,7 +102,7 @@ pub enum Parsed {
     ArpRequest {
         /// Offset of the ARP body.
         l3: usize,
-        /// Address requested.
+        /// Address whose MAC the sender requests.
         target: Ipv4Addr,
         /// Address of the sender. 0.0.0.0 in a probe (RFC 5227).
         sender: Ipv4Addr,
@@ -111,7 +111,7 @@ pub enum Parsed {
     Solicitation {
         /// Offset of the IP header.
         l3: usize,
-        /// Address requested.
+        /// Address whose MAC the sender requests.
         target: Ipv6Addr,
         /// Address of the sender. `::` in a probe (RFC 4862, section 5.4.2).
         sender: Ipv6Addr,

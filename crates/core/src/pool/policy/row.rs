@@ -43,7 +43,7 @@ impl fmt::Debug for Policy {
 /// Layout of the data plane's tables. They are computed when the farm changes and not per packet.
 #[derive(Clone, Copy)]
 pub struct PacketPolicy {
-    /// How the data plane selects from the tables.
+    /// Selection from the tables by the data plane.
     pub pick: Pick,
     /// Returns the ring as slots, at most [`crate::path::tables::ORDER_MAX`], without members of
     /// weight 0.

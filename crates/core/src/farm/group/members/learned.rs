@@ -31,7 +31,7 @@ const ONE: u64 = 1_000;
 /// Base-2 logarithm of the smallest part, in thousandths: a part of about 3 %.
 const EXPONENT_MIN: i64 = -5_062;
 
-/// What the reports of one member have shown.
+/// Facts that the reports of one member have shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Learned {
     /// Request rate in thousandths per second, not yet divided by `rate_known`.

@@ -18,7 +18,7 @@ pub(super) struct MemberReport {
     pub(super) at_ms: u64,
 }
 
-/// What is known about the load of one member.
+/// Known facts about the load of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemberLoad {
     pub(super) report: Option<MemberReport>,

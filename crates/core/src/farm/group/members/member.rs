@@ -21,7 +21,7 @@ use crate::pool::{
     PoolSettings, Reporting, ServerState,
 };
 
-/// How serving requests differs from the health of a member.
+/// Relation between the health of a member and the fact that it serves requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
     /// The member serves according to its health.

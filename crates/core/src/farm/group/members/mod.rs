@@ -131,7 +131,7 @@ pub enum MemberOrder {
     Publish(GroupRules),
 }
 
-/// Everything that a redirect depends on.
+/// Rules and data on which redirects depend.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
     pub status: RedirectStatus,
