@@ -7,8 +7,8 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
-/* Loads the fields from which a reset as the answer to a packet is made. Returns false if the packet
- * must not be answered with a reset. */
+/* Loads the fields from which a reset as the answer to a packet is made. Returns false if the
+ * packet must not be answered with a reset. */
 static __always_inline bool load_unmatched(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt = &at->pkt;

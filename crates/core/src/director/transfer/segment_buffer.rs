@@ -79,7 +79,7 @@ impl<F> SegmentBuffer<F> {
     }
 
     /// The sweep calls this for each session of a connection that no host owns. Returns true if the
-    /// connection isn't buffered now, and an earlier pass found it at least [`ORPHANED_MS`] ago.
+    /// connection isn't buffered now, and an earlier pass found it at least five seconds ago.
     /// Such a connection belonged to a killed daemon, or the buffer was full.
     pub fn is_orphan(&mut self, key: SessionKey, now_ms: u64) -> bool {
         if self.connections.contains_key(&key) {
