@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Interface of the BPF programs and the control plane: map keys, values and counters. The build
- * generates Rust types from the BTF of this file and Rust constants from its text. It fails if they
- * differ from those of `core`, or if Rust doesn't use one: types that only C uses are defined in
- * other headers.
+ * generates Rust types from the BTF of this file and Rust constants from its text. The build fails
+ * if the types or constants differ from those of `core`, or if Rust doesn't use one of them. So
+ * types that only C uses are defined in other headers.
  */
 #ifndef EVENER_ABI_H
 #define EVENER_ABI_H
@@ -13,7 +13,8 @@
 
 /* The daemon doesn't adopt a running data plane with another version. */
 #define ABI_VERSION 17
-/* Version without `extents` and otherwise the same: the daemon copies its sessions. */
+/* Version that has no `extents` but is otherwise the same. The daemon copies the sessions of a data
+ * plane with this version. */
 #define ABI_WITHOUT_EXTENTS 15
 
 /* core/src/path/tables.rs */
@@ -50,7 +51,8 @@
 #define LATER_LOOKED_MAX 256
 #define CLASSES 8
 #define NO_ROUTE 0xffff
-/* For all services together. During a change it has room for the old and the new routes. */
+/* Number of route entries of all services together. There is room for the old and the new routes
+ * during a change. */
 #define ROUTE_ENTRIES 131072
 
 /* core/src/path/ports.rs */
@@ -167,9 +169,9 @@ enum session_state {
 };
 /* Number of idle timeouts of a VIP. The lower three bits of a session's state select one. */
 #define STATES 8
-/* The first two indexes of `idle` belong to no session state. They bound the remaining lifetime of
- * an established session within which a packet needn't refresh it: the minimum, and the width of
- * the range above that minimum. */
+/* The first two indexes of `idle` belong to no session state. They define the range of an
+ * established session's remaining lifetime in which a packet needn't refresh the session. The first
+ * value is the minimum of the range, the second its width. */
 #define IDLE_LEAST 0
 #define IDLE_STEP 1
 /* Maximum remaining lifetime of a session, in ticks. */
@@ -186,8 +188,8 @@ struct settings {
 	__u64 ring_seed[2];
 };
 
-/* Destination of a packet, in network byte order. `address` of an IPv6 VIP is address_digest() of
- * its address (maps.h). */
+/* Destination of a packet, in network byte order. For an IPv6 VIP, `address` is address_digest() of
+ * the VIP's address (maps.h). */
 struct vip_key {
 	__be32 address;
 	__be16 port;
@@ -200,13 +202,13 @@ struct vip_key {
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* the VIP has an entry in `handoffs` */
-/* with VIP_HANDOFF: later requests are read too; `later` of struct handoff has the action */
+/* with VIP_HANDOFF: later requests are read, too; see `later` of struct handoff */
 #define VIP_LATER 16
 
 /*
- * Value of `vips`: one cache line, all zero in an empty place. The control plane finds a multiplier
- * that maps each VIP to a place of its own, so a lookup reads one place. `commit` has the
- * multiplier and the active half of the map: one store switches all VIPs and rings at once.
+ * Value of `vips`: one cache line, all zero if the entry is empty. The control plane finds a
+ * multiplier that maps each VIP to an entry of its own, so a lookup reads one entry. `commit` has
+ * the multiplier and the active half of the map, so one store switches all VIPs and rings at once.
  */
 struct vip {
 	struct vip_key key;
@@ -214,7 +216,7 @@ struct vip {
 	__u16 service;
 	__u8 pick;
 	__u8 flags;
-	__u16 own; /* this host's server slot without a director; NO_SERVER on a director */
+	__u16 own; /* every-host farm: slot of this host; NO_SERVER on a director */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the state */
 	struct ip address6; /* zeros for IPv4 */
 } __attribute__((aligned(64)));
@@ -235,7 +237,7 @@ struct handoff {
 	__u16 held; /* server slot of connections that are being moved */
 };
 
-/* Key of `routes`. The generation differs between services, and changes with a service's routes. */
+/* Key of `routes`. Each service has its own generation, which changes with the service's routes. */
 struct route_key {
 	__u64 host;
 	__u64 path;
@@ -284,8 +286,8 @@ struct endpoint {
 	struct behind behind[BEHIND_MAX];
 };
 
-/* Value of `returns`: VIP and server of an endpoint that belongs to one server of one VIP. Zeros if
- * it belongs to several. Two endpoints may share a place, so the reader compares the endpoint with
+/* Value of `returns`: VIP and server of an endpoint. It is zero if the endpoint belongs to several
+ * VIPs or servers. Two endpoints may have the same index, so the reader compares the endpoint with
  * the server's entry. */
 struct hint {
 	__u16 vip;
@@ -311,16 +313,15 @@ struct ring {
 #define SERVER_TUNNEL 32
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* `to` and `own` are IPv6 addresses */
-#define SERVER_LAST 256 /* with SERVER_GUE: the receiver must not pass the packet on */
-/* with SERVER_LOCAL: the packet goes to the daemon, which reads the request and decides */
+#define SERVER_LAST 256 /* with SERVER_GUE: the receiver must not forward the packet again */
+/* with SERVER_LOCAL: the packet goes to the daemon, which selects a server by the request */
 #define SERVER_PUNTED 512
-#define SERVER_BLACKHOLE 1024 /* packets are dropped: slot of connections that are being moved */
-/* with SERVER_GUE: the header has the number of hosts that passed the packet on (net/mark.h) */
+#define SERVER_BLACKHOLE 1024 /* packets are held or dropped: slot of connections that move */
+/* with SERVER_GUE: the header has a mark, with the number of forwardings (net/mark.h) */
 #define SERVER_MARKED 2048
 
-/* Value of `previous`; index: service. The hash table before the last drain or change of hosts: its
- * server may have the session of a flow that this host doesn't know. NO_SERVER where that table
- * selects the same server as `hash`, or none. */
+/* Value of `previous`; index: service. Hash table for flows without a session: `previous` of Ring
+ * in core/src/path/tables.rs. NO_SERVER if that table has no entry for the flow. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];
@@ -355,8 +356,8 @@ struct share {
 	__u64 assured; /* assured sessions that the VIP has */
 };
 
-/* Session. Fields of the key: client address, client port, VIP id. Fields of the value from the
- * highest bit: expiry (32 bits), mark (12), state (4), server slot (16). */
+/* A session. Its key consists of client address, client port and VIP id. Its value consists, from
+ * the highest bit on, of expiry (32 bits), mark (12), state (4) and server slot (16). */
 struct session {
 	__u64 key;
 	__u64 value;
@@ -367,9 +368,9 @@ struct bucket {
 	struct session slot[BUCKET_SESSIONS];
 };
 
-/* Session of an IPv6 client, or (in `ports`) the session that a source port is allocated to. The
- * first two words of the key are the client's address, IPv4-mapped if it is an IPv4 address; the
- * third has client port and VIP id. All are in host byte order. */
+/* Session of an IPv6 client, or (in `ports`) the session to which a source port is allocated. The
+ * first two words of the key are the client's address, where an IPv4 address is IPv4-mapped. The
+ * third word has client port and VIP id. All words are in host byte order. */
 struct session6 {
 	__u64 key[3];
 	__u64 value;
@@ -412,7 +413,7 @@ struct held {
 #define WATCH_CONNECTIONS 1
 #define WATCH_CLIENTS 2
 
-/* The subscriptions to events. */
+/* Subscriptions to events. */
 struct watch {
 	__u64 what;
 	__u64 lost; /* events dropped because the ring buffer was full */
@@ -432,8 +433,8 @@ enum told_verdict {
 	TRACED_HOLD = 3,
 };
 
-/* Record of the ring buffer `events`. EVENT_CONNECTION has the start of the request in `head`;
- * EVENT_PACKET has none. */
+/* Record of the ring buffer `events`. An event of kind EVENT_CONNECTION has the start of the
+ * request in `head`. For EVENT_PACKET `head` is empty. */
 struct event {
 	__u64 at_ns;
 	struct ip src, dst;

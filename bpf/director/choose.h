@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Choice of a server for a client's packet: core/src/path/decide/choose.rs. */
+/* Selection of a server for a client's packet: core/src/path/decide/choose.rs. */
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 
@@ -16,8 +16,8 @@ struct selected {
 	__u8 also_counted; /* second reason to count, or 0 */
 };
 
-/* Returns the server of a flow without a session. A director prefers the hash table before the last
- * drain, which knew that flow. */
+/* Returns the server of a flow without a session. A director prefers the table `previous`, which
+ * ignores drains, so that directors agree. */
 static __always_inline __u16 by_tables(__u32 service, __u32 half, __u64 ring_hash, __u32 own)
 {
 	if (own == NO_SERVER) {
@@ -31,7 +31,7 @@ static __always_inline __u16 by_tables(__u32 service, __u32 half, __u64 ring_has
 
 /*
  * Selects a server for a packet that has no session and opens none. Bits 16 and above of the result
- * are the reason to count. Not inlined: packets with a session don't need this code.
+ * are the reason to count. Not inlined, since packets with a session don't need this code.
  */
 __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
 {
@@ -40,7 +40,7 @@ __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags,
 
 	if (arrival == ARRIVED_DIRECT) {
 		slot = by_tables(service, flags, ring_hash, own);
-		/* A stateless service needs no session. */
+		/* In a stateless service a missing session is normal, so it is not counted. */
 		if (slot == NO_SERVER || slot != own)
 			return slot | (flags & VIP_STATELESS ? 0 : REASON_NO_SESSION) << 16;
 	}
@@ -82,7 +82,7 @@ static __always_inline bool selects_new_server(const struct flow *flow, __u64 va
 	}
 }
 
-/* True if a session takes precedence over a SYN that another host seems to have passed on. */
+/* True if a session takes precedence over a SYN that another host seems to have forwarded. */
 static __always_inline bool stands(const struct flow *flow, __u64 value)
 {
 	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));
@@ -116,14 +116,16 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		selected->server = by_tables(vip->service, vip->flags, ring_hash, vip->own);
 }
 
-/* Selects the packet's server. Returns the server's entry, or NULL if there is none. */
+/* Selects the server of a packet. Returns the entry of the selected server, or NULL if no server
+ * was selected. */
 static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct selected *selected)
 {
 	const struct vip *vip = flow->vip;
 	struct found found = {};
 	bool known = find_flow(flow, &found);
 
-	/* Set late: a value that is set earlier stays on the stack during the lookup. */
+	/* `arrival` is set only now, since a value that is set earlier stays on the stack during
+	 * the lookup. */
 	flow->arrival = arrival_of(vip, packet->ethernet);
 	if (known) {
 		struct server *server = present_server(value_server(found.value));

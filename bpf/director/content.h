@@ -10,8 +10,8 @@
 #include "director/head.h"
 #include "director/hello.h"
 
-/* Values in place of a hash. ANY matches any host or path. PRESENT as path has the number of the
- * first route with a host pattern. */
+/* Values in place of a hash. ANY matches any host or path. The entry with path PRESENT has the
+ * number of the first route with a host pattern. */
 #define ANY (1ULL << 63)
 #define PRESENT (ANY | PART)
 
@@ -39,8 +39,8 @@ static long hash_host_byte(__u32 turn, void *arg)
 	return 0;
 }
 
-/* Computes the keys to look the host up by: any host, its suffixes from each dot on, and the whole
- * host. The hash runs from right to left, so one pass computes those of all suffixes. */
+/* Computes the keys for the lookup of the host: ANY, the host's suffixes from each dot on, and the
+ * whole host. The hash runs from right to left, so one pass computes the hashes of all suffixes. */
 static __always_inline void hash_host(struct reading *r)
 {
 	__u32 len = r->host_end - r->host;
@@ -104,7 +104,7 @@ static __always_inline bool is_method_byte(__u8 byte)
 /*
  * Checks a byte after the start of the target; returns 1 at the end of the search. The state
  * becomes BEGINS_NONE if the line can't be a request line: the bytes of a body may begin like one
- * by chance. A copy of may_be_line in core/src/path/content/mod.rs.
+ * by chance. This is a copy of may_be_line in core/src/path/content/mod.rs.
  */
 static __always_inline long follow_line(struct reading *r, __u8 byte)
 {
@@ -142,13 +142,13 @@ static long find_request_byte(__u32 at, void *arg)
 	if (r->state == BEGINS_METHOD && is_method_byte(byte) && at - r->at < METHOD_MAX)
 		return 0;
 	if (byte == ' ' && at > r->at) {
-		/* Requests of HTTP/0.9 have the method GET only, and no version. */
+		/* Requests of HTTP/0.9 have the method GET and no version. */
 		if (at - r->at == 3 && (__u32)r->name == GET_SPACE)
 			r->is_http10 = 1;
 		r->state = BEGINS_TARGET;
 		return 0;
 	}
-	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
+	/* A target is a path, a whole URL, or an asterisk (RFC 9112, section 3.2). */
 	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h')) {
 		r->state = BEGINS_REQUEST;
 		/* The version can't include bytes before the target. */
@@ -216,7 +216,7 @@ __attribute__((noinline)) int of_host(struct scratch *at, __u64 host, __u32 gene
 /* Result of find_ring() if a complex route may come before the match. The daemon decides then. */
 #define NO_RING 0x10000
 
-/* Returns the ring of the request in `reading`: that of the first matching route, else
+/* Returns the ring of the request in `reading`. It is the ring of the first matching route, or else
  * `default_ring`. `complex_from` is the number of the first complex route. */
 __attribute__((noinline)) int find_ring(struct scratch *at, __u32 generation, __u32 complex_from, __u32 default_ring)
 {

@@ -7,7 +7,8 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
-/* True if a packet without a session may be answered with a reset. */
+/* Loads the fields from which a reset as the answer to a packet is made. Returns false if the
+ * packet must not be answered with a reset. */
 static __always_inline bool load_unmatched(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -82,14 +83,15 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
 	return packet->l3 + packet->len > here ? frame_len(ctx) : here;
 }
 
-/* Does the same as send_to_server(), by the code of the fast path if the packet permits it. */
+/* Does the same as send_to_server(), but by the code of the fast path if the packet permits
+ * this. */
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
 					const struct selected *selected, const struct server *server)
 {
 	__u32 flags = server->flags & ~SERVER_UP & 0xffff;
 	void *frame = bytes_at(ctx, 0, SHORT_LEN);
 
-	/* Taken by most packets that open a session. */
+	/* Most packets that open a session take this branch. */
 	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
 	    (selected->session || flags & SERVER_TUNNEL) && fast_path_may_send(ctx, frame, server, flags)) {
 		count_server(selected->server, whole_len(ctx, packet), selected->new_session);
@@ -104,8 +106,8 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 		return with_reason(VERDICT_PASS, REASON_LOCAL);
 	}
 	rewrite_link(packet->ethernet, server->src, server->dst);
-	/* Forwarded packets have no counter of their own: it is the sum of the servers'
-	 * counters. */
+	/* Forwarded packets have no counter of their own, since their number is the sum of the
+	 * servers' counters. */
 	if (server->ifindex == frame_ingress(ctx))
 		return frame_back(ctx);
 	frame_leave(ctx);
@@ -146,7 +148,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	server = choose(packet, &flow, &selected);
 	if (!server)
 		return with_reason(VERDICT_DROP, selected.server == ALL_FULL ? REASON_SERVERS_FULL : REASON_NO_SERVER);
-	/* Read by emit_trace(). */
+	/* emit_trace() reads these fields. */
 	at->pkt.server = selected.server;
 	at->pkt.also_counted = selected.also_counted;
 	return send_segment(ctx, packet, &flow, &selected, server);
@@ -175,8 +177,8 @@ static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 	return packet->ethernet;
 }
 
-/* First step of the slow path. Not inlined: its variables would need stack during the later steps
- * too. */
+/* First step of the slow path. Not inlined, since its variables would take stack during the later
+ * steps, too. */
 __attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -205,7 +207,8 @@ __attribute__((noinline)) int first_step(context *ctx, struct scratch *at)
 	case PARSED_ARP_REQUEST: {
 		struct ip asked = { { packet.arp->target_ip } };
 
-		/* A request from the address itself is an address conflict (RFC 5227). */
+		/* A request whose sender has the requested address is an address conflict (RFC
+		 * 5227). */
 		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
 		    packet.arp->sender_ip == asked.word[0])
 			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
@@ -265,8 +268,8 @@ static __always_inline int take_steps(context *ctx, struct scratch *at)
 	return step;
 }
 
-/* Runs the slow path, counts its reason and returns the kernel's verdict. Not inlined: the fast
- * path needs all registers. */
+/* Runs the slow path, counts its reason and returns the kernel's verdict. Not inlined, since the
+ * fast path needs all registers. */
 __attribute__((noinline)) int slow_path(context *ctx)
 {
 	struct scratch *at = scratch_here();

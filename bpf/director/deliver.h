@@ -50,8 +50,8 @@ static __always_inline void count_server(__u32 slot, __u64 bytes, bool new_sessi
 	stats->connections += new_session;
 }
 
-/* Counts a packet that is sent to its server. Forwarded packets have no reason: the sum of the
- * servers' counters is their number. */
+/* Counts a packet that is sent to its server. Forwarded packets have no reason, since their number
+ * is the sum of the servers' counters. */
 static __always_inline int delivered(const struct packet_context *pkt, int verdict)
 {
 	if (!pkt->reason)
@@ -59,7 +59,8 @@ static __always_inline int delivered(const struct packet_context *pkt, int verdi
 	return with_reason(verdict, pkt->reason);
 }
 
-/* Sends a packet to a server by tunnel or NAT. Not inlined: packets by layer 2 don't need it. */
+/* Sends a packet to a server by tunnel or NAT. Not inlined, since packets by layer 2 don't need
+ * it. */
 __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 {
 	const struct packet_context *pkt;
@@ -125,8 +126,9 @@ static __always_inline __u64 mac_number(__u64 bits)
 }
 
 /*
- * Changes a session's key to its key in `ports`: for a client with a link-local address it includes
- * the client's interface and MAC. False if the server's reply couldn't reach the client.
+ * Changes a session's key to its key in `ports`. For a client with a link-local address, the key in
+ * `ports` includes the client's interface and MAC. Returns false if the server's reply couldn't
+ * reach the client.
  */
 static __always_inline bool to_port_key(context *ctx, const struct packet_context *pkt, const struct server *server,
 				     struct key6 *key)
@@ -145,7 +147,8 @@ static __always_inline bool to_port_key(context *ctx, const struct packet_contex
 	return true;
 }
 
-/* Returns the source port allocated to a session, and its slot in `found`; 0 if it has none. */
+/* Returns the source port that is allocated to a session, and stores the port's slot in `found`.
+ * Returns 0 if the session has no port. */
 static __always_inline __u16 find_port(__u32 server, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {
 	if (!find(ports_of(server), key, hash, now, found))

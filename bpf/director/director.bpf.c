@@ -16,15 +16,16 @@ int pass_all(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* Returns the time that session expiry uses. The control plane runs it, as it can't read
- * jiffies. */
+/* Returns the current time, in the ticks of session expiry. The control plane runs this program,
+ * since it can't read jiffies. */
 SEC("xdp")
 int clock(struct xdp_md *ctx)
 {
 	return ticks_now();
 }
 
-/* Never run. Refers to a map that only the control plane uses, to keep it in the object file. */
+/* Never runs. The program refers to a map that only the control plane uses, so that the map stays
+ * in the object file. */
 SEC("xdp")
 int describe(struct xdp_md *ctx)
 {

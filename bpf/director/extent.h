@@ -30,8 +30,8 @@ static __always_inline bool is_moving(__u32 table)
 	return (__u32)extent != extent >> 32;
 }
 
-/* Number of buckets searched for a session that may be moving. The two buckets under the previous
- * mask come first, then the two under the current mask: the session may have been moved there
+/* Number of buckets in which a session that may be moving is searched. The two buckets under the
+ * previous mask come first, then the two under the current mask, since the session may move there
  * during the search. */
 #define MOVING_TURNS 4
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The fast path: core/src/path/decide/fast_path.rs. It handles whole, untagged packets of two
- * kinds: those of an established session that the packet doesn't change, and those for no service.
+ * The fast path: core/src/path/decide/fast_path.rs. It handles two kinds of whole, untagged
+ * packets: packets of an established session that they don't change, and packets for no service.
  * Its results equal those of the slow path. It is short enough that the processor starts with the
  * next packet while it waits for the memory of this packet's session. It changes and counts nothing
  * until it is certain to handle the packet. A test limits the number of its instructions
@@ -12,8 +12,8 @@
 
 #include "director/reply.h"
 
-/* Minimum number of contiguous bytes of a frame: up to the end of the TCP header. UDP frames are
- * rarely shorter. */
+/* Minimum number of contiguous bytes of a frame, which reach to the end of the TCP header. UDP
+ * frames are rarely shorter. */
 #define SHORT_LEN (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
 
 /* Fields of a frame. Each is one load, while the compiler reads packed structs byte by byte. */
@@ -43,7 +43,7 @@ static __always_inline bool is_for(void *frame, const struct interface *own)
 #endif
 }
 
-/* Searches the rest of a bucket for a key that isn't in its home place. */
+/* Searches the rest of a bucket for a key that isn't in its home slot. */
 static __always_inline struct session *look_round(struct bucket *bucket, __u64 key, __u32 home)
 {
 	__u32 place = home;
@@ -62,7 +62,8 @@ static __always_inline struct session *look_at(struct bucket *bucket, __u64 key,
 
 	if (!bucket)
 		return 0;
-	/* Byte arithmetic: with an index the compiler keeps both index and address on the stack. */
+	/* This is byte arithmetic, since with an index the compiler would keep both index and
+	 * address on the stack. */
 	slot = (void *)bucket + (hash * sizeof(*slot) & (sizeof(*bucket) - sizeof(*slot)));
 	if (READ_ONCE(slot->key) == key)
 		return slot;
@@ -99,14 +100,15 @@ static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 	return (ahead & NEAR_MASK) <= NEAR / 2 || ((ahead + NEAR - NEAR / 4) & NEAR_MASK) > 2 * NEAR;
 }
 
-/* For services with handoff or without a director: true if the session alone decides the packet. */
+/* True if the session alone decides a packet of a service with handoff or of an every-host
+ * service. */
 static __always_inline bool goes_by_session(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
 {
 	if (vip->own != NO_SERVER && arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return false;
 	if (!(vip->flags & VIP_HANDOFF))
 		return protocol == IPPROTO_UDP || keeps_mark(value, bpf_ntohl(WORD_AT(38)));
-	/* The payload may be a later request, for another server. */
+	/* The payload may be a later request that belongs to another server. */
 	if (vip->flags & VIP_LATER && (BYTE_AT(46) >> 2 & 0x3c) + sizeof(struct iphdr) < bpf_ntohs(HALF_AT(16)))
 		return false;
 	return !(value_mark(value) & MARK_SYN_SEEN);
@@ -187,7 +189,7 @@ static __always_inline int fast_path_send(context *ctx, void *frame, __u32 flags
 	return translate_short(ctx, frame, server, protocol == IPPROTO_UDP);
 }
 
-/* Sends a packet to the server of its session. Returns STEP_ANY if the slow path has to. */
+/* Sends a packet to the server of its session. Returns STEP_ANY if the slow path has to send it. */
 static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u32 slot)
 {
 	struct server *server = &servers[slot];
@@ -213,8 +215,7 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 	return fast_path_send(ctx, frame, flags, protocol, server);
 }
 
-/* Sends a packet of a stateless service without a director to the host that the hash table
- * selects. */
+/* Sends a packet of a stateless every-host service to the host that the hash table selects. */
 static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u64 key, const struct vip *vip)
 {
 	int chosen;
@@ -331,7 +332,7 @@ static __always_inline struct session6 *look_up6(const struct key6 *key, __u64 h
 /*
  * The fast path of IPv6 packets without extension headers to servers by layer 2. Not inlined: the
  * 24-byte key would move variables of the IPv4 path from registers to the stack. core has no
- * counterpart, as its slow path has the same result.
+ * counterpart, since the slow path there has the same result.
  */
 __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 {
@@ -392,7 +393,7 @@ __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 /* Returns the kernel's verdict, or STEP_ANY for the slow path. */
 static __always_inline int fast_path(context *ctx)
 {
-	/* Called first: a call clobbers registers. */
+	/* The time is read first, since a call clobbers registers. */
 	__u32 now = ticks_now();
 	void *frame = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 ifindex = frame_ingress(ctx), bytes, len;
@@ -407,7 +408,7 @@ static __always_inline int fast_path(context *ctx)
 	len = bpf_ntohs(HALF_AT(16));
 	if (len + ETH_HLEN > bytes)
 		return STEP_ANY;
-	/* Neither a fragment nor a first fragment. */
+	/* The packet is no fragment. */
 	switch (WORD_AT(20) & bpf_htonl((IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET) << 16 | 0xff)) {
 	case bpf_htonl(IPPROTO_TCP):
 		if (BYTE_AT(46) < sizeof(struct tcphdr) << 2 || (BYTE_AT(46) >> 2 & 0x3c) + sizeof(struct iphdr) > len)

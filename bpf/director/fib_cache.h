@@ -4,8 +4,8 @@
  * daemon. The daemon invalidates all entries when a route or a neighbour changes (`fib_epoch`).
  *
  * There are many clients and few next hops, so a client's entry refers to its next hop by number.
- * Numbers are never reused: when a hop expires, the entries of all its clients expire with it. The
- * place of a hop is the hash of its content. If another valid hop has that place, the result isn't
+ * Numbers are never reused, so when a hop expires, the entries of all its clients expire, too. The
+ * index of a hop is the hash of its content. If another valid hop has this index, the result isn't
  * cached. Numbers grow at most once a second and once for each change. */
 #ifndef EVENER_FIB_CACHE_H
 #define EVENER_FIB_CACHE_H
@@ -60,7 +60,7 @@ static __always_inline __u64 epoch_now(void)
 /* Returns the client's entry in this CPU's cache. */
 static __always_inline __u64 *fib_word(__be32 src, __be32 dst)
 {
-	/* Keyed: clients must not be able to choose a place. */
+	/* The hash is keyed, so that clients can't choose an index. */
 	__u64 hash = ((__u64)src << 32 ^ dst) * settings.seed[0];
 	__u32 part = scale(hash >> 32, settings.fib_parts);
 	struct fib_part *words = bpf_map_lookup_elem(&fib_clients, &part);

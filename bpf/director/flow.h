@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Packet of a session, from the client or from the server: core/src/path/decide/flow.rs. */
+/* A packet of a session, from the client or from the server: core/src/path/decide/flow.rs. */
 #ifndef EVENER_FLOW_H
 #define EVENER_FLOW_H
 
@@ -8,9 +8,9 @@
 #include "net/mark.h"
 #include "net/tcp.h"
 
-/* Origin of a packet on a host of an every-host farm: a client, or another host that passed the
- * packet on (core/src/path/arrival.rs). The value is a set of server flags. If it isn't 0, the
- * packet may be sent only to a server that has one of these flags. */
+/* Origin of a packet on a host of an every-host farm: a client, or another host that forwarded the
+ * packet (core/src/path/arrival.rs). The value is a set of server flags. If it isn't 0, the packet
+ * may be sent only to a server that has one of these flags. */
 enum arrival {
 	ARRIVED_DIRECT = 0,
 	ARRIVED_PASSED = SERVER_LOCAL | SERVER_LAST,
@@ -62,8 +62,8 @@ static __always_inline bool opens(const struct flow *flow)
 	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* True for SYN together with FIN or RST, which no TCP stack sends. One comparison, hidden from the
- * verifier: it would check the following code once for each result. */
+/* True for SYN together with FIN or RST, which no TCP stack sends. The result is hidden from the
+ * verifier, which would check the following code once for each result. */
 static __always_inline bool has_bad_flags(__u32 flags)
 {
 	__u32 ends = flags | flags >> 2;
@@ -83,8 +83,9 @@ static __always_inline __u64 value_in(const struct flow *flow, __u16 server, __u
 	return value_of(server, state, flow->now + idle_of(flow->vip, state));
 }
 
-/* The mark of a session is the client's last sequence number, shortened by near_mark(). This bit is
- * set in the mark of a half-closed session if its FIN or RST had a plausible sequence number. */
+/* The mark of a session is the client's last sequence number, shortened by near_mark(). In a
+ * half-closed session, this bit of the mark is set if the FIN or RST had a plausible sequence
+ * number. */
 #define PLAUSIBLE 0x800
 #define NEAR_MASK (PLAUSIBLE - 1)
 /* Maximum distance of a plausible sequence number from the mark, in units of near_mark() (1 KB). */
@@ -141,8 +142,8 @@ static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 	       replace(table, key, flow->hash, value, flow->now) != NOT_FOUND;
 }
 
-/* Stores a flow's new session, in place of `found` if `known`. Returns 0, or the reason to count:
- * another CPU has changed `found`, or the table is full. */
+/* Stores a flow's new session, in place of `found` if `known` is true. Returns 0, or the reason to
+ * count if another CPU has changed `found` or the table is full. */
 static __always_inline __u32 put_session(const struct flow *flow, struct found *found, bool known, __u64 value)
 {
 	if (known)

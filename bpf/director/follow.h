@@ -7,13 +7,13 @@
 #include "director/flow.h"
 #include "net/tcp.h"
 
-/* In units of time_mark(). */
+/* Minimum age of an assured UDP flow, in units of time_mark(). */
 #define LASTING 16
 
 /* Flags of a packet, above its control bits. */
 #define OF_SERVER 0x200 /* sent by the server */
 #define SEES_ANSWERS 0x400 /* the server replies through this host */
-#define KEEPS_MARK 0x800 /* the mark isn't a sequence number: the service has handoff */
+#define KEEPS_MARK 0x800 /* packets don't change the mark: the service has handoff */
 
 /* Update of a session: bits 0 to 3 are the new state, bits 16 to 27 the new mark. */
 #define UPDATE_MARK 16
@@ -102,7 +102,7 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 		/* Includes segments that were delayed or retransmitted. */
 		if (fits || (mark & PLAUSIBLE && is_behind(sequence, mark)))
 			return update_to(state, mark) | UPDATE_LASTS;
-		/* A plausible FIN or RST takes precedence over this one. */
+		/* An earlier plausible FIN or RST takes precedence over this one. */
 		if (flags & (TCP_FIN | TCP_RST))
 			return mark & PLAUSIBLE ? UPDATE_NONE : update_to(state, near) | UPDATE_LASTS;
 		return update_to(STATE_ESTABLISHED, near) | UPDATE_LASTS;
@@ -190,7 +190,7 @@ static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct 
 
 	if (flow->vip->flags & VIP_HANDOFF)
 		flags |= KEEPS_MARK;
-	/* Most packets. */
+	/* Most packets take this branch. */
 	if (state == STATE_ESTABLISHED && !(flags & (TCP_FIN | TCP_RST | KEEPS_MARK | OF_SERVER)))
 		step = update_to(state, fits_mark(flow->numbers, value_mark(was)) ?
 						near_mark(flow->numbers) : value_mark(was));

@@ -10,8 +10,8 @@
 static __always_inline bool fragment_key_of(context *ctx, const struct packet_context *pkt, struct fragment_key *key)
 {
 	key->id = pkt->fragment.id;
-	/* IPv6: the identification is enough (RFC 8200, section 4.5). Later fragments don't have
-	 * the protocol. */
+	/* In IPv6 the identification is enough (RFC 8200, section 4.5), and later fragments don't
+	 * have the protocol. */
 	key->protocol = pkt->v6 ? 0 : pkt->protocol;
 	key->v6 = pkt->v6;
 	key->pad = 0;
@@ -29,7 +29,8 @@ static __always_inline struct track *find_track(const struct fragment_key *key, 
 	return track;
 }
 
-/* Records a first fragment. False if another first fragment of the packet differs from it. */
+/* Records a first fragment. Returns false if another first fragment of the same packet differs from
+ * this one. */
 __attribute__((noinline)) int record_fragment(context *ctx, struct scratch *at, __u32 answer)
 {
 	struct track track = {}, *seen;
@@ -80,8 +81,8 @@ static __always_inline bool copy_for_daemon(context *ctx, __u32 reason, __u16 se
 	return true;
 }
 
-/* Drops a frame after copying it for the daemon. The daemon decides fragments, and gives segments
- * of a connection that is being moved to the task that moves it. */
+/* Drops a frame after copying it for the daemon. The daemon decides fragments again. It gives
+ * segments of a connection that moves to the task that moves the connection. */
 __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reason)
 {
 	if (!at)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Differences between XDP and TC. XDP receives the frame before the kernel allocates a socket
- * buffer, TC receives the socket buffer. TC is used where a driver has no native XDP: it saves a
- * copy, keeps merged segments (GRO) and partial checksums. All other code is common to both.
+ * buffer, TC receives the socket buffer. TC is used if a driver has no native XDP. Then TC saves a
+ * copy, and keeps merged segments (GRO) and partial checksums. All other code is common to both.
  */
 #ifndef EVENER_FRAME_H
 #define EVENER_FRAME_H
@@ -97,7 +97,8 @@ static __always_inline void frame_leave(context *ctx)
  * in front of them. The caller writes both. */
 static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, __u32 link_len, bool v6, bool gue)
 {
-	/* The length of merged segments stays: fits() has checked it against the MTU. */
+	/* The length of merged segments stays the same, since fits() has checked it against the
+	 * MTU. */
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | (v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
 
 	if (l3 != ETH_HLEN)

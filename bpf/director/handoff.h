@@ -55,9 +55,8 @@ static __always_inline bool may_answer(context *ctx, struct scratch *at)
 	       read_offered(ctx, at);
 }
 
-/* True if a segment echoes a valid cookie. `late` extends the cookie's lifetime, for a
- * retransmitted first segment. `before` is 1 for a keep-alive probe, whose sequence number is one
- * lower. */
+/* True if a segment echoes a valid cookie. `late` is COOKIE_FIRST or COOKIE_REPLAYED. `before` is 1
+ * for a keep-alive probe, whose sequence number is one below that of the first segment. */
 static __noinline bool has_cookie(struct scratch *at, __u32 late, __u32 before)
 {
 	struct echoed_numbers echo = {
@@ -77,7 +76,7 @@ __attribute__((noinline)) int is_answer(context *ctx, struct scratch *at, __u32 
 	return at && may_answer(ctx, at) && has_cookie(at, late, 0);
 }
 
-/* Mark of the cookie that a segment echoes, if it does. */
+/* Returns the session's mark for the cookie that a segment echoes. */
 static __always_inline __u16 answered_mark(const struct scratch *at)
 {
 	return cookie_mark(bpf_ntohl(at->tcp.acknowledgment) - 1);
@@ -126,8 +125,9 @@ static __always_inline bool is_probe(struct scratch *at)
 	return !(at->pkt.flags & TCP_FIN) && has_cookie(at, COOKIE_FIRST, 1);
 }
 
-/* Checks the cookie of a segment without a session, or whose session may be of an older connection.
- * Only segments with data count as guesses: an attacker gains nothing by one without. */
+/* Checks the cookie of a segment that has no session, or whose session may belong to an older
+ * connection. Only segments with data count as guesses, since an attacker gains nothing by a
+ * segment without data. */
 __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
 {
 	struct guesses *of;
@@ -158,8 +158,9 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 	return PROOF_MISSING;
 }
 
-/* Decides a segment that another host has passed on: the host that accepted the connection has
- * selected this host. A first segment creates a session, so that later segments are recognised. */
+/* Decides a segment that another host has forwarded. That host accepted the connection and has
+ * selected this host as the server. A first segment creates a session, so that later segments are
+ * recognised. */
 static __always_inline int accept_forwarded(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
@@ -220,25 +221,26 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	alive = server;
 	at_work = alive && !is_ending(found.value);
 	moves = alive && server->flags & SERVER_BLACKHOLE;
-	/* A retransmitted first segment belongs to the session, unless a SYN has arrived since and
-	 * the segment has another cookie than the session. */
+	/* A segment belongs to the session, unless a SYN has arrived since the first segment and
+	 * this segment has another cookie than the session. */
 	if (!alive || (value_mark(found.value) & MARK_SYN_SEEN &&
 		       (value_mark(found.value) & ~MARK_SYN_SEEN) != answered_mark(at))) {
 		proof = prove(ctx, at, at_work);
-		/* The server would drop a segment with a bad checksum, and the client's next
-		 * one might select another server. */
+		/* Only a first segment with a good checksum opens a session. The server would drop
+		 * a damaged one, and the client's retransmission might select another server. */
 		if (proof == PROOF_PROBE)
 			return STEP_ACKNOWLEDGE;
 		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
-	/* The segment is of a new connection: a side that has closed sends no more data. */
+	/* The segment belongs to a new connection, since a side that has closed sends no more
+	 * data. */
 	if (proof == PROOF_UNCHECKED && !at_work)
 		return unmatched_segment(pkt, REASON_COOKIE_UNCHECKED);
 	if (!alive)
 		return unmatched_segment(pkt, REASON_COOKIE_BAD);
-	/* The connection is being moved. The task that moves it decides the segment. */
+	/* The connection is moving. The task that moves the connection decides the segment. */
 	if (moves)
 		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
@@ -293,7 +295,7 @@ static __always_inline int hold_request(context *ctx, struct scratch *at, const 
 
 /* Decides a segment of a connection with a server. If another server has to answer the request, the
  * connection is moved or reset. After a reset the client retries on a new connection (RFC 9112,
- * section 9.3.1). The server isn't told about the reset. */
+ * section 9.3.1). The server does not learn of the reset. */
 __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -305,7 +307,8 @@ __attribute__((noinline)) int later_segment(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment may be the first request again: the client, or a move, retransmitted it. */
+	/* The segment may be that of the first request, if the client or the move of a connection
+	 * has retransmitted it. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_server(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
@@ -353,8 +356,8 @@ __attribute__((noinline)) int answer_syn(context *ctx, struct scratch *at)
 	return answer_tcp(ctx, at, REASON_COOKIE_SENT);
 }
 
-/* Selects the server for a client's request. NO_SERVER if the request can't be parsed here or no
- * server answers it. */
+/* Selects the server for a client's request. NO_SERVER if this program can't parse the request, or
+ * no server serves it. */
 static __always_inline __u16 choose_by_content(context *ctx, struct scratch *at, const struct handoff *handoff,
 					       const struct flow *flow)
 {
@@ -405,7 +408,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	/* Another CPU has changed the session. The client retransmits the segment. */
 	if (reason == REASON_NO_SESSION)
 		return with_reason(VERDICT_DROP, reason);
-	/* No session could be stored, so later segments would find none. */
+	/* There is no room for a session, so later segments would find no server. */
 	pkt->also_counted = reason;
 	if (reason)
 		return STEP_RESET;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* TCP segments that the director sends to clients. Each overwrites the client's packet:
+/* TCP segments that the director itself sends to clients, written over the client's packet:
  * core/src/path/rewrite/handshake.rs. */
 #ifndef EVENER_HANDSHAKE_H
 #define EVENER_HANDSHAKE_H
@@ -7,7 +7,8 @@
 #include "director/rewrite.h"
 #include "net/tcp.h"
 
-/* Receive window of a SYN-ACK with a cookie, in bytes: unscaled (RFC 7323, section 2.2). */
+/* Receive window of a SYN-ACK with a cookie, in bytes. It is never scaled (RFC 7323, section
+ * 2.2). */
 #define GREETING_WINDOW 65535
 
 /* Length of the TCP options, in bytes. at->tcp has the header. */
@@ -22,8 +23,8 @@ static __always_inline bool read_offered(context *ctx, struct scratch *at)
 	return read_options(ctx, at->pkt.l4 + TCP_LEN, options_len(at), &at->offered);
 }
 
-/* Writes the options of a SYN-ACK: a subset of the SYN's, so the answer isn't longer than the
- * SYN. */
+/* Writes the options of a SYN-ACK. They are a subset of the SYN's options, so the answer isn't
+ * longer than the SYN. */
 static __always_inline void put_options(struct scratch *at, __u16 mss, __u32 clock, bool scaling)
 {
 	const struct tcp_options *offered = &at->offered;
@@ -92,7 +93,8 @@ static __always_inline __u64 put_answer_tcp(struct scratch *at, __u32 tcp_len, _
 	for (int i = 0; i < sizeof(answer->tcp) / 4; i++)
 		sum += answer->tcp[i];
 	*(__u16 *)&answer->tcp[4] = fold(pseudo);
-	/* This changes ~pseudo into ~(pseudo + sum), the full checksum. */
+	/* Adding this result to the field changes ~pseudo into ~(pseudo + sum), the full
+	 * checksum. */
 	return 2 * pseudo + sum;
 }
 
@@ -141,8 +143,8 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 	return is_summed(ctx, from, end, pseudo, at->tcp.rest[1], at->reading.payload);
 }
 
-/* True if an answer can overwrite the packet: it is no fragment and has no IP options or extension
- * headers. */
+/* True if the packet is no fragment and has no IP options or extension headers, so that an answer
+ * can overwrite it. */
 static __always_inline bool is_plain(const struct packet_context *pkt)
 {
 	__u32 ip_len = pkt->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -150,8 +152,9 @@ static __always_inline bool is_plain(const struct packet_context *pkt)
 	return !pkt->is_fragment && pkt->l4 == pkt->l3 + ip_len;
 }
 
-/* Decides a segment of an unknown connection. It may have overtaken the connection's first segment,
- * so it is dropped. Its retransmission is answered with a reset. */
+/* Decides a segment of an unknown connection. The segment may have overtaken the connection's first
+ * segment, so it is dropped. If the client still retransmits it after STRAY_PATIENCE_TICKS, the
+ * answer is a reset. */
 static __always_inline int unmatched_segment(const struct packet_context *pkt, __u32 reason)
 {
 	if (pkt->flags & TCP_RST || !is_plain(pkt) ||

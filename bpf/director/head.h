@@ -108,8 +108,8 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 	}
 }
 
-/* Parses a normalised path (RFC 3986, section 6.2.2): no percent-encoding, dot segments or empty
- * segments. */
+/* Parses a path. Accepts only normal paths (RFC 3986, section 6.2.2), without percent-encoding, dot
+ * segments and empty segments. */
 static __always_inline __u8 in_path(struct reading *r, __u8 byte)
 {
 	bool dotted = r->segment == SEGMENT_DOT || r->segment == SEGMENT_DOTS;
@@ -206,8 +206,8 @@ static __always_inline __u8 in_host(struct reading *r, __u32 at, __u8 byte)
 		r->host_end = at;
 		return after_host(HEAD_HOST_NAME, byte);
 	}
-	/* A host that ends with a dot is rejected: "example.com." is another spelling of
-	 * "example.com". */
+	/* A host that ends with a dot is rejected: "example.com." is the same name as
+	 * "example.com", but only some servers remove the dot. */
 	r->ends_with_dot = byte == '.';
 	return at - r->host < HOST_MAX ? HEAD_HOST_NAME : HEAD_ODD;
 }

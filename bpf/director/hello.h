@@ -18,7 +18,8 @@
 #define SERVER_NAME 0
 #define HOST_NAME 0
 
-/* Result of take_u8() and take_u16() at the end of the message. Greater than any 16-bit number. */
+/* Result of take_u8() and take_u16() at the end of the message. It is greater than any 16-bit
+ * number. */
 #define MISSING 0x10000
 
 static __always_inline bool skip(struct reading *r, __u32 len)
@@ -48,8 +49,8 @@ static __always_inline __u32 take_u16(struct reading *r)
 	return high == MISSING || low == MISSING ? MISSING : high << 8 | low;
 }
 
-/* Reads a server_name extension of `len` bytes, whose list must have exactly one name. A dot at the
- * end of the name is removed. hash_host() checks the characters. */
+/* Reads a server_name extension of `len` bytes, whose list must have exactly one name. Removes a
+ * dot at the end of the name. hash_host() checks the characters. */
 static __always_inline bool take_server_name(struct reading *r, __u32 len)
 {
 	__u32 end = r->at + len, name;
@@ -105,7 +106,7 @@ static __always_inline bool open_hello(struct reading *r)
 	return high == 0 && len != MISSING && r->at + len == r->end;
 }
 
-/* Not inlined: the verifier checks this code only once. */
+/* Reads the whole ClientHello. Not inlined, so that the verifier checks this code only once. */
 __attribute__((noinline)) int walk_hello(struct scratch *at)
 {
 	struct reading *r;

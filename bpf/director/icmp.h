@@ -245,13 +245,13 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		pkt->server = value_server(found.value);
 	} else if (vip->flags & VIP_HANDOFF) {
 		/* Only the host with the session knows the server of a connection. If another host
-		 * passed the error on, that host had the session and selected this one. */
+		 * forwarded the error, that host has the session, and this host is the server. */
 		if (pkt->arrival == ARRIVED_DIRECT)
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->server = vip->own;
 	} else {
-		/* Routers hash an error by the router that sent it, so another director or host may
-		 * have the session. The error goes where the flow's packets go. */
+		/* Routers hash an error by its own source, so another director or host may have the
+		 * session. The error goes where the flow's packets go. */
 		int chosen = select_without_session(vip->service, vip->flags, session_ring_hash(key, pkt->v6), vip->own,
 				     pkt->arrival);
 

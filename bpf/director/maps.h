@@ -19,8 +19,8 @@
 /* Set before the programs are loaded. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2, .fib_parts = 1 };
 
-/* Copy of the settings for a daemon that adopts a running data plane: it can open a pinned map, but
- * can't read the programs' constants. */
+/* Copy of the settings for a daemon that adopts a running data plane. Such a daemon can open a
+ * pinned map, but can't read the programs' constants. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -29,23 +29,24 @@ struct {
 } about SEC(".maps");
 
 /*
- * Tables of fixed size are arrays, each in a section of its own. libbpf makes a map of each
- * section: programs read it without a map lookup, and the control plane maps and pins it like any
- * other map.
+ * Tables of fixed size are arrays, each in a section of its own. libbpf creates a map for each
+ * section. Programs read such a map without a map lookup, and the control plane maps and pins it
+ * like any other map.
  */
 #define TABLE(name) SEC(".bss." #name)
 
-/* Two halves of VIP_PLACES: programs read the active one, the control plane writes the other. */
+/* VIPs, in two halves of VIP_PLACES. Programs read the active half, and the control plane writes
+ * the other half. */
 struct vip vips[2 * VIP_PLACES] TABLE(vips);
 
-/* Multiplier that maps each VIP to its place. It is odd; the bit VIP_PLACES selects the active
+/* Multiplier that maps each VIP to its index. It is odd. The bit VIP_PLACES selects the active
  * half. */
 __u64 commit TABLE(commit);
 
 /* Index: that of the VIP in `vips`. */
 struct handoff handoffs[2 * VIP_PLACES] TABLE(handoffs);
 
-/* Place of each VIP in its half of `vips`. Two halves too; index: VIP id. */
+/* Index of each VIP in its half of `vips`, by VIP id. This table has two halves, too. */
 __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 
 /* Number of endpoints that reply through the director. If 0, no packet is looked up as a reply. */
@@ -58,13 +59,13 @@ struct hint returns[RETURN_PLACES] TABLE(returns);
 __u64 fib_epoch TABLE(fib_epoch);
 
 /*
- * Source MACs of the hosts that pass packets on, encoded by mac_bits(), in two halves like `vips`.
- * `peers_in` is the multiplier, like `commit`; 0 if there are no peers.
+ * Source MACs of the other hosts that forward packets, encoded by mac_bits(), in two halves like
+ * `vips`. `peers_in` is their multiplier, like `commit`. It is 0 if there are no such hosts.
  */
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
 
-/* Lease on answering for service addresses: core/src/path/lease.rs. */
+/* Lease for answering ARP for service addresses: core/src/path/lease.rs. */
 __u64 lease TABLE(lease);
 
 /* core/src/path/cookie.rs, SharedKeys */
@@ -87,19 +88,19 @@ struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
 
 struct server servers[SERVER_SLOTS] TABLE(servers);
 
-/* For services with VIP_LATER: bit n is set if the server answers requests of ring n. Index: server
- * slot. */
+/* Rings whose requests a server serves, for services with VIP_LATER. Bit n stands for ring n.
+ * Index: server slot. */
 __u64 pools[SERVER_SLOTS] TABLE(pools);
 
 /* Number of active sessions. Index: server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
-/* A policy's score of each server. Upper byte: gain; lower byte: load, 0 is best. Index: server
- * slot. Written at any time. */
+/* Score of each server. The upper byte is the gain, the lower byte the load, where 0 is best.
+ * Index: server slot. The control plane may write a score at any time. */
 __u16 scores[SERVER_SLOTS] TABLE(scores);
 
-/* Limit of active sessions: a server that has reached it gets no new session; 0: no limit. Index:
- * server slot. Written at any time. */
+/* Limit of active sessions of each server, or 0. A server that has reached its limit gets no new
+ * session. Index: server slot. The control plane may write a limit at any time. */
 __u32 limits[SERVER_SLOTS] TABLE(limits);
 
 /* The time in tests, which set `jiffy_ns` to 0. */
@@ -209,9 +210,9 @@ struct {
 } server_stats SEC(".maps");
 
 /*
- * Counters of user space, which decides held frames and punted connections; it can't write the
- * per-CPU counters. The index of `user_stats` is the server slot; NO_SERVER has the counters of
- * removed servers.
+ * Counters of user space, which decides held frames and punted connections but can't write the
+ * per-CPU counters. The index of `user_stats` is the server slot. The entry NO_SERVER has the
+ * counters of removed servers.
  */
 struct server_stats user_stats[SERVER_SLOTS] TABLE(user_stats);
 __u64 user_count[REASON_MAX] TABLE(user_count);
@@ -248,8 +249,8 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 #endif
 }
 
-/* Returns the index of `bits` in a table of two halves of `places` each. `word` is the multiplier,
- * and its bit `places` selects the half. */
+/* Returns the index of `bits` in a table of two halves with `places` entries each. `word` is the
+ * multiplier, and its bit `places` selects the half. */
 static __always_inline __u64 place_by(__u64 word, __u64 bits, const __u64 places)
 {
 	return sum(bits * word / (~0ULL / places + 1), word & places);
@@ -390,7 +391,7 @@ static __always_inline void count_reason(__u32 reason)
 }
 
 /* Returns a verdict with its reason in the upper bits. slow_path() counts the reason. A packet that
- * is sent to a server has no reason: the server's counter includes it. */
+ * is sent to a server has no reason, since the server's counter includes it. */
 static __always_inline int with_reason(int verdict, __u32 reason)
 {
 	return (__u8)verdict | reason << REASON_SHIFT;

@@ -297,7 +297,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		if (walked.fault)
 			return odd(packet, reason_of(walked.fault));
 		l4 = walked.l4;
-		/* No sender puts a transport header so far back. */
+		/* No sender puts a transport header behind so many extension headers. */
 		if (l4 > L4_MAX)
 			return odd(packet, REASON_EXTENSION_HEADERS);
 		packet->l4 = l4;
@@ -309,7 +309,8 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 			return odd(packet, REASON_TRUNCATED);
 		*cursor = cursor_at(ctx, at_most(l4, L4_MAX));
 	}
-	/* The fragmented part may start with options (RFC 8200, section 4.5). */
+	/* The fragment header of a later fragment may name one of these headers, although only the
+	 * first fragment contains it (RFC 8200, section 4.5). */
 	later = packet->is_fragment && (packet->protocol == IPPROTO_DSTOPTS || packet->protocol == IPPROTO_AH);
 	if (!is_transport(packet->protocol) && packet->protocol != IPPROTO_ICMPV6 && !later)
 		return pass(packet, REASON_NOT_SERVICE);
@@ -335,7 +336,7 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 	packet->ethernet = take(&cursor, sizeof(struct ethhdr));
 	if (!packet->ethernet)
 		return pass(packet, REASON_RUNT);
-	/* One load. The compiler would make two, since the header is packed. */
+	/* The cast makes this one load. The compiler would use two, since the header is packed. */
 	ethertype = *(__be16 *)&packet->ethernet->h_proto;
 	for (int i = 0; i < TAGS_MAX; i++) {
 		struct {
@@ -356,8 +357,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 		return pass(packet, REASON_VLAN);
 	switch (ethertype) {
 	case bpf_htons(ETH_P_IP):
-		/* A frame for another station may be one that this director has sent: in
-		 * promiscuous mode it would be rewritten twice. */
+		/* In promiscuous mode, a frame for another station may be a frame that this
+		 * director has sent, which must not be rewritten twice. */
 		if (!own || !same_mac(packet->ethernet->h_dest, own->mac))
 			return pass(packet, REASON_OTHER_HOST);
 		return parse_ipv4(ctx, &cursor, packet);

@@ -37,8 +37,8 @@ struct reading {
 	__u8 payload[READ_MAX];
 };
 
-/* Returns (hash * multiplier + byte + 1) modulo HASH_PRIME. The reduction is an addition, as 2^31
- * is congruent to 1. */
+/* Returns (hash * multiplier + byte + 1) modulo HASH_PRIME. The reduction is an addition, since
+ * 2^31 is congruent to 1. */
 static __always_inline __u64 hash_half(__u64 hash, __u32 multiplier, __u8 byte)
 {
 	__u64 sum = hash * multiplier + byte + 1;
@@ -65,7 +65,7 @@ static __always_inline bool is_name_byte(__u8 byte)
 	return (lower >= 'a' && lower <= 'z') || is_digit(byte) || byte == '.' || byte == '-' || byte == '_';
 }
 
-/* The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). */
+/* True for a character between the brackets of an IPv6 address (RFC 3986, section 3.2.2). */
 static __always_inline bool is_v6_byte(__u8 byte)
 {
 	__u8 lower = byte | 0x20;

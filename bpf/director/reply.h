@@ -11,8 +11,8 @@
 #define AF_INET6 10
 #endif
 
-/* Finds the session that a source port is allocated to, and stores its key. False if there is
- * none. */
+/* Finds the session to which a source port is allocated, and stores the session's key. Returns
+ * false if there is no such session. */
 static __always_inline bool port_holder(__u32 server, __u16 port, __u32 now, struct key6 *key, struct found *found)
 {
 	__u32 number = (__u32)port - FIRST_PORT, index;
@@ -61,13 +61,13 @@ static __always_inline void to_session_key(struct key6 *key, struct near *near)
 	key->word[2] &= 0xffffffff;
 }
 
-/* Argument of find_reply_session(): don't update the session. */
+/* Argument of find_reply_session() that leaves the session as it is. */
 #define FOLLOW_NOT 0x100
 
 /*
  * Finds the session of a reply, given its VIP and server, and updates the session by the TCP
- * `flags`. False if there is none. Not inlined: the verifier checks this code only once, and not
- * for each pair of VIP and server of an endpoint.
+ * `flags`. Returns false if there is no such session. Not inlined, so that the verifier checks this
+ * code only once, and not for each pair of VIP and server of an endpoint.
  */
 __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
 {
@@ -131,8 +131,8 @@ __attribute__((noinline)) int reply_session_of(struct scratch *at, __u32 vip_id,
 
 /*
  * Finds the session of a packet from a server's endpoint to a client, or to the director's port
- * that is allocated to one. Updates the session by the TCP `flags`, unless they are FOLLOW_NOT.
- * False if there is none.
+ * that is allocated to a client. Updates the session by the TCP `flags`, unless they are
+ * FOLLOW_NOT. Returns false if there is no such session.
  */
 static __always_inline bool find_reply_session(struct scratch *at, __u32 flags)
 {
@@ -196,7 +196,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		if (at->reply.near.link)
 			return find_near(ctx, hop, &at->reply.near, len);
 		/* bpf_fib_lookup() doesn't support link-local addresses. The host's stack resolves
-		 * this one on the interface that received the reply. */
+		 * the client's address on the interface that received the reply. */
 		if (is_link_local(dst)) {
 			hop->next_ifindex = frame_ingress(ctx);
 			hop->next.nh_family = AF_INET6;
@@ -235,9 +235,9 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 }
 
 /*
- * Passes a translated packet to the host's stack, which resolves the neighbour and sends it. If the
- * service's address is one of the host's, the daemon has set accept_local, so that the stack
- * accepts the packet (ip-sysctl).
+ * Passes a translated packet to the host's stack, which resolves the neighbour and sends it. If
+ * this host has the service's address, the daemon has set accept_local, so that the stack accepts
+ * the packet (ip-sysctl).
  */
 static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
@@ -249,7 +249,7 @@ static __always_inline int send_by_host(context *ctx, struct scratch *at)
 }
 
 /* Sends the error of too_big() to the client by the host's routes. too_big() alone would send it to
- * the host that passed the packet on. */
+ * the host that forwarded the packet. */
 __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 {
 	int outcome = too_big(ctx, at);
@@ -258,8 +258,8 @@ __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 		return outcome;
 	at->reply.client = at->src;
 	at->reply.near.link = 0;
-	/* Without a resolved neighbour the error is dropped: the host's stack doesn't forward
-	 * packets from its own address. */
+	/* If the neighbour isn't resolved, the error is dropped, since the host's stack doesn't
+	 * forward packets that have its own source address. */
 	if (!find_hop(ctx, at, &at->from, sizeof(at->error6) + QUOTE_LEN) || !at->hop.ifindex ||
 	    !relink(ctx, at->pkt.l3, at->hop.lan, at->pkt.v6, at->hop.src, at->hop.dst))
 		return with_reason(VERDICT_DROP, REASON_TOO_BIG);
@@ -325,7 +325,7 @@ static __always_inline int send_reply(context *ctx, struct scratch *at)
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
 
-/* Decides a packet that is for no service: it may be a server's reply. */
+/* Decides a packet that is not for a service. It may be a server's reply. */
 __attribute__((noinline)) int decide_reply(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;

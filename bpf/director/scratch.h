@@ -24,7 +24,7 @@ struct tcp_header {
 	__be32 rest[2];
 };
 
-/* Maximum length of a SYN-ACK's options, in bytes: as Linux sends. */
+/* Maximum length of a SYN-ACK's options, in bytes. Linux sends as many at most. */
 #define SYN_ACK_OPTIONS_MAX 20
 
 /* TCP segment that replaces a client's packet. */
@@ -51,8 +51,8 @@ struct key6 {
 	__u64 word[3];
 };
 
-/* State of a packet for functions that aren't inlined. It has offsets, since the verifier forgets
- * packet pointers in a call. */
+/* State of a packet for functions that aren't inlined. It has offsets and no pointers, since the
+ * verifier forgets packet pointers in a call. */
 struct packet_context {
 	__u64 hash;
 	__u64 session; /* current value; 0 without a session */
@@ -151,7 +151,7 @@ struct quoted {
 	__u8 v6;
 };
 
-/* Link header in 16-bit units: the verifier requires aligned access to the stack. */
+/* Link header in 16-bit units, since the verifier requires aligned access to the stack. */
 struct link {
 	__u16 half[LINK_LEN_MAX / 2 + 1];
 };

@@ -6,8 +6,8 @@
 #include "director/maps.h"
 #include "director/sessions.h"
 
-/* Returns one of the two rings of a service, or NULL. `half` selects it: one is active, the control
- * plane writes the other. */
+/* Returns one of the two rings of a service, or NULL. `half` selects the ring. One ring is active,
+ * and the control plane writes the other. */
 static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 {
 	__u32 index = service * 2 + (half & VIP_RING_HALF);
@@ -29,8 +29,8 @@ static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 	return ring->hash[hash_slot(ring_hash)];
 }
 
-/* Returns the server that the previous hash table selects for a flow, or NO_SERVER. That server may
- * have the flow's session. */
+/* Returns the server or host in a flow's slot of `previous`, or NO_SERVER. It may have the flow's
+ * session. */
 static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 {
 	struct previous *before = bpf_map_lookup_elem(&previous, &service);
@@ -67,7 +67,8 @@ static long consider(__u32 step, void *arg)
 	server = &servers[slot];
 	if (!(server->flags & SERVER_PRESENT))
 		return 0;
-	/* Includes the new session: otherwise idle servers of all weights would be equal. */
+	/* The new session is included, since idle servers would be equal otherwise, whatever their
+	 * weights. */
 	sessions = READ_ONCE(active[slot]) + 1;
 	/* sessions / weight < least->sessions / least->weight, without dividing */
 	if (least->server == NO_SERVER || sessions * least->weight < least->sessions * server->weight) {
@@ -168,7 +169,7 @@ static long find_not_full(__u32 step, void *arg)
 	return 1;
 }
 
-/* Returns the first server below its limit, from the flow's place in `order` on, or ALL_FULL. */
+/* Returns the first server below its limit, from the flow's position in `order` on, or ALL_FULL. */
 static __always_inline __u16 next_not_full(struct ring *ring, __u64 ring_hash)
 {
 	struct search search = { .ring = ring, .len = ring->order_len, .server = ALL_FULL };

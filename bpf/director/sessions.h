@@ -26,8 +26,8 @@ static __always_inline __u32 ticks_now(void)
 	return (bpf_jiffies64() * jiffy_ns) >> 20;
 }
 
-/* Key of an IPv4 session as one word. A wider byte swap moves client and port to their place at
- * once: the compiler doesn't know that the other bytes are zero. */
+/* Key of an IPv4 session as one word. One wider byte swap moves both client and port into position.
+ * The compiler would not find this, since it doesn't know that the other bytes are zero. */
 static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -73,7 +73,7 @@ static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
 	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
 }
 
-/* Returns 1 if x < bound, else 0, without a branch: the verifier checks each path, and eight places
+/* Returns 1 if x < bound, else 0, without a branch. The verifier checks each path, and eight slots
  * with several branches each have too many paths. */
 static __always_inline __u64 is_below(__u32 x, __u32 bound)
 {
@@ -133,7 +133,7 @@ static __always_inline __u64 flow_hash(__u64 key)
 	return hashed(key, settings.seed);
 }
 
-/* Excludes the VIP's id, which differs between hosts. */
+/* The hash excludes the VIP's id, which differs between hosts. */
 static __always_inline __u64 ring_hash(__u64 key)
 {
 	return hashed(key & ~0xffffULL, settings.ring_seed);
@@ -199,8 +199,8 @@ static __always_inline __u32 ports_of(__u32 server)
 	return TABLE_PORTS + server % PORT_POOLS;
 }
 
-/* Returns the bucket for one half of a hash, and stores its index. `mask` is the extent's; ports
- * have none. */
+/* Returns the bucket for one half of a hash, and stores the bucket's index. `mask` is the mask of
+ * the table's extent. Ports have no extent. */
 static __always_inline void *bucket_at(__u32 table, __u32 half, __u32 mask, __u32 *index)
 {
 	/* Makes the compiler truncate by one move and not by two shifts. */
@@ -223,7 +223,7 @@ static __always_inline void *bucket_now(__u32 table, __u32 half, __u32 *index)
 	return bucket_at(table, half, table < TABLE_PORTS ? extent_mask(table) : 0, index);
 }
 
-/* Number of words of a key in a table. The value follows the key. */
+/* Returns the number of words of a key in a table. The value follows the key in a slot. */
 static __always_inline __u32 key_words(__u32 table)
 {
 	return table == TABLE_SESSIONS ? 1 : 3;
@@ -269,14 +269,15 @@ struct found {
 	__u16 vip;
 };
 
-/* Returns a session's preferred place in its bucket: the lowest bits of its hash, which don't
- * select the bucket. */
+/* Returns a session's preferred slot in its bucket. It comes from the lowest bits of the hash,
+ * which don't influence the choice of the bucket. */
 static __always_inline __u32 home_of(__u64 hash)
 {
 	return hash % BUCKET_SESSIONS;
 }
 
-/* Returns the next place. Hidden, so that the compiler doesn't make a branch for each place. */
+/* Returns the next slot in a bucket. The result is hidden from the compiler, so that it doesn't
+ * create a branch for each slot. */
 static __always_inline __u32 next_place(__u32 place)
 {
 	place = (place + 1) % BUCKET_SESSIONS;
@@ -293,8 +294,8 @@ static __always_inline bool is_session(__u32 table, __u64 *slot, const struct ke
 	return has_key(table, slot, key) && is_live(found->value, now);
 }
 
-/* True if a slot of the bucket has an IPv4 session's key. A short loop: an unknown flow has to be
- * compared with all slots of two buckets. */
+/* True if a slot of the bucket has an IPv4 session's key. The loop is short, since an unknown flow
+ * has to be compared with all slots of two buckets. */
 static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 {
 	for (int i = 0; i < BUCKET_SESSIONS; i++)
@@ -303,8 +304,8 @@ static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 	return false;
 }
 
-/* Returns the slot in the bucket that has the key, or NULL. `place` is the key's home on entry and
- * the slot's place on return. */
+/* Returns the slot of the bucket that has the key, or NULL. On entry `place` is the key's preferred
+ * slot, on return the slot that was found. */
 static __always_inline __u64 *look_in(__u32 table, void *bucket, const struct key6 *key, __u32 *place)
 {
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
@@ -393,7 +394,8 @@ static __always_inline __u64 *value_by_number(__u32 table, __u32 number)
 	return slot ? slot + key_words(table) : 0;
 }
 
-/* Finds a live session, or the port allocated to one. False if there is none. */
+/* Finds a live session, or the port that is allocated to a session. Returns false if there is no
+ * such entry. */
 static __always_inline bool find(__u32 table, const struct key6 *key, __u64 hash, __u32 now, struct found *found)
 {
 	struct wanted wanted = { .key = key, .hash = hash, .now = now };
@@ -441,7 +443,8 @@ static __always_inline __u32 vacant(__u32 table, void *bucket, __u32 now)
 	return vacant;
 }
 
-/* Claims a vacant slot. False if it isn't vacant. Ports aren't counted, only their sessions. */
+/* Claims a slot. Returns false if the slot isn't vacant. Ports aren't counted, since their sessions
+ * are. */
 static __always_inline bool claim(__u32 table, __u64 *slot, __u32 now)
 {
 	/* The last word of a key has the VIP id. */
@@ -476,7 +479,8 @@ struct entry {
 	__u32 now;
 };
 
-/* Inserts an entry in a bucket. Returns its place, or BUCKET_SESSIONS if the bucket is full. */
+/* Inserts an entry in a bucket. Returns the number of its slot in the bucket, or BUCKET_SESSIONS if
+ * the bucket is full. */
 static __always_inline __u32 insert_in(__u32 table, void *bucket, const struct entry *entry)
 {
 	__u32 place = home_of(entry->hash);
@@ -558,8 +562,8 @@ static __always_inline __u64 source_of(__u32 table, const __u64 *key)
 	return (key[0] ? key[0] : key[1]) >> 8;
 }
 
-/* Number of embryonic sessions, including the new one, whose client is in another network. Without
- * a branch, like is_below(). */
+/* Returns the number of embryonic sessions, including the new one, whose client is in another
+ * network than `source`. It has no branch, like is_below(). */
 static __always_inline __u64 others(const struct weighed *first, __u64 source)
 {
 	__u64 count = 0;
@@ -581,9 +585,10 @@ static __always_inline bool is_short(__u16 vip)
 	return READ_ONCE(share->assured) < READ_ONCE(share->own);
 }
 
-/* Returns the rank of a session for eviction: embryonic sessions first, those of the network with
- * most of them; then ending sessions; then assured sessions of VIPs above their share. Within a
- * class the session with the shortest remaining lifetime is first. */
+/* Returns the rank of a session for eviction. The session with the lowest rank is evicted first.
+ * Embryonic sessions come first, beginning with those of the network that has most of them. They
+ * are followed by ending sessions, then by assured sessions of VIPs above their share. Within a
+ * class the session with the shortest remaining lifetime comes first. */
 static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u16 vip, __u64 source)
 {
 	const struct share *share = &shares[vip % VIP_IDS];
@@ -697,8 +702,8 @@ static long weigh6(__u32 place, void *arg)
 	return weigh(TABLE_SESSIONS6, place, arg);
 }
 
-/* Claims the candidate's slot. False if no session may be evicted, or another CPU has changed
- * it. */
+/* Claims the slot of the candidate for eviction. Returns false if no session may be evicted, or
+ * another CPU has changed the candidate. */
 static __always_inline bool claim_candidate(const struct weighed *first, __u64 *place)
 {
 	return first->rank != STAYS &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Events for subscribers: handed-off connections, and packets of selected clients
- * (dataplane/src/events.rs). The packet's ends are recorded before the decision, which may rewrite
- * them.
+ * (dataplane/src/events.rs). The addresses and ports of a packet are recorded before the decision,
+ * which may rewrite them.
  */
 #ifndef EVENER_TRACE_H
 #define EVENER_TRACE_H
@@ -97,7 +97,8 @@ static __always_inline bool may_be_hidden(const struct event *event)
 	return answering && (__u16)(bpf_ntohs(event->dst_port) - FIRST_PORT) < PORTS;
 }
 
-/* Starts an event if the packet is, or may be, from or to a watched client. False if it isn't. */
+/* Starts an event if the packet is, or may be, from or to a watched client. Returns false for other
+ * packets. */
 __attribute__((noinline)) int note_packet(context *ctx)
 {
 	struct scratch *at = scratch_here();
@@ -118,7 +119,8 @@ __attribute__((noinline)) int note_packet(context *ctx)
 	return true;
 }
 
-/* True if the packet is traced. Traced packets skip the fast path, so it needs no code for them. */
+/* True if the packet is traced. Traced packets skip the fast path, so the fast path needs no code
+ * for traces. */
 static __always_inline bool is_traced(context *ctx)
 {
 	return watched() & WATCH_CLIENTS && note_packet(ctx);
@@ -204,7 +206,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
-		/* Without a selected server no route has matched. */
+		/* If no server was selected, no route has matched. */
 		if (event->server != NO_SERVER && at->pkt.also_counted != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(at, outcome, event);

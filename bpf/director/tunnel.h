@@ -14,14 +14,14 @@ static __always_inline __u32 outer_len(const struct server *server)
 {
 	__u32 flags = server->flags, len = sizeof(struct iphdr);
 
-	/* Without branches, so that the verifier has fewer paths to check. */
+	/* The sum has no branches, so that the verifier has fewer paths to check. */
 	hide(flags);
 	len += (flags / SERVER_V6 & 1) * (sizeof(struct ipv6hdr) - sizeof(struct iphdr));
 	len += (flags / SERVER_GUE & 1) * sizeof(struct udp_gue);
 	return len + (flags / SERVER_MARKED & 1) * sizeof(struct mark);
 }
 
-/* Fields that the outer header copies from the inner one. */
+/* Fields that the outer header copies from the inner header. */
 struct inherited {
 	__u8 class;
 	__be16 id;
@@ -94,7 +94,7 @@ static __always_inline void put_gue(struct udp_gue *headers, __u64 hash, __u32 r
 	headers->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
 	headers->udp.dest = bpf_htons(GUE_PORT);
 	headers->udp.len = bpf_htons(rest_len);
-	/* No checksum: the inner packet has one (RFC 6935). */
+	/* The UDP checksum is omitted, since the inner packet has a checksum (RFC 6935). */
 	headers->udp.check = 0;
 	headers->gue.first = flags & SERVER_MARKED ? sizeof(struct mark) / 4 : 0;
 	headers->gue.protocol = next;

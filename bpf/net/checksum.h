@@ -48,7 +48,7 @@ static long add_some(__u32 turn, void *arg)
 		len = SUMMED_MAX;
 	if (!len)
 		return 1;
-	/* The length may be no multiple of 4: pad the last word with zeros. */
+	/* If the length is no multiple of 4, the last word is padded with zeros. */
 	*(__u32 *)&bytes[len & ~3 & (2 * SUMMED_MAX - 1)] = 0;
 	if (!frame_load_some(summing->ctx, from, bytes, len, SUMMED_MAX)) {
 		summing->sum = -1;
@@ -61,8 +61,8 @@ static long add_some(__u32 turn, void *arg)
 
 /* True if the checksum of the TCP segment or other transport data between the offsets `from` and
  * `end` in the frame is correct, or is left to the hardware to complete (CHECKSUM_PARTIAL). A TC
- * program can't tell which: a checksum `field` that is the sum of the pseudo-header alone counts as
- * left to the hardware. `pseudo` is that sum. */
+ * program can't tell which, so a checksum `field` that equals `pseudo`, the sum of the
+ * pseudo-header alone, counts as left to the hardware. */
 static __always_inline bool is_summed(context *ctx, __u32 from, __u32 end, __u64 pseudo, __u16 field, __u8 *bytes)
 {
 	struct summing summing = { .ctx = ctx, .bytes = bytes, .from = from, .end = end };

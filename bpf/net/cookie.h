@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SYN cookies: core/src/path/cookie.rs. The initial sequence number contains the negotiated terms
- * and a keyed hash of them. */
+/* SYN cookies: core/src/path/cookie.rs. The initial sequence number of the SYN-ACK contains the
+ * negotiated TCP options (terms) and bits of a keyed hash. */
 #ifndef EVENER_COOKIE_H
 #define EVENER_COOKIE_H
 
@@ -18,8 +18,9 @@
 #define COOKIE_WSCALE_MAX 14
 /* The client offered no window scaling, or no selective acknowledgments. */
 #define COOKIE_NO_SCALE 15
-/* Maximum difference of the echoed timestamp and the cookie's, in milliseconds, exclusive: of a
- * first segment, and of a retransmitted one. */
+/* Upper bounds (exclusive) of the difference between the echoed timestamp and the cookie's, in
+ * milliseconds. The first is for a client's first segment, the second for a segment that the
+ * director replays. */
 #define COOKIE_FIRST 1
 #define COOKIE_REPLAYED (1 << 15)
 /* Number of words of the hashed addresses and ports. */
@@ -27,7 +28,7 @@
 #define COOKIE_ENDS6 9
 
 /* Input of a cookie's hash: addresses of client and service, their ports, the client's initial
- * sequence number, the terms. Without padding, so an IPv4 message is shorter. */
+ * sequence number, the terms. There is no padding, so an IPv4 message is shorter. */
 struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
 };
@@ -88,8 +89,8 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
-/* Bit in a session's mark: a SYN has arrived since. The other bits are part of the cookie:
- * core/src/path/cookie.rs. */
+/* Bit of a session's mark, set if a SYN has arrived since the first segment. The other bits are
+ * part of the cookie: core/src/path/cookie.rs. */
 #define MARK_SYN_SEEN 0x800
 
 static __always_inline __u16 cookie_mark(__u32 cookie)
@@ -109,9 +110,9 @@ static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 	return (__u32)terms << 24 | (epoch & 0xffffff);
 }
 
-/* Returns a cookie. Lower half: the initial sequence number (terms and 24 bits of the hash); upper
- * half: the timestamp (32 bits of the hash). Not static: the verifier checks a global function only
- * once. */
+/* Returns a cookie. The lower half is the initial sequence number (terms and 24 bits of the hash),
+ * the upper half the timestamp (32 bits of the hash). Not static, since the verifier checks a
+ * global function only once. */
 __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn, __u32 sealed,
 			   bool v6)
 {
@@ -169,8 +170,8 @@ static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 	return again && ahead < 2 * GUESS_TRIES_TICKS ? ahead : 0;
 }
 
-/* True if the cookie of a segment without timestamps may be checked. Segments of known sessions may
- * use half of the bucket, so that new clients have the rest. */
+/* True if the cookie of a segment without timestamps may be checked. Segments that may belong to a
+ * session may use half of the bucket, so that the rest is left to new clients. */
 static __always_inline bool may_try(const struct guesses *guesses, __u32 now, bool is_session)
 {
 	__u32 least = is_session ? GUESS_TRIES_TICKS / 2 : GUESS_TRIES_TICKS;

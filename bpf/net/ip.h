@@ -18,7 +18,7 @@
 /* Maximum length of an extension header, in bytes (RFC 8200, section 4.3). */
 #define EXTENSION_LEN_MAX 2048
 #define PACKET_MAX 65535
-/* Highest offset of a transport header in a frame, in bytes: a power of two less one. */
+/* Highest offset of a transport header in a frame, in bytes. It is a power of two less one. */
 #define L4_MAX 0x3fff
 
 /* Address of either version, in network byte order. In a director's program an IPv4 address is in
@@ -59,7 +59,7 @@ static __always_inline bool is_martian6(const struct ip *address)
 	return (word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
-/* RFC 4291, section 2.5.6. */
+/* True for a link-local address (RFC 4291, section 2.5.6). */
 static __always_inline bool is_link_local(const struct ip *address)
 {
 	return (address->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
@@ -153,8 +153,8 @@ static __always_inline __u32 step_over(struct walked *walked, const struct exten
 		}
 		return sizeof(*header);
 	}
-	/* Type 0 is deprecated (RFC 5095). With segments left, the destination address isn't the
-	 * final one. */
+	/* Type 0 is deprecated (RFC 5095). If segments are left, the packet's destination address
+	 * isn't the final one. */
 	if (is == IPPROTO_ROUTING && (header->kind == 0 || header->left != 0)) {
 		walked->fault = header->kind == 0 ? FAULT_EXTENSIONS : FAULT_FOREIGN;
 		return 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Number of times that a packet was passed on, in services without a director. The GUE header has
- * the number with an authentication tag of the farm: core/src/path/mark.rs. The decapsulation
- * program tells the next program by the source MAC of the inner frame. Another source MAC marks
- * packets that go to the daemon on this host (punted): core/src/path/arrival.rs. decapsulate.h
- * drops frames from the network with such a source. */
+/* Number of times that hosts of an every-host farm forwarded a packet. The GUE header has a mark
+ * with the number and an authentication tag: core/src/path/mark.rs. The decapsulation program
+ * writes the number into the source MAC of the inner frame, which the next program reads:
+ * core/src/path/arrival.rs. Another source MAC marks frames that are punted to the daemon on this
+ * host. decapsulate.h drops frames from the network that have one of the source MACs of
+ * decapsulated frames. */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 
@@ -25,7 +26,7 @@ struct gue {
 };
 
 /* Private flags of a GUE header. */
-#define GUE_LAST 0x0001 /* the receiver must not pass the packet on */
+#define GUE_LAST 0x0001 /* the receiver must not forward the packet */
 #define GUE_MARKED 0x0002 /* a mark follows the header */
 
 #define PASSED_ONCE 1
@@ -89,8 +90,8 @@ static __always_inline bool mark_is_good(const struct sip_key *key, const struct
 	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | 1)
 #endif
 
-/* Source MACs of decapsulated frames from another host, encoded by mac_bits(). Never on a
- * network. */
+/* Source MACs of decapsulated frames from another host, encoded by mac_bits(). They never occur on
+ * a network. */
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
 /* Source MAC of punted frames, which the daemon on this host reads. */
@@ -116,7 +117,8 @@ static __always_inline void mark_punted(__u8 source[6])
 	mark_source(source, 3);
 }
 
-/* Encodes a MAC address as a word that is never 0. Reads two bytes behind the address too. */
+/* Encodes a MAC address as a word that is never 0. The function also reads the two bytes behind the
+ * address. */
 static __always_inline __u64 mac_bits(const __u8 mac[6])
 {
 	__u64 word = *(const __u64 *)mac;

@@ -28,8 +28,8 @@
 #define OPTION_SACK_PERMITTED 4
 #define OPTION_TIMESTAMP 8
 
-/* TCP options of a segment, and the state of their parser. It must be in a map: the verifier
- * doesn't track values there, so it checks the parser's loop once. */
+/* TCP options of a segment, and the state of their parser. The struct must be in a map. The
+ * verifier doesn't track values in maps, so it checks the parser's loop once. */
 struct tcp_options {
 	__u16 mss;
 	__u8 window_scale;
@@ -88,7 +88,7 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 	return true;
 }
 
-/* Retransmissions on unknown connections are answered by a reset: core/src/path/unmatched.rs. */
+/* Number of remembered segments of unknown connections: core/src/path/unmatched.rs. */
 #define STRAY_PLACES 1024
 /* Ticks are 2^20 ns. */
 #define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)

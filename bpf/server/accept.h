@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Creates a connection from the first data segment that a director hands off. The director did the
- * handshake statelessly; the segment's numbers contain the negotiated terms. The kernel creates the
- * socket by the kfunc bpf_sk_assign_tcp_reqsk (Linux 6.9 and later).
+ * Creates a connection from the first data segment that a director hands off. The director made the
+ * handshake without state, so the segment's numbers contain the negotiated terms. The kernel
+ * creates the socket by the kfunc bpf_sk_assign_tcp_reqsk (Linux 6.9 and later).
  */
 #ifndef EVENER_ACCEPT_H
 #define EVENER_ACCEPT_H
@@ -43,7 +43,8 @@ struct bpf_tcp_req_attrs {
 	__u8 reserved[3];
 };
 
-/* Fields of the kernel's sockets that are read here. The loader relocates their offsets (CO-RE). */
+/* Fields of the kernel's sockets that this program reads. The loader relocates their offsets
+ * (CO-RE). */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct sock_common {
 	__u32 skc_tw_rcv_nxt;
@@ -102,8 +103,9 @@ static __always_inline bool has_good_cookie(struct arrived *arrived)
 	return keys && cookie_is_good(keys, now, &arrived->message, &echo, COOKIE_REPLAYED, arrived->v6);
 }
 
-/* Returns the expectation of exactly this segment, or NULL. It stays in the map until it expires:
- * the accept queue may be full at first, and retransmissions must find that the socket was made. */
+/* Returns the expectation if this is exactly the expected segment, else NULL. The expectation stays
+ * in the map until it expires. The accept queue may be full at first, and later retransmissions
+ * must not create a second socket. */
 static __always_inline struct expectation *expectation_of(const struct arrived *arrived)
 {
 	struct expectation *found;
@@ -118,7 +120,7 @@ static __always_inline struct expectation *expectation_of(const struct arrived *
 }
 
 /* True if a socket was made from exactly this segment before. The server may have answered and
- * closed that connection, and must not execute the request twice. */
+ * closed the connection, and must not execute the request twice. */
 static __always_inline bool was_made(const struct arrived *arrived)
 {
 	struct connection connection;
@@ -140,9 +142,9 @@ static __always_inline void note_made(const struct arrived *arrived)
 }
 
 /* Fills in the negotiated terms from the cookie or the expectation. False if the segment has
- * neither, or a socket was made from it before. A cookie doesn't contain whether timestamps were
- * negotiated: the segment has them then (RFC 7323, section 3.2). Not static, like the following
- * functions: the verifier checks a global function only once. */
+ * neither, or a socket was made from it before. A cookie doesn't encode timestamps. They were
+ * negotiated if the segment has them (RFC 7323, section 3.2). Not static, like the following
+ * functions, since the verifier checks a global function only once. */
 __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 {
 	struct expectation *expectation;
@@ -216,7 +218,7 @@ static __always_inline int create_connection(struct __sk_buff *skb, struct bpf_s
 	 * requires. */
 	if (!sk || !sk->__sk_common.skc_family)
 		return SERVER_REFUSED;
-	/* With a full accept queue the stack drops the segment, and the client retransmits it
+	/* If the accept queue is full, the stack drops the segment, and the client retransmits it
 	 * (sk_acceptq_is_full of Linux). */
 	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
 	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
@@ -230,9 +232,9 @@ static __always_inline int create_connection(struct __sk_buff *skb, struct bpf_s
 	return SERVER_ACCEPTED;
 }
 
-/* Decides a segment for which there is a connected socket. The segment is of a new connection only
- * if it acknowledges data that the socket hasn't sent. It may be a retransmission of the socket's
- * own first segment. */
+/* Decides a segment for which the host has a connected socket. The segment belongs to a new
+ * connection only if it acknowledges data that the socket hasn't sent. Otherwise it may be a
+ * retransmission of the socket's own first segment. */
 static __always_inline int resolve_conflict(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
@@ -241,7 +243,8 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 	if (!tcp)
 		return GO_ON;
 	first = tcp->snd_una - (__u32)tcp->bytes_acked;
-	/* Not `snd_nxt`: an acknowledgment may arrive before the stack has updated it. */
+	/* `write_seq` is used and not `snd_nxt`, since an acknowledgment may arrive before the
+	 * stack has updated `snd_nxt`. */
 	if (arrived->acknowledgment - first <= tcp->write_seq - first)
 		return GO_ON;
 	old->next = tcp->rcv_nxt;

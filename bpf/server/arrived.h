@@ -102,7 +102,7 @@ static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *
 	offer = bpf_map_lookup_elem(&own_services, &key);
 	if (!offer || !offer->listener)
 		return false;
-	/* Without a director, this host may be a server and accept punted connections. */
+	/* In an every-host farm, this host may be a server and also accept punted connections. */
 	arrived->listener = segment.from == PUNTED && offer->punt_listener ? offer->punt_listener : offer->listener;
 	arrived->turns = offer->turns;
 	return true;

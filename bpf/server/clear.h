@@ -27,9 +27,9 @@
  * CPU. */
 #define CLEARING_NS 50000000ULL
 
-/* True if the segment is of a newer connection than the old one, and not a delayed segment of that
- * or an earlier one. The rules are those for a SYN in TIME-WAIT (RFC 6191, section 2), except
- * that a higher sequence number is always enough. */
+/* True if the segment belongs to a newer connection than the old one. False for a delayed segment
+ * of the old connection or of an earlier one. The rules are those for a SYN in TIME-WAIT (RFC 6191,
+ * section 2), except that a higher sequence number is always enough. */
 static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
 	const struct timestamps *timestamps = &arrived->timestamps;
@@ -87,7 +87,8 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 	struct clearing cleared = { .until = bpf_ktime_get_ns() + CLEARING_NS };
 	struct connection connection;
 
-	/* Not twice: the stack may be configured to ignore such resets (ip-sysctl, tcp_rfc1337). */
+	/* The reset is not sent twice, since the stack may be configured to ignore such resets
+	 * (ip-sysctl, tcp_rfc1337). */
 	if (skb->tc_index == CLEARED) {
 		count_server(SERVER_NOT_EVICTED);
 		return TC_ACT_UNSPEC;
@@ -170,8 +171,8 @@ __noinline int must_wait(struct __sk_buff *skb)
 	cleared = bpf_map_lookup_elem(&clearing, &connection);
 	if (!cleared)
 		return false;
-	/* Stored, because has_connection() becomes false again when the server has closed the new
-	 * connection and its socket is in TIME-WAIT. */
+	/* The end of waiting is stored, because has_connection() becomes false again when the
+	 * server has closed the new connection and its socket is in TIME-WAIT. */
 	if (cleared->copy_received && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;

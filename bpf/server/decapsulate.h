@@ -21,10 +21,10 @@
 /* Maximum length of the optional fields of a GUE header, in words. */
 #define GUE_WORDS_MAX 8
 
-/* Greater than the maximum length of all extension headers, in bytes: a power of two. */
+/* Power of two above the maximum length of all extension headers, in bytes. */
 #define WALKED_MAX (1 << 14)
 
-/* Greater than the length of all outer headers without Ethernet's, in bytes: a power of two. */
+/* Power of two above the length of all outer headers without the Ethernet header, in bytes. */
 #define OUTER_LEN_MAX 128
 
 /* ECN field (RFC 3168, section 5). */
@@ -52,7 +52,7 @@ struct inner {
 	struct own_service service;
 	__u32 outer_len; /* length of the outer headers without Ethernet's, in bytes */
 	__be16 ethertype;
-	__u8 passed; /* number of times passed on; 0 if unknown */
+	__u8 passed; /* number of times forwarded; 0 if unknown */
 };
 
 static __always_inline bool carries(__u8 protocol)
@@ -138,8 +138,8 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 	return true;
 }
 
-/* Verifies the mark, and stores the number of times that the packet was passed on. Returns a
- * reason. */
+/* Verifies the mark, and stores the number of times that the packet was forwarded. Returns
+ * SERVER_DECAPSULATED, or the reason to drop the packet. */
 static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct outer *outer, struct inner *inner)
 {
 	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
@@ -158,7 +158,8 @@ static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct ou
 	return SERVER_DECAPSULATED;
 }
 
-/* Reads the UDP and GUE headers. Returns a reason: the payload must be IP. */
+/* Reads the UDP and GUE headers. The payload must be an IP packet. Returns SERVER_DECAPSULATED, or
+ * the reason to drop the packet. */
 static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
 				    struct inner *inner)
 {
@@ -274,7 +275,8 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* Not inlined: the verifier checks this code only once, and not for each sequence of headers. */
+/* Reads one extension header. Not inlined, so that the verifier checks this code only once, and not
+ * for each sequence of headers. */
 __attribute__((noinline)) __u32 step_over_bytes(struct walked *walked, __u64 bytes, __u32 behind)
 {
 	struct extension header;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The turn on a connection that was handed off: either the client waits for a response, or the
- * server waits for the next request. A copy of core/src/server/exchange.rs.
+ * Exchanges on a connection that was handed off: requests, and the responses to them. They show if
+ * the client waits for a response or the server waits for a request. This is a copy of
+ * core/src/server/exchange.rs.
  *
  * A connection can be released to another host only while the server waits for a request. Only
  * plain exchanges are tracked: one segment has one complete request without a body, and the
@@ -85,13 +86,15 @@ static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct pa
 	return !payload->urgent && payload->len == sizeof(__be16) && begins_with_empty_line(skb, payload);
 }
 
-/* Starts with the client's first data segment, from which this host creates the connection. */
+/* Stores the state after the client's first data segment, from which this host creates the
+ * connection. */
 static __always_inline void begin_exchange(struct __sk_buff *skb, const struct connection *connection,
 					const struct payload *payload)
 {
 	struct exchange exchange = {
 		.request = span_of(payload->acknowledgment, payload->sequence + payload->len),
-		/* Belongs to no request: the first response begins one byte later. */
+		/* This response belongs to no request, since the first response begins one byte
+		 * later. */
 		.response = span_of(payload->acknowledgment - 1, payload->acknowledgment - 1),
 		.plain = is_request(skb, payload),
 		.ahead = payload->acknowledgment - 1,
@@ -112,7 +115,7 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 		return;
 	request = load(&exchange->request);
 	response = load(&exchange->response);
-	/* Retransmission. */
+	/* The segment is a retransmission. */
 	if ((__s32)(end - (__u32)request) <= 0)
 		return;
 	if (payload->sequence == (__u32)request && is_empty_line(skb, payload)) {
@@ -194,7 +197,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 	}
 	if (m->odd || m->closes || !m->head_len)
 		return false;
-	/* An interim response (1xx) does not end the turn. */
+	/* After an interim response (1xx) the client still waits for the final response. */
 	status = word_at(m, 8) >> 32;
 	if (status < WORD(0, 0, 0, 0, ' ', '2', '0', '0') || status > WORD(0, 0, 0, 0, ' ', '5', '9', '9'))
 		return false;
@@ -204,7 +207,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 		if (m->lengths + m->codings != 1)
 			return false;
 		if (m->codings) {
-			/* Chunks can be tracked in order only, and later bytes were sent first. */
+			/* Chunks can be tracked only in order, but later bytes were sent first. */
 			if (exchange->ahead == begin)
 				return false;
 			exchange->chunked = true;
@@ -222,9 +225,9 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, const struct con
 
 /*
  * Handles a segment while the response head is incomplete: the next bytes of the head, a
- * retransmission, or bytes that overtake the head. Segments can overtake others that wait for
+ * retransmission, or bytes that overtake the head. A segment can overtake segments that wait for
  * neighbour resolution: the kernel empties that queue on one CPU, while the server's process
- * continues to send on another. False if the connection no longer is plain.
+ * continues to send on another CPU. Returns false if the connection is no longer plain.
  */
 static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, const struct connection *connection,
 						struct exchange *exchange, const struct payload *payload, __u32 begin)

@@ -9,8 +9,8 @@
 #define MESSAGE_MAX 4096
 /* Greater than the length of a field name and the compared part of its value, in bytes. */
 #define MESSAGE_PAD 40
-/* Buffers for messages: the program for an arriving segment may interrupt that for a leaving
- * one. */
+/* Buffers for messages. There are two, since the program for a received segment may interrupt the
+ * program for a sent one. */
 enum message_place {
 	MESSAGE_IN = 0,
 	MESSAGE_OUT = 1,

@@ -33,8 +33,8 @@ struct {
 	__type(value, __u32);
 } server_about SEC(".maps");
 
-/* Not 0 in a farm without a director: marks are verified with `mark_key`, and the source MAC of a
- * decapsulated packet has the number of times that it was passed on. */
+/* Not 0 in an every-host farm. Then marks are verified with `mark_key`, and the source MAC of a
+ * decapsulated packet shows how often it was forwarded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -72,7 +72,8 @@ struct {
 	__type(value, struct offer);
 } own_services SEC(".maps");
 
-/* Not 0 if the exchanges of any service are tracked. Otherwise leaving data isn't read. */
+/* Not 0 if the exchanges of any service are tracked. Otherwise the data of sent segments isn't
+ * read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -80,7 +81,7 @@ struct {
 	__type(value, __u32);
 } follows SEC(".maps");
 
-/* The segment from which the last socket of a connection was made. */
+/* The segment from which the last socket was created, by addresses and ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MADE_MAX);
@@ -96,8 +97,8 @@ struct {
 	__type(value, struct clearing);
 } clearing SEC(".maps");
 
-/* Time at which the last entry of `clearing` expires, by the monotonic clock in nanoseconds. Saves
- * most lookups. */
+/* Time at which the last entry of `clearing` expires, by the monotonic clock in nanoseconds. It
+ * makes most lookups unnecessary. */
 __u64 clearing_until;
 
 /* Connections that will be moved to this host. They have no cookie. */

@@ -77,7 +77,8 @@ static __always_inline void begin_line(struct message *m, __u32 at)
 
 static __always_inline void end_line(struct message *m, __u32 at)
 {
-	/* Only some recipients accept a line feed without CR (RFC 9112, section 2.2). */
+	/* A line feed without CR is odd, since only some recipients accept it (RFC 9112, section
+	 * 2.2). */
 	if (m->before != '\r' || (m->field == FIELD_LENGTH && !m->digits))
 		m->odd = true;
 	else if (at - m->line == 1)
@@ -146,7 +147,8 @@ static long read_on(__u32 turn, void *arg)
 		m->closes = true;
 	m->before = byte;
 	m->at = at + 1;
-	/* Stops only at the end of a line: an incomplete line is read again with more data. */
+	/* The loop stops only at the end of a line, since an incomplete line is read again with
+	 * more data. */
 	return byte == '\n' && (m->odd || m->head_len);
 }
 

@@ -109,7 +109,8 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	p->begin = 0;
 	p->end = 0;
 	p->kept = 0;
-	/* Stored last: the egress program may read this request on another CPU at the same time. */
+	/* `answer` is stored last, so that the egress program on another CPU finds the other fields
+	 * complete once it sees the new request. */
 	barrier();
 	p->answer = word >> 32 == WORD(0, 0, 0, 0, 'P', 'R', 'I', ' ') || word == WORD('C', 'O', 'N', 'N', 'E', 'C', 'T', ' ') ?
 			    PENDING_UNKNOWN :
@@ -266,8 +267,8 @@ static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, s
 		if (ahead || !begin_answer(skb, sk, p, data, position))
 			p->answer = PENDING_UNKNOWN;
 	} else if (p->answer == PENDING_KNOWN && position + data->len > p->end) {
-		/* More bytes than announced, or the response to a pipelined request, which wasn't
-		 * recorded. */
+		/* The server sent more bytes than the head announced, or the response to a
+		 * pipelined request, which wasn't recorded. */
 		p->line_len = 0;
 		p->answer = PENDING_UNKNOWN;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Reads TCP segments in plain IP packets: without IPv4 options or IPv6 extension headers, and not
- * fragmented. Current TCP stacks send no others. TCP options are allowed. A copy of
- * core/src/server/segment.rs.
+ * Reads TCP segments in plain IP packets. These have no IPv4 options or IPv6 extension headers, and
+ * are not fragmented. Current TCP stacks send only such segments. TCP options are allowed. This is
+ * a copy of core/src/server/segment.rs.
  */
 #ifndef EVENER_SEGMENT_H
 #define EVENER_SEGMENT_H
@@ -42,8 +42,9 @@ struct segment {
 	bool v6;
 };
 
-/* Reads a frame; false if it has no such segment. The frame must contain the fixed fields of the
- * TCP header. TCP options and data may lie beyond the end of `cursor`. */
+/* Reads a frame. Returns false if the frame has no TCP segment in a plain IP packet. The frame must
+ * contain the fixed fields of the TCP header. TCP options and data may lie beyond the end of
+ * `cursor`. */
 static __always_inline bool read_segment(struct cursor cursor, struct segment *segment)
 {
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
@@ -96,7 +97,7 @@ static __always_inline struct ip unmapped(const struct ip *ipv6)
 	struct ip address = *ipv6;
 	__u64 differs = address.word[0] | address.word[1] | (address.word[2] ^ bpf_htonl(0xffff));
 
-	/* No branch: the verifier would check both paths for each address. */
+	/* The code has no branch, since the verifier would check both paths for each address. */
 	hide(differs);
 	differs = -differs >> 63;
 	address.word[2] &= -differs;

@@ -26,9 +26,9 @@ static __always_inline int refused(__u32 reason, int drop)
 	return drop;
 }
 
-/* Writes the link header of the inner packet. In a farm without a director the source MAC has the
- * number of times that it was passed on; a packet without a mark counts as passed on twice, so that
- * it stays on this host. Returns true in such a farm. */
+/* Writes the link header of the inner packet. In an every-host farm the source MAC shows how often
+ * the packet was forwarded. A packet without a mark counts as forwarded twice, so that it stays on
+ * this host. Returns true in an every-host farm. */
 static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *inner)
 {
 	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
@@ -184,10 +184,10 @@ static __always_inline __u64 mixed(const struct leaving *leaving)
  * the MSS that servers offer (RFC 9293, section 3.7.1), so that clients' segments fit into the
  * tunnel, and tracks responses if necessary.
  *
- * With handoff, a segment may overtake the first one of its connection, or arrive after the
- * connection has moved to another host. The stack answers it with a reset without an acknowledgment
- * (RFC 9293, section 3.10.7.1). This program drops such a reset until the client has retransmitted
- * the segment.
+ * With handoff, a segment may overtake the first segment of its connection, or arrive after the
+ * connection has moved to another host. The stack answers such a segment with a reset without an
+ * acknowledgment (RFC 9293, section 3.10.7.1). This program drops such a reset until the client has
+ * retransmitted the segment.
  */
 SEC("tc")
 int outgoing(struct __sk_buff *skb)
@@ -200,7 +200,7 @@ int outgoing(struct __sk_buff *skb)
 	if (!read_leaving(skb, &leaving))
 		return TC_ACT_UNSPEC;
 	flags = leaving.flags;
-	/* Most segments. */
+	/* Most segments leave here. */
 	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.payload.len || flags & TCP_FIN) && follows_exchanges()))
 		return TC_ACT_UNSPEC;
 	key.address = leaving.connection.service;
@@ -237,8 +237,8 @@ int accept(struct __sk_buff *skb)
 	return answer(skb, &arrived);
 }
 
-/* Run only by the agent, on a frame with a struct socket_snapshot: reads the connection and fills
- * in the rest. */
+/* Only the agent runs this program, on a frame with a struct socket_snapshot. The program reads
+ * `connection` and fills in the other fields. */
 SEC("tc")
 int look(struct __sk_buff *skb)
 {
@@ -247,7 +247,8 @@ int look(struct __sk_buff *skb)
 	return look_at(skb, &snapshot) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
-/* Never run. Refers to a map that only the agent uses, to keep it in the object file. */
+/* Never runs. The program refers to a map that only the agent uses, so that the map stays in the
+ * object file. */
 SEC("xdp")
 int describe_server(struct xdp_md *ctx)
 {

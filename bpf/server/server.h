@@ -98,10 +98,11 @@ struct expectation {
 };
 
 /*
- * Value of `turns`: the last request of a connection, and the last response. The upper half of both
- * is the sequence number at which the response starts; if it is equal, they belong together. Each
- * is one word, which the program of its direction stores atomically. So a reader of both may see a
- * request and a response of different turns, but never a mixture of two requests or responses.
+ * Value of `turns`: the last request of a connection, and the last response. The upper half of
+ * `request` and of `response` is the sequence number at which the response starts. If both are
+ * equal, request and response belong together. Each of them is one word, which the program of its
+ * direction stores atomically. So a reader may see a response that belongs to another request, but
+ * never a mixture of two requests or two responses.
  */
 struct exchange {
 	__u64 request; /* lower half: end of the request */

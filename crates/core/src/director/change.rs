@@ -1,5 +1,5 @@
 //! Table changes, which the engine applies one at a time. A change is in force once the engine has
-//! answered. Facts that arrive meanwhile go into the next change.
+//! answered. Facts that arrive before the answer go into the next change.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -40,25 +40,25 @@ pub(super) struct Reload {
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     number: u64,
-    /// The reload in this change, if any. The director switches to its farm only once it is in
-    /// force, so nothing has to be undone.
+    /// The reload in this change, if any. The director switches to the new farm only once the
+    /// engine has applied its tables, so a refusal leaves nothing to undo.
     pub(super) reload: Option<Reload>,
-    /// Links that were in no earlier generation.
+    /// Indexes of links that no earlier generation contains.
     newcomers: BTreeSet<u32>,
-    /// True if the change is also needed without the reload.
+    /// True if facts other than the reload need new tables, too.
     is_wanted_anyway: bool,
 }
 
 impl Director {
-    /// Orders a change if one is wanted and none is in progress. Outputs from index `first` on wait
-    /// for it.
+    /// Orders a change if one is due and none is in progress. Outputs from index `first` on wait
+    /// until its tables are in force.
     pub(super) fn order_change(&mut self, first: usize, now_ms: u64) {
         let is_due = self.replan_wanted && now_ms >= self.gather_until_ms;
         if self.applying.is_some() || !is_due && self.reloads_waiting.is_empty() {
             return;
         }
-        // With `every-host` there is no delay: other hosts wait for a report that is sent once the
-        // tables are in force.
+        // In an every-host farm plans are not delayed: the other hosts wait for this host's report,
+        // which is sent once the tables are in force.
         let gathered = if self.hosts.is_some() { 0 } else { self.pools.len() as u64 };
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         self.ordered += 1;
@@ -84,8 +84,8 @@ impl Director {
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
-    /// Returns the input of a plan of the current farm. With `may_be_in_force`, tables equal to
-    /// those in force are not applied again.
+    /// Returns the input of a plan of the current farm. If `may_be_in_force` is true, tables equal
+    /// to those in force are not applied again.
     fn change(&self, slots: Slots, may_be_in_force: bool) -> Change {
         let known = self.known_hosts();
         Change {
@@ -101,7 +101,8 @@ impl Director {
     }
 
     /// Holds back events, datagrams and announcements until the tables that they describe are in
-    /// force. These are the tables in progress, or the next ones if another plan is wanted.
+    /// force. If another plan is wanted, they wait for its tables, otherwise for the tables in
+    /// progress.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);
@@ -118,7 +119,8 @@ impl Director {
         }
     }
 
-    /// Number of the order whose answer settles all inputs so far; `None` if they are settled.
+    /// Number of the change order whose answer puts all inputs so far in force; `None` if no change
+    /// is wanted or in progress.
     pub fn awaited(&self) -> Option<u64> {
         match (self.reloads_waiting.len() as u64, self.replan_wanted) {
             (0, false) => self.applying.as_ref().map(|applying| applying.number),
@@ -127,8 +129,9 @@ impl Director {
         }
     }
 
-    /// Applies the answer to an order and updates the snapshot. Members are shown as of the order,
-    /// since facts learned later wait for their own tables.
+    /// Applies the answer to a change order and updates the snapshot. The snapshot shows the
+    /// members as they were when the change was ordered. Facts that arrived later wait for their
+    /// own tables.
     pub(super) fn applied(&mut self, applied: Applied, now: Moment) {
         let Applied { number, members, plan, slots, in_force } = applied;
         let Some(applying) = self.applying.take_if(|applying| applying.number == number) else { return };
@@ -170,7 +173,7 @@ impl Director {
 
     fn refused(&mut self, error: String, applying: PendingChange, now_ms: u64) {
         self.generation += 1;
-        // The engine uses the slots of its tables.
+        // The slots in the engine's tables stay in use.
         self.slots.adopt(&self.in_force);
         let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
@@ -192,7 +195,8 @@ impl Director {
         }
     }
 
-    /// Switches to the farm of a reload that is in force. Facts learned since its order are kept.
+    /// Switches to the farm of a reload that is in force. Facts that arrived since the change was
+    /// ordered are kept.
     fn follow(&mut self, reload: &Reload, now_ms: u64) {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, &reload.known));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
@@ -206,7 +210,8 @@ impl Director {
         self.announce(self.announced());
     }
 
-    /// Replaces farm, network and links by those of a reload. Returns the notices to publish.
+    /// Replaces the farm, the network and the links by those of a reload. Returns the notices to
+    /// publish.
     fn take_in(
         &mut self,
         reload: &Reload,
@@ -233,14 +238,14 @@ impl Director {
         self.has_changed = true;
     }
 
-    /// True while a reload waits for its turn or for the engine's answer.
+    /// True while a reload is queued or waits for the engine's answer.
     pub(super) fn is_reloading(&self) -> bool {
         !self.reloads_waiting.is_empty()
             || self.applying.as_ref().is_some_and(|applying| applying.reload.is_some())
     }
 
     /// Frees a slot that no session refers to any more. While a change is in progress, the slot is
-    /// freed after the answer, unless the new tables use it again.
+    /// kept. It is freed after the engine's answer, unless the new tables use it again.
     pub(super) fn released(&mut self, slot: u16) {
         match self.applying {
             Some(_) => self.released.push(slot),
@@ -248,8 +253,8 @@ impl Director {
         }
     }
 
-    /// Orders the end of the sessions of removed servers and service addresses. Their slots are
-    /// free afterwards.
+    /// Orders the end of the sessions of removed servers and service addresses. The slots of these
+    /// servers are free afterwards.
     fn forget_removed(&mut self, before: Arc<Tables>) {
         let now = &self.in_force;
         let all_there = before.servers.keys().all(|slot| now.servers.contains_key(slot))

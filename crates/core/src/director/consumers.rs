@@ -1,5 +1,6 @@
-//! Groups and names of a farm, which use servers like its services. The director passes inputs to
-//! them and their orders on. It reports readiness when services, groups and names are all ready.
+//! Consumers: the groups and names of a farm, which use servers as services do. The director passes
+//! inputs to the groups and names, and passes their orders to the caller. It reports readiness when
+//! all services, groups and names are ready.
 
 use alloc::sync::Arc;
 
@@ -9,7 +10,8 @@ use super::{Director, Moment, Output};
 use crate::dns::BalancedName;
 use crate::farm::group::{self, Group, Members};
 
-/// Maximum time from start to readiness, in milliseconds, if servers are still unknown.
+/// Time after the start at which the director is ready even if some servers have no probe result,
+/// in milliseconds.
 pub(super) const READY_AFTER_MS: u64 = 3_000;
 
 impl Director {
@@ -30,17 +32,17 @@ impl Director {
         self.groups.members(name)
     }
 
-    /// Returns the balanced name that is spelled like this, if the farm has it.
+    /// Returns the balanced name with this spelling; `None` if the farm has no such name.
     pub fn name(&self, name: &str) -> Option<&Arc<BalancedName>> {
         self.names.find(name)
     }
 
-    /// True if a name has the address of a working server.
+    /// True if a working server has one of the name's addresses.
     pub fn has_living(&self, name: &str, now: Moment) -> bool {
         self.names.has_living(name, now.ms)
     }
 
-    /// Returns a copy of the director without groups and names, to plan services on trial.
+    /// Returns a copy of the director without groups and names, for a trial plan of the services.
     pub(super) fn without_consumers(&mut self) -> Director {
         let others = Groups::new(self.seed);
         let groups = core::mem::replace(&mut self.groups, others);
@@ -74,8 +76,8 @@ impl Director {
         }
     }
 
-    /// True once: when this host serves and all servers were probed, or when [`READY_AFTER_MS`] has
-    /// passed.
+    /// Returns true only once: when this host serves and all servers were probed, or when
+    /// [`READY_AFTER_MS`] has passed.
     fn become_ready(&mut self, now: Moment) -> bool {
         let is_settled = || self.is_serving(now) && self.is_settled();
         if self.ready_at_ms == u64::MAX || now.ms <= self.ready_at_ms && !is_settled() {

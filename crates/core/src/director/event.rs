@@ -14,13 +14,14 @@ use crate::pool::ServerEvent;
 use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
-/// An event. For most events the text has neither service nor server: they are printed beside it.
+/// An event. The text of most events names neither service nor server, since both are printed
+/// beside the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The servers of a service changed.
     Membership {
         notice: membership::ServiceNotice,
-        /// The notice as a text, with the names of interfaces.
+        /// Text of the notice, with names of interfaces instead of their indexes.
         text: String,
     },
     Hosts(peers::PeerEvent),
@@ -40,7 +41,7 @@ pub enum Event {
         server: ServerName,
         transition: Transition,
     },
-    /// A server's MAC address or next hop was not found for a while.
+    /// A server's MAC address or next hop was not found in three checks, one a second.
     NotFound {
         server: ServerName,
         why: String,
@@ -57,8 +58,8 @@ pub enum Event {
     ServersAgain {
         service: String,
     },
-    /// Too few servers of the service work, so servers that are down or refuse new sessions get
-    /// some too.
+    /// Too few servers of the service work, so servers that are down or refuse new sessions get new
+    /// sessions, too.
     Degraded {
         service: String,
     },
@@ -75,7 +76,7 @@ pub enum Event {
         interface: String,
         now: LinkState,
     },
-    /// The engine uses one more interface.
+    /// The engine has attached to an interface.
     Attached {
         interface: String,
     },
@@ -102,13 +103,13 @@ pub enum Event {
         /// True if the server refuses.
         refuses: bool,
     },
-    /// A server's reports fail, or are valid again.
+    /// A server's reports are missing or invalid, or are valid again.
     Reports {
         server: ServerName,
-        /// Reason of the rejection; `None` if reports are valid again.
+        /// Reason of the failure; `None` if reports are valid again.
         error: Option<BadReport>,
     },
-    /// A member of a group changed, or a server that only a name lists.
+    /// A member of a group changed, or a server that is listed for a name only.
     Member {
         member: ServerName,
         change: MemberChange,
@@ -127,16 +128,16 @@ pub enum Event {
         /// Reason; `None` if the file is valid again.
         error: Option<BadRanks>,
     },
-    /// A router reported the MTU of the path to a server.
+    /// A router reported a path MTU: the largest packet that passes from this host to a server.
     PathMtu {
         server: IpAddr,
         /// Path MTU in bytes.
         mtu: u16,
     },
-    /// New connections of a server stall, unlike those of other servers.
+    /// New connections of a server or of its service stall much more often than the others.
     Stalling {
         server: ServerName,
-        /// Start of the event's text: how many connections stall.
+        /// First part of the event's text, with the number of stalled connections.
         text: String,
     },
     /// New connections of a server no longer stall.
@@ -165,7 +166,7 @@ pub enum LinkState {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Normal operation.
+    /// No action is needed.
     Info,
     /// The operator may have to act.
     Warning,
@@ -173,7 +174,7 @@ pub enum Level {
 }
 
 impl Event {
-    /// Returns the event for a server of a service.
+    /// Returns the event for a change of a service's server.
     pub(super) fn of_server(server: ServerName, event: ServerEvent) -> Event {
         match event {
             ServerEvent::Health(transition) => Event::Health { server, transition },
@@ -184,8 +185,8 @@ impl Event {
         }
     }
 
-    /// Returns the event for a member of a group, or for a server listed for a name. `None` if the
-    /// member went down without a failed probe.
+    /// Returns the event for a member of a group, or for a server listed for a name. Returns `None`
+    /// if the member went down without a failed probe.
     pub(super) fn of_member(member: ServerName, event: ServerEvent) -> Option<Event> {
         let change = match event {
             ServerEvent::Health(Transition { to: HealthState::Up, .. }) => MemberChange::Up,
@@ -251,7 +252,7 @@ impl Event {
         if is_bad { Level::Warning } else { Level::Info }
     }
 
-    /// Service of an event about a service or about one of its servers.
+    /// Service that the event concerns, alone or with one of its servers.
     pub fn service(&self) -> Option<&str> {
         match self {
             Event::NoServers { service }
@@ -262,7 +263,7 @@ impl Event {
         }
     }
 
-    /// Server of the event.
+    /// Server that the event concerns.
     pub fn server(&self) -> Option<&ServerName> {
         match self {
             Event::Health { server, .. }

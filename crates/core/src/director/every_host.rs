@@ -18,9 +18,11 @@ use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
-/// Number of report intervals for which a returning host only receives, before it renews its lease.
+/// Number of report intervals for which a host only receives reports after its lease expired. Then
+/// it renews the lease.
 const REPORTS_BEFORE_FIRST: u64 = 2;
-/// Number of announcements of a claimed address, one with each report (RFC 5227, section 2.3).
+/// Number of times that a claimed address is announced, once with each report (RFC 5227, section
+/// 2.3).
 const ANNOUNCEMENTS: u32 = 3;
 /// Unit of the load: hundredths of a session. Sessions come and go many times between two reports.
 /// Therefore each report moves the load only by a quarter of the way to the current value.
@@ -28,19 +30,19 @@ const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
 
 impl Director {
-    /// Returns the bit of a service in reports, if its placement is `every-host`.
+    /// Returns the bit of an `every-host` service in reports; `None` for other services.
     fn bit(&self, service: &str) -> Option<u64> {
         bits().zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(bit, _)| bit)
     }
 
-    /// Returns the services of these bits.
+    /// Returns the names of the services whose bits are set.
     pub(super) fn services_of(&self, set: u64) -> Vec<String> {
         let numbered = bits().zip(self.farm.every_host());
         numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
     }
 
-    /// Returns the state of a server that is one of the hosts. This host's state comes from its own
-    /// probes, the state of other hosts from their reports.
+    /// Returns the state of a host as a server. For this host the state comes from its own probes,
+    /// for other hosts from their reports.
     pub(super) fn host_state(
         &self,
         hosts: &LocalHost,
@@ -52,12 +54,13 @@ impl Director {
         let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
-        // While no host takes part, this host uses its own probes even before it is ready.
+        // While no other host takes sessions, this host uses its own probes even before it is
+        // ready.
         let ready = known_host.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
-            // A host that is not ready is not in its own ring, which names only other hosts at
-            // first. Their entries become second chances (`plan`) once this host joins the ring.
+            // Before this host is ready, its own ring contains only other hosts. When this host
+            // joins the ring, the entries that it replaces become second chances (see `plan`).
             _ if member.local => health::HealthStatus::UNKNOWN,
             _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
@@ -77,7 +80,7 @@ impl Director {
         }
     }
 
-    /// Returns all known hosts; empty without `every-host`.
+    /// Returns all hosts of an every-host farm; empty in other farms.
     pub(super) fn known_hosts(&self) -> Vec<KnownHost> {
         self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
     }
@@ -104,7 +107,7 @@ impl Director {
         hosts.flat_map(|hosts| hosts.peers.owned().iter().copied())
     }
 
-    /// Applies a datagram of another host, and answers it.
+    /// Applies a datagram of another host, and queues the answer to it.
     pub(super) fn receive_host_datagram(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let DatagramEffect { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
@@ -120,7 +123,7 @@ impl Director {
         self.outputs.extend(answer.map(|(to, datagram)| Output::Send { to, datagram }));
     }
 
-    /// Applies a reply of another host for an address.
+    /// Applies another host's ARP or neighbour discovery reply for a service address.
     pub(super) fn answered(&mut self, answer: NeighbourReply, now_ms: u64) {
         let mac = answer.place.mac;
         let Some(hosts) = self.hosts.as_mut().filter(|_| self.links.values().all(|own| *own != mac)) else {
@@ -131,7 +134,8 @@ impl Director {
         }
     }
 
-    /// Time of the next report to the hosts, in milliseconds; `u64::MAX` without other hosts.
+    /// Time of the next report to the other hosts, in milliseconds; `u64::MAX` if the farm is not
+    /// every-host.
     pub(super) fn next_report_at(&self) -> u64 {
         self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
     }
@@ -176,13 +180,13 @@ impl Director {
         .collect()
     }
 
-    /// Renews the lease for which the engine may answer for addresses. The lease is shorter than
-    /// the time after which other hosts consider this host dead.
+    /// Renews the lease. While the lease holds, the engine answers ARP for the owned addresses. The
+    /// lease is shorter than the time after which other hosts consider this host dead.
     ///
-    /// A host without carrier doesn't renew the lease. After the daemon was stopped or had no
-    /// carrier for longer than the lease, other hosts may own its addresses. So this host only
-    /// receives reports at first. The wait is measured in time and not in own reports, since each
-    /// change causes an extra report.
+    /// A host without carrier doesn't renew the lease. Once the lease has expired, because the
+    /// daemon was stopped or the link had no carrier, other hosts may own its addresses. So this
+    /// host only receives reports at first. The wait is measured in time and not in own reports,
+    /// since each change causes an extra report.
     fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);
@@ -219,8 +223,8 @@ impl Director {
         self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
     }
 
-    /// Updates the shares of sessions that reach this host, for policies with `sharing`. True if
-    /// they changed.
+    /// Updates how the hosts share the sessions that reach this host, for policies with `sharing`.
+    /// Returns true if a share changed.
     fn share_out(&mut self, now_ms: u64) -> bool {
         let Some(hosts) = &self.hosts else { return false };
         let (mut known, mut wanted) = (None, Vec::new());
@@ -247,7 +251,7 @@ impl Director {
         changed
     }
 
-    /// Returns the candidates for new sessions with their signals.
+    /// Returns the members that may get new sessions, with their signals.
     fn candidates(
         &self,
         service: &Service,
@@ -265,7 +269,7 @@ impl Director {
         candidates.collect()
     }
 
-    /// Returns the members that may get new sessions, and always this host.
+    /// Returns the members that may get new sessions. This host is always one of them.
     fn usable_members(&self, service: &Service, known: &[KnownHost]) -> Vec<Member> {
         let usable = |state: &MemberState| {
             state.member.local || state.health.state == HealthState::Up && !state.admin_draining
@@ -273,22 +277,23 @@ impl Director {
         self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
 
-    /// Returns the host that a server belongs to, if it isn't this host and placement is
-    /// `every-host`.
+    /// Returns the name of the host that a server of an `every-host` service runs on. `None` if
+    /// that is this host, or if the service has another placement.
     pub fn other_host<'s>(&self, server: &'s ServerName) -> Option<&'s str> {
         let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
         (hosts.name != server.server).then_some(server.server.as_str())
     }
 
-    /// Sends the other hosts the settings of a reloaded farm.
+    /// Applies the settings of a reloaded farm to the exchange of reports. Returns the notices to
+    /// publish.
     pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<PeerEvent> {
         let Some(hosts) = &mut self.hosts else { return Vec::new() };
         let settings = hosts::settings(&self.farm, &hosts.name, hosts.key);
         hosts.peers.reconfigure(settings, now_ms)
     }
 
-    /// Resumes from a data plane of an earlier daemon: hosts in its tables, and addresses that this
-    /// host answered for.
+    /// Resumes from the data plane of an earlier daemon. Takes over the hosts in its tables, and
+    /// the addresses that this host answered ARP for.
     pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
         let announced =
             running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && self.lease_holds);
@@ -300,8 +305,8 @@ impl Director {
         }
     }
 
-    /// Reports to the other hosts that this host leaves, and stops answering for its addresses.
-    /// Packets still flow until the new owners have taken over.
+    /// Reports to the other hosts that this host leaves, and stops answering ARP for its addresses.
+    /// This host still forwards packets until the new owners have taken over.
     pub(super) fn leave(&mut self, now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let sent = hosts.peers.leave(now_ms);
@@ -311,7 +316,7 @@ impl Director {
     }
 }
 
-/// Returns the bits of services, in the order of the farm.
+/// Returns one bit per service, in the order of the `every-host` services in the farm.
 fn bits() -> impl Iterator<Item = u64> {
     (0..u64::BITS).map(|number| 1 << number)
 }
@@ -321,7 +326,7 @@ fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     let was_received = host.believed && host.received_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
         (true, true, true) => HealthState::Up,
-        // Leaving or not ready is the host's own choice, not a failure.
+        // A host that is alive but leaves or is not ready has not failed.
         (true, false, _) => HealthState::Unknown,
         (false, ..) if !was_received => HealthState::Unknown,
         _ => HealthState::Down,
@@ -329,15 +334,15 @@ fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
-/// Returns the hosts that get new sessions from a running data plane, with the bits of the
-/// services.
+/// Returns the hosts that get new sessions from a running data plane, with the bits of the services
+/// for which they get sessions.
 fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
     let serving = running.servers.values().filter(|entry| entry.weight > 0);
     let serving: BTreeSet<u64> = serving.map(|entry| entry.identity).collect();
     let mut hosts = BTreeMap::<&str, u64>::new();
     for (bit, service) in bits().zip(farm.every_host()) {
         for server in &service.servers {
-            // A host without any report hasn't failed, but gets no sessions.
+            // A host without any report gets no sessions, but doesn't count as failed.
             if serving.contains(&plan::identity(&service.name, &server.name)) {
                 *hosts.entry(&server.name).or_default() |= bit;
             }

@@ -21,7 +21,7 @@ pub enum MemberFact {
     Queried(QueryResult),
 }
 
-/// A group at one time.
+/// State of a group at one time.
 #[derive(Clone, Debug)]
 pub struct GroupSnapshot {
     /// Settings of the group.
@@ -96,12 +96,12 @@ impl Groups {
         }
     }
 
-    /// True if this is the name of a group.
+    /// True if the farm has a group of this name.
     pub(super) fn has(&self, group: &str) -> bool {
         self.running.contains_key(group)
     }
 
-    /// Applies the result of an order.
+    /// Applies the result of a group's order.
     pub(super) fn apply_fact(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
         let Some(running) = self.running.get_mut(group) else { return };
         match fact {
@@ -111,7 +111,8 @@ impl Groups {
         self.settle(now, group);
     }
 
-    /// Applies a message to a group, if it exists. A refused message (`Err`) changes nothing.
+    /// Applies a message to a group, if it exists. If the group refuses the message (`Err`),
+    /// nothing changes.
     pub(super) fn message<T>(
         &mut self,
         now: Moment,
@@ -139,7 +140,7 @@ impl Groups {
         self.running.get(group).map(|running| &running.members)
     }
 
-    /// Does the work that is due.
+    /// Does the due work of all groups.
     pub(super) fn time(&mut self, now: Moment) {
         let due = self.running.iter().filter(|(_, running)| running.due_ms <= now.ms);
         let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
@@ -151,7 +152,7 @@ impl Groups {
         self.running.values().map(|running| running.due_ms).min().unwrap_or(u64::MAX)
     }
 
-    /// True if each group has a working member or none at all.
+    /// True if each group has a working member, or no members at all.
     pub(super) fn are_serving(&self, now: Moment) -> bool {
         self.running.values().all(|running| running.members.are_serving(now.for_groups()))
     }
@@ -169,7 +170,8 @@ impl Groups {
         core::mem::take(&mut self.events)
     }
 
-    /// Returns all snapshots, sorted by name, if something has changed since the last call.
+    /// Returns the snapshots of all groups, sorted by name; `None` if no group has changed since
+    /// the last call.
     pub(super) fn snapshot(&mut self) -> Option<Vec<Arc<GroupSnapshot>>> {
         core::mem::take(&mut self.has_changed).then(|| self.snapshots.values().cloned().collect())
     }

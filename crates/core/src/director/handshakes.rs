@@ -4,7 +4,8 @@
 //! [`STALLED_AFTER_MS`] old since the previous walk. The stall rate is the number of stalled
 //! sessions divided by that of new sessions. A server is suspected if its stall rate is well above
 //! that of the other servers. A firewall that admits only the director, or a wrong return route,
-//! stalls the clients of one server. A SYN flood reaches all servers.
+//! stalls the clients of one server. A SYN flood stalls sessions of all servers alike, so it raises
+//! no suspicion.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -21,11 +22,12 @@ pub const STALLED_AFTER_MS: u64 = 5_000;
 /// Window of the statistics, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 /// Minimum number of client networks (IPv4 /24 or IPv6 /56) and of stalled sessions for a
-/// suspicion. The servers compared with need at least as many new sessions.
+/// suspicion. The rest that a suspect is compared with needs at least as many new sessions.
 const NETWORKS_MIN: usize = 20;
 /// Maximum number of networks distinguished per server and walk.
 const NETWORKS_MAX: usize = 64;
-/// Minimum ratio of the stall rate of a server or service to that of the others for a suspicion.
+/// Minimum ratio for a suspicion: the stall rate of a server or service, divided by the stall rate
+/// of the others.
 const TIMES: u64 = 3;
 /// Minimum stall rate for a suspicion, in percent.
 const SHARE_MIN_PERCENT: u64 = 10;
@@ -57,12 +59,12 @@ fn network_of(client: IpAddr) -> u64 {
     }
 }
 
-/// Result of a walk through all session tables, by the server's slot.
+/// Result of a walk through all session tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWalk {
-    /// Servers with stalled sessions.
+    /// Stalled sessions by the server's slot.
     pub stalled: BTreeMap<u16, StalledSessions>,
-    /// Sessions per server since its counter was cleared.
+    /// New sessions by the server's slot, since the slot's counter was cleared.
     pub connections: BTreeMap<u16, u64>,
 }
 
@@ -75,19 +77,20 @@ pub struct Handshakes {
     pub stalled: u64,
     /// Number of client networks of the stalled connections. One walk distinguishes at most 64.
     pub networks: usize,
-    /// Stalled connections since the statistics of the server started. They restart when the server
-    /// leaves the plan or is ejected.
+    /// Stalled connections since the start of the server's statistics. The statistics restart when
+    /// the server leaves the plan or is ejected.
     pub stalled_total: u64,
-    /// Suspicion, if the server or its whole service stalls much more often than the others.
+    /// Suspicion; `None` unless the server or its whole service stalls much more often than the
+    /// others.
     pub suspicion: Option<Suspicion>,
 }
 
-/// The suspected part of a farm.
+/// Part of a farm that is suspected to stall connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// A single server of its service.
+    /// A single server of a service.
     Server,
-    /// All servers of its service.
+    /// All servers of a service.
     Service,
 }
 
@@ -104,7 +107,7 @@ impl Handshakes {
         self.networks += other.networks;
     }
 
-    /// True if this part stalls significantly more often than the rest.
+    /// True if this server or service stalls significantly more often than the rest.
     fn differs_from(&self, rest: &Handshakes) -> bool {
         let is_enough = self.networks >= NETWORKS_MIN && self.stalled >= NETWORKS_MIN as u64;
         let is_much = self.stalled * 100 >= self.new * SHARE_MIN_PERCENT;
@@ -143,21 +146,22 @@ impl HandshakeWatch {
         self.servers.get(name).map(|memory| memory.seen.clone()).unwrap_or_default()
     }
 
-    /// Adds a walk. `names` has the server of each slot.
+    /// Adds the result of a walk. `names` contains the server of each slot.
     fn walked(&mut self, walk: &SessionWalk, names: &BTreeMap<u16, ServerName>, now_ms: u64) {
         let present: BTreeSet<&ServerName> = names.values().collect();
         self.servers.retain(|name, _| present.contains(name));
         for (slot, name) in names {
             let connections = walk.connections.get(slot).copied().unwrap_or_default();
-            // The first walk only stores the server's counter: it includes sessions of an unknown
-            // time.
+            // The first walk only stores the server's counter, since the counter includes sessions
+            // of unknown age.
             let Some(memory) = self.servers.get_mut(name) else {
                 let first = ServerMemory { slot: *slot, connections, ..ServerMemory::default() };
                 self.servers.insert(name.clone(), first);
                 continue;
             };
             if memory.slot != *slot || connections < memory.connections {
-                // The server has another slot, or its counter was cleared: count from here.
+                // The server has another slot, or its counter was cleared: restart the count at the
+                // current value.
                 (memory.slot, memory.connections) = (*slot, connections);
             }
             let stalled = walk.stalled.get(slot).cloned().unwrap_or_default();
@@ -276,7 +280,7 @@ impl Director {
                     self.pools.change(&server, |server| server.eject(failure, now_ms)).flatten()
                 {
                     (ejected, up) = (ejected + 1, up - 1);
-                    // The statistics restart with the new connections after the ejection.
+                    // After the ejection the statistics restart with new connections only.
                     self.handshakes.servers.remove(&server);
                     self.follow_change(&server, change);
                 }
@@ -298,8 +302,9 @@ mod tests {
         (1..).zip(servers.iter().map(name)).collect()
     }
 
-    /// Returns the suspicion of each server after a number of walks, 10 seconds apart. A walk has
-    /// for each server the numbers of new connections, stalled connections and client networks.
+    /// Returns the suspicion of each server after a number of walks, 10 seconds apart. A walk
+    /// contains three numbers for each server: new connections, stalled connections and client
+    /// networks.
     fn suspicions(servers: &[(&str, &str)], walks: &[&[(u64, u64, u64)]]) -> Vec<Option<Suspicion>> {
         let names = names(servers);
         let mut watch = HandshakeWatch::default();

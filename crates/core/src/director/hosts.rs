@@ -21,7 +21,7 @@ pub struct Identity {
     pub address: IpAddr,
 }
 
-/// Reason why a host can't take part.
+/// Reason why this host can't take part in an every-host farm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Two servers of the file have addresses of this host.
@@ -40,10 +40,10 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// Finds this host in the farm; `None` without `every-host` services.
+    /// Finds this host in the farm; `None` if the farm has no `every-host` services.
     ///
     /// # Errors
-    /// This host is not in the file, or is there twice.
+    /// The farm file does not list this host, or lists it under two names.
     pub fn find(farm: &Farm, network: &Network) -> Result<Option<Identity>, IdentityError> {
         let Some(service) = farm.every_host().next() else { return Ok(None) };
         let servers = farm.every_host().flat_map(|service| &service.servers);
@@ -102,7 +102,7 @@ pub fn generation(farm: &Farm) -> u64 {
     plan::digest(&format!("{text}{} {}", peers.interval_ms, peers.silence_ms))
 }
 
-/// State of this host as a peer.
+/// State of this host in an every-host farm.
 #[derive(Clone, Debug)]
 pub(super) struct LocalHost {
     pub(super) name: String,
@@ -110,7 +110,7 @@ pub(super) struct LocalHost {
     pub(super) peers: Peers,
     /// State of sharing policies, by service and policy name.
     pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
-    /// Shares of the sessions that reach this host.
+    /// Share of each server in the sessions that reach this host.
     pub(super) shares: BTreeMap<ServerName, u16>,
     /// Load of this host, in hundredths of a session.
     pub(super) load: u64,

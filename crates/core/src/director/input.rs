@@ -1,4 +1,4 @@
-//! Inputs of a director: facts only, no conclusions.
+//! Inputs of a director. An input states a fact; the director draws the conclusions.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -49,14 +49,14 @@ pub enum Input {
         /// The report, or the reason of its rejection.
         result: Result<Report, BadReport>,
     },
-    /// Result of an order that a group gave: see [`super::Output::Group`].
+    /// Result of a group's order: see [`super::Output::Group`].
     Member {
         group: String,
         /// Number of the member in the group.
         member: usize,
         fact: MemberFact,
     },
-    /// Result of an order that a name gave: see [`super::Output::Name`].
+    /// Result of a name's order: see [`super::Output::Name`].
     Name {
         /// The name at the time of the order.
         name: Arc<BalancedName>,
@@ -81,21 +81,21 @@ pub enum Input {
         mtu: u16,
     },
     /// The operator reloads the farm file. The director switches to the new farm when the engine
-    /// has applied its tables. If the engine or the plan refuses it, nothing changes. Later reloads
-    /// are queued.
+    /// has applied its tables. If the farm has no valid plan or the engine refuses the tables,
+    /// nothing changes. Later reloads are queued.
     Reload {
         farm: Box<Farm>,
         /// Network at the time of the reload.
         network: Box<Network>,
         /// Interfaces that the engine uses, with their MAC addresses.
         links: BTreeMap<u32, Mac>,
-        /// Saved members by group, of groups that the running farm doesn't have: see
+        /// Saved members of groups that the running farm doesn't have, by group: see
         /// [`crate::farm::group::MemberOrder::Save`].
         groups: BTreeMap<String, String>,
     },
     /// The farm file of a reload is invalid.
     ReloadRefused { error: String },
-    /// The operator sets the state of a server, present or not.
+    /// The operator sets the state of a server. The farm need not have this server now.
     SetOperatorState { server: ServerName, state: OperatorState },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),

@@ -1,4 +1,4 @@
-//! The director: keeps the state of the farm and decides on its changes.
+//! The director keeps the state of the farm and decides when it changes.
 //!
 //! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out
 //! ([`Output`]). The caller carries the orders out in sequence. Some orders ask for a result, which
@@ -155,7 +155,7 @@ pub struct Start {
     pub groups: BTreeMap<String, String>,
 }
 
-/// State of the farm and of its control.
+/// State machine that controls a farm.
 #[derive(Clone, Debug)]
 pub struct Director {
     farm: Arc<Farm>,
@@ -192,8 +192,8 @@ pub struct Director {
     newcomers: BTreeSet<u32>,
     reloads_waiting: VecDeque<Reload>,
     applying: Option<PendingChange>,
-    /// Outputs that wait for tables, and the number of outputs that wait for the change in
-    /// progress.
+    /// Outputs that wait for tables. The first `until_answer` of them wait for the change in
+    /// progress, the others for a later one.
     held_back: VecDeque<Output>,
     until_answer: usize,
     reloads: Reloads,
@@ -207,7 +207,8 @@ pub struct Director {
     scores: Scores,
     groups: Groups,
     names: Names,
-    /// Latest time of readiness in milliseconds; `u64::MAX` once the director is ready.
+    /// Time at which the director becomes ready at the latest, in milliseconds; `u64::MAX` once it
+    /// is ready.
     ready_at_ms: u64,
     outputs: VecDeque<Output>,
 }
@@ -230,7 +231,7 @@ impl Director {
             unix_zero_ms: now.unix_ms.saturating_sub(now.ms),
             seed,
             missing_servers: MissingServers::default(),
-            // Running rings are compared with the next ones.
+            // The next plan is compared with the rings of the running data plane.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
             released: Vec::new(),
@@ -266,7 +267,7 @@ impl Director {
         director.in_force = running;
         if !director.in_force.vips.is_empty() {
             // An earlier daemon may have died before the sessions of removed servers ended:
-            // sessions with their slots are ended now.
+            // sessions whose slots belong to no server are ended now.
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
@@ -337,7 +338,7 @@ impl Director {
             Input::SetOperatorState { server, state } => self.set_operator_state(server, state, now),
             Input::Applied(applied) => {
                 self.applied(*applied, now);
-                // Sent before any later output.
+                // Outputs so far are sent without waiting for tables.
                 first = self.outputs.len();
             }
             Input::Released { slot } => self.released(slot),
@@ -354,7 +355,8 @@ impl Director {
             hosts.peers.wait_for_tables(self.applying.is_some());
         }
         self.hold_back(first);
-        // Changes that need new tables appear in the snapshot together with them.
+        // A change that needs new tables appears in the snapshot only once those tables are in
+        // force.
         if self.applying.is_some() || !self.replan_wanted {
             self.show(None, now.ms);
         }
@@ -424,8 +426,8 @@ impl Director {
         self.report_membership(notices);
     }
 
-    /// Applies a changed network configuration. If the file names no interfaces, an interface that
-    /// came up is used, too.
+    /// Applies a changed network configuration. If the file names no interfaces, the engine also
+    /// uses an interface that came up.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
@@ -445,8 +447,8 @@ impl Director {
         self.update_membership(now_ms);
         self.resolve_next_hops(now_ms);
         if moved {
-            // Updates hosts that know an announced address at another MAC address, or have
-            // forgotten it.
+            // The announcement updates hosts whose ARP entry for an announced address is gone or
+            // has another MAC address.
             self.announce(self.announced());
         }
     }
@@ -494,7 +496,7 @@ impl Director {
     }
 
     /// Updates the pools from the membership. A server without a MAC address or next hop is not
-    /// probed; it is reported as not found.
+    /// probed; the server is reported as not found.
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
@@ -520,9 +522,9 @@ impl Director {
         }
     }
 
-    /// Returns the service addresses that this host would newly answer for, with another farm on
-    /// these links. The caller checks them for conflicts first. Addresses of `every-host` services
-    /// are claimed later, by their own protocol.
+    /// Returns the service addresses that this host does not answer ARP for now, but would with
+    /// this farm on these links. The caller checks them for conflicts first. Addresses of
+    /// `every-host` services are claimed later, by their own protocol.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =
@@ -534,7 +536,7 @@ impl Director {
             .collect()
     }
 
-    /// Returns the service addresses that this host may have to answer for, now or later.
+    /// Returns the service addresses that this host may have to answer ARP for, now or later.
     pub fn announceable(&self) -> BTreeSet<IpAddr> {
         announced(self.farm.services.iter()).collect()
     }
@@ -546,13 +548,13 @@ impl Director {
         has_all && services.all(|service| !service.ring_members.is_empty()) && self.groups.are_serving(now)
     }
 
-    /// True if every resolved server was probed once, so that the first connections are shared by
-    /// all.
+    /// True if every server that can be probed has a probe result. From then on new sessions are
+    /// spread over all working servers.
     pub fn is_settled(&self) -> bool {
         self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }
 
-    /// The farm in force. Before the first generation: the farm to put in force.
+    /// The farm in force. Before the first generation, the farm that is being put in force.
     pub fn farm(&self) -> &Farm {
         &self.farm
     }

@@ -1,4 +1,4 @@
-//! Names and subjects of events. Programs use them, so they stay stable.
+//! Names and subjects of events. Programs depend on these names, so they must not change.
 
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
@@ -95,7 +95,7 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("change_refused", "The engine refused a change; it is retried."),
 ];
 
-/// Subject of an event; fields are `None` where they do not apply.
+/// Subject of an event. A field is `None` if the event concerns no such object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventSubject<'e> {
     pub service: Option<&'e str>,
@@ -104,7 +104,7 @@ pub struct EventSubject<'e> {
     pub host: Option<&'e str>,
     pub address: Option<IpAddr>,
     pub interface: Option<&'e str>,
-    /// Reason, if the event's text lacks it.
+    /// Reason of the event; `None` if the event's text contains the reason or there is none.
     pub reason: Option<String>,
 }
 

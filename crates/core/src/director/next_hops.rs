@@ -13,13 +13,13 @@ use crate::net::wire::Mac;
 
 /// Lifetime of a path MTU, in milliseconds, since the path may change (RFC 1191, section 6.3).
 const PATH_MTU_MS: u64 = 10 * 60 * 1_000;
-/// Interval at which the kernel confirms a known next hop, in milliseconds: it does not see the
-/// packets that an engine sends.
+/// Interval at which the kernel is asked to confirm a known next hop, in milliseconds. Otherwise
+/// the kernel would forget the next hop, since it does not see the packets that an engine sends.
 const CONFIRM_MS: u64 = 10_000;
 /// Minimum interval between requests for an unknown next hop, in milliseconds.
 const REQUEST_INTERVAL_MS: u64 = 1_000;
 
-/// Facts about paths that are not in the kernel's tables.
+/// Facts about paths to servers that the kernel's tables do not contain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     /// Path MTU to a server in bytes, with its expiry in milliseconds.
@@ -29,7 +29,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the local network, with the known paths to servers behind routers.
+    /// Returns the network as the membership needs it, with the paths to servers behind routers.
     pub(super) fn surroundings(
         &self,
         farm: &Farm,
@@ -43,8 +43,8 @@ impl Paths {
         around
     }
 
-    /// Returns the path to a server. If the kernel has forgotten the next hop's MAC address,
-    /// `known` is used.
+    /// Returns the path to a server. If the kernel has forgotten the next hop's MAC address, the
+    /// address in `known` is used.
     pub(super) fn hop(
         &self,
         farm: &Farm,
@@ -73,16 +73,17 @@ fn routed(farm: &Farm) -> BTreeSet<IpAddr> {
     services.flat_map(|service| &service.servers).map(|server| server.address).collect()
 }
 
-/// Returns the outer source address of tunnels: `own` if the farm lists it or lists no address of
-/// this host, else this host's first address in the list.
+/// Returns the outer source address of tunnels. That is `own` if the farm lists `own` as a tunnel
+/// source, or lists no address of this host. Otherwise it is the first address of this host in the
+/// farm's list.
 pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
     let listed = farm.tunnel_sources();
     let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
 }
 
-/// Reason why this host can't answer clients as a server of a `nat` service. Packets of its own
-/// stack are not translated, so it must answer from the service's address and port.
+/// Reason why this host can't answer clients as a server of a `nat` service. Packets of this host's
+/// own stack are not translated, so this host must answer from the service's address and port.
 pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
     if !service.method.translates() {
         return None;
@@ -101,8 +102,8 @@ pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Opt
 }
 
 impl Director {
-    /// Makes the kernel resolve unknown next hops and confirm known ones at an interval. Results
-    /// arrive as [`super::Input::Network`].
+    /// Orders the kernel to resolve unknown next hops, and to confirm known ones every 10 seconds.
+    /// The results arrive as [`super::Input::Network`].
     pub(super) fn resolve_next_hops(&mut self, now_ms: u64) {
         let hops = routed(&self.farm).into_iter().filter_map(|address| {
             let hop = self.network.next_hop(address)?;
@@ -135,7 +136,7 @@ impl Director {
         }
     }
 
-    /// Removes expired path MTUs, and those of removed servers.
+    /// Removes expired path MTUs and path MTUs of removed servers.
     pub(super) fn forget_path_mtus(&mut self, now_ms: u64) {
         let servers = routed(&self.farm);
         self.paths.mtus.retain(|server, (_, until_ms)| *until_ms > now_ms && servers.contains(server));

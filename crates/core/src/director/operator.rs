@@ -10,7 +10,8 @@ use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 use crate::pool::OperatorState;
 
-/// Operator's states of servers, except `Ready`. The servers need not exist.
+/// States that the operator has set, except `Ready`, which is the default. The servers need not
+/// exist.
 pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum ServerOwner {
     /// A service that forwards packets.
     Service,
     Group,
-    /// A name that lists servers of its own.
+    /// A name with its own list of servers.
     Name,
 }
 
@@ -32,13 +33,14 @@ pub struct Drainable {
 /// Reason why a server can't be drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDrainable {
-    /// No service, group or name has this name.
+    /// The farm has no service, group or name of this name.
     NoOwner,
-    /// The owner has only these servers.
+    /// The owner exists but lacks the server. The list contains the names of its servers.
     NoServer(ServerOwner, Vec<String>),
-    /// The name has no own servers, only those of services.
+    /// The name has no list of its own. Its addresses come from services, where the server has to
+    /// be drained.
     OfServices,
-    /// The server is another host, which has to be drained there.
+    /// The server is another host of an every-host farm. The operator has to drain it on that host.
     OtherHost,
 }
 
@@ -46,7 +48,7 @@ impl Director {
     /// Finds the server that the operator named.
     ///
     /// # Errors
-    /// There is no such server that can be drained here.
+    /// The server does not exist, or can't be drained on this host.
     pub fn drainable(&self, meant: &ServerName) -> Result<Drainable, NotDrainable> {
         if let Some(members) = self.group(&meant.service) {
             let names = || members.names().map(str::to_owned).collect();
@@ -73,7 +75,7 @@ impl Director {
         &self.operator
     }
 
-    /// Applies the operator's state of a server, present or not.
+    /// Applies a state that the operator has set for a server. The server need not exist.
     pub(super) fn set_operator_state(&mut self, server: ServerName, state: OperatorState, now: Moment) {
         match state {
             OperatorState::Ready => self.operator.remove(&server),
@@ -89,7 +91,8 @@ impl Director {
         if let Some(change) = change {
             self.follow_change(&server, change);
         }
-        // The report tells the other hosts about the new state. Tables are computed without delay.
+        // This host's report informs the other hosts of the new state. The next plan is not
+        // delayed.
         self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }

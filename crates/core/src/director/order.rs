@@ -1,5 +1,5 @@
 //! An order to change the tables in force. The order owns all input of the plan, so another thread
-//! can carry it out while the director continues.
+//! can carry the order out while the director continues.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -21,14 +21,15 @@ pub struct Change {
     pub(super) links: Vec<(u32, Mac)>,
     pub(super) hosts: plan::Hosts,
     pub(super) slots: Slots,
-    /// Plan in force, for comparison.
+    /// Plan in force, with which the new plan is compared.
     pub(super) before: Arc<Plan>,
-    /// Tables of the engine; `None` if new tables must be applied in any case.
+    /// Tables of the engine. `None` if the new tables must be applied even if they are equal.
     pub(super) in_force: Option<Arc<Tables>>,
 }
 
 impl Change {
-    /// Computes the plan. `fills` is a cache to keep for the next order.
+    /// Computes the plan. `fills` is a cache of computed rings, which the caller keeps for the next
+    /// order.
     pub fn plan(self, fills: &mut Fills) -> Planned {
         let Change { number, farm, members, links, hosts, slots: old_slots, before, in_force } = self;
         let states =
@@ -44,7 +45,7 @@ impl Change {
     }
 }
 
-/// Plan computed for an order.
+/// Plan computed for a change order.
 #[derive(Clone, Debug)]
 pub struct Planned {
     number: u64,
@@ -55,7 +56,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Returns the tables to apply; `None` if they are in force already.
+    /// Returns the tables to apply; `None` if equal tables are in force already.
     ///
     /// # Errors
     /// The farm has no valid plan; the tables in force stay.
@@ -64,7 +65,8 @@ impl Planned {
         Ok(plan.as_ref().map(|plan| &plan.tables))
     }
 
-    /// Returns the answer to the order, with the engine's current tables and its refusal, if any.
+    /// Returns the answer to the order. `in_force` are the engine's current tables, `refusal` is
+    /// the engine's error if it refused the plan's tables.
     pub fn answer(self, in_force: Arc<Tables>, refusal: Option<String>) -> Applied {
         let Planned { number, members, plan, slots, old_slots } = self;
         let plan = match refusal {
@@ -78,13 +80,14 @@ impl Planned {
 
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// Number of the order: see [`super::Director::awaited`].
+    /// Number of the change order: see [`super::Director::awaited`].
     pub number: u64,
     /// Members that the plan was computed from.
     pub(super) members: Vec<Vec<MemberState>>,
-    /// The plan in force now, or the refusal; `None` if it was in force before.
+    /// New plan in force, or the reason of the refusal. `None` if an equal plan was in force
+    /// before.
     pub(super) plan: Result<Option<Plan>, String>,
     pub(super) slots: Slots,
-    /// Tables of the engine, whatever the result.
+    /// Tables of the engine after the order, also after a refusal.
     pub(super) in_force: Arc<Tables>,
 }

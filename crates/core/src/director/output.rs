@@ -1,4 +1,4 @@
-//! Outputs of a director: orders to its caller.
+//! Outputs of a director: orders that the caller carries out.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -26,14 +26,16 @@ pub enum Output {
     Apply(Box<Change>),
     /// Servers or service addresses are gone. End their remaining sessions, add up and clear the
     /// counters of these slots, and return [`super::Input::Released`] for each slot. This order
-    /// comes before the next [`Output::Apply`], so tables do not change meanwhile.
+    /// comes before the next [`Output::Apply`], so the tables stay the same until it is carried
+    /// out.
     Forget {
-        /// Tables in force before.
+        /// Tables that were in force before the servers or addresses were removed.
         before: Arc<Tables>,
         /// Slots of removed servers.
         retired: Vec<u16>,
     },
-    /// Let the data plane answer for owned addresses for this time from now.
+    /// Let the data plane answer ARP and neighbour discovery for owned addresses, for this time
+    /// from now.
     Lease {
         /// Duration in milliseconds; 0 ends the lease.
         ms: u64,
@@ -47,13 +49,13 @@ pub enum Output {
     Solicit {
         /// Index of the interface.
         ifindex: u32,
-        /// Sender address of this host; `None` for a probe before an address is claimed (RFC 5227,
-        /// section 2.1.1; RFC 4862, section 5.4.2).
+        /// Address of this host as the sender; `None` for the conflict probe before an address is
+        /// claimed (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
         sender: Option<IpAddr>,
-        /// Address whose MAC is wanted.
+        /// Address whose MAC address is requested.
         target: IpAddr,
     },
-    /// Announce these addresses on all links.
+    /// Announce these addresses on all links, by ARP or neighbour discovery.
     Announce(BTreeSet<IpAddr>),
     /// Let the kernel resolve or confirm the MAC address of a next hop.
     Resolve {
@@ -65,10 +67,11 @@ pub enum Output {
     Probe(Probe),
     /// Query a server's load, and return the result as [`super::Input::Reported`].
     LoadQuery(LoadQuery),
-    /// Set the scores of servers, by slot: see [`crate::path::select::Counts::score`].
+    /// Set the scores of servers. The number is the slot. See
+    /// [`crate::path::select::Counts::score`].
     Score(Vec<(u16, Score)>),
-    /// Set limits of active sessions of servers, by slot, 0 for none: see
-    /// [`crate::path::select::Counts::limit`].
+    /// Set the limits of active sessions of servers. The first number is the slot, the second the
+    /// limit, where 0 is no limit. See [`crate::path::select::Counts::limit`].
     Limit(Vec<(u16, u32)>),
     /// Carry out an order of a group.
     Group {
@@ -90,53 +93,59 @@ pub enum Output {
 pub struct Probe {
     pub server: ServerName,
     pub target: Target,
-    /// True if connections are handed off, so that the prober makes the handshake itself.
+    /// True if the service's connections are handed off, so the prober must complete the TCP
+    /// handshake itself.
     pub handed_over: bool,
     /// Kind and timeout of the probe.
     pub settings: HealthCheck,
 }
 
-/// Target of a probe and the way to it.
+/// Target of a probe and the path to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Service address with the port to probe.
+    /// Service address, with the port that is probed.
     pub destination: SocketAddr,
     pub way: ProbePath,
 }
 
-/// Way of a probe to its server.
+/// Path of a probe to its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbePath {
-    /// The server is this host: connect through the own stack.
+    /// The server is this host: connect through this host's own stack.
     Local {
-        /// The service address if this host has it, else its own address.
+        /// Service address if this host's stack has it, else this host's own address.
         to: SocketAddr,
     },
-    /// Connect through the own stack to the server's own address, as with NAT.
+    /// Connect through this host's own stack to the server itself, since the service uses NAT.
     Direct {
-        /// The server's own address with the port to probe.
+        /// The server's `health_address` if configured, else its own address, with the port that is
+        /// probed.
         to: SocketAddr,
     },
     /// Send to the server's MAC address.
     Link {
         /// Link and MAC address of the server.
         hop: Adjacency,
-        /// Address of this host towards the server, of the target's family.
+        /// Source address of the probe: an address of this host, of the target's family or, for ARP
+        /// probes, of the server's family.
         source: IpAddr,
-        /// The server's own address, for ARP probes; unknown for a discovered server.
+        /// The server's own address, for ARP probes. `None` for a server discovered by its MAC
+        /// address.
         server: Option<IpAddr>,
     },
-    /// Send through a tunnel, encapsulated like clients' packets. Replies come without
-    /// encapsulation, on any interface.
+    /// Send through a tunnel, encapsulated like clients' packets. Replies arrive without
+    /// encapsulation and on any interface.
     Tunnel {
         /// Link and MAC address of the server or the next router.
         hop: Adjacency,
-        /// Address of this host for replies, of the service address's family.
+        /// Inner source address: an address of this host, of the service address's family. Replies
+        /// go to this address.
         source: IpAddr,
         encapsulation: Encapsulation,
         /// Source address of the outer header.
         from: IpAddr,
-        /// Outer destination: the server's own address, of the family of `from`.
+        /// Destination address of the outer header: the server's own address, of the family of
+        /// `from`.
         to: IpAddr,
     },
 }

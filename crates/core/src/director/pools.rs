@@ -1,4 +1,4 @@
-//! Pools of services: one per service, with the servers of its membership by name.
+//! Pools of services. Each service has one pool, with the servers of its membership by name.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -26,12 +26,13 @@ struct ServicePool {
 /// A server that a pool must have.
 pub(super) struct DesiredServer {
     pub(super) name: String,
-    /// True if a probe can be sent to it.
+    /// True if a probe can be sent to the server.
     pub(super) is_reachable: bool,
 }
 
 impl Pools {
-    /// Applies the services of a reloaded farm. Remaining servers keep their state.
+    /// Applies the services of a reloaded farm. Servers of services that the new farm still has
+    /// keep their state.
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
@@ -51,8 +52,8 @@ impl Pools {
         }
     }
 
-    /// Applies the servers of a service, sorted by name. Servers added to a farm in force are new
-    /// and start slowly.
+    /// Applies the servers of a service, sorted by name. Servers that are added to a farm in force
+    /// are new, so they get few sessions at first (slow start).
     pub(super) fn follow(
         &mut self,
         service: &str,
@@ -77,7 +78,7 @@ impl Pools {
         self.pools.get(&name.service)?.servers.get(&name.server)
     }
 
-    /// Health of a server by its probes.
+    /// Health of a server by its probes; `None` if no pool has the server.
     pub(super) fn status(&self, name: &ServerName) -> Option<HealthStatus> {
         self.server(name).map(|server| server.health().status())
     }
@@ -86,7 +87,7 @@ impl Pools {
         self.pools.values().map(|pool| pool.servers.values().len()).sum()
     }
 
-    /// True if every server that can be probed was probed.
+    /// True if every server that can be probed and is not suspended has a probe result.
     pub(super) fn are_settled(&self) -> bool {
         let mut servers = self.pools.values().flat_map(|pool| pool.servers.values());
         servers.all(|server| {
@@ -109,7 +110,8 @@ impl Pools {
         due.collect()
     }
 
-    /// Applies the result of a check; `None` if the server was removed.
+    /// Applies the result of a check. Returns the change of the server, or `None` if the server was
+    /// removed.
     pub(super) fn apply_fact(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }

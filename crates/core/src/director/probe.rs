@@ -1,4 +1,4 @@
-//! Schedules probes, which take the same path as clients' packets.
+//! Starts due probes and applies their results. A probe takes the same path as clients' packets.
 
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ impl Director {
         }
     }
 
-    /// Applies the result of a check.
+    /// Applies the result of a probe or a report query.
     pub(super) fn learn(&mut self, server: &ServerName, fact: Fact, now_ms: u64) {
         if let Some(change) = self.pools.apply_fact(server, fact, now_ms) {
             self.follow_change(server, change);
@@ -71,7 +71,8 @@ impl Director {
         }
     }
 
-    /// Reason why a member that is this host itself can't answer clients.
+    /// Reason why this host can't answer clients as this member. `None` if it can, or if the member
+    /// is another host.
     pub(super) fn why_not_here(&self, service: &Service, member: &Member) -> Option<String> {
         member.local.then(|| why_not_itself(service, &member.name, &self.network))?
     }
@@ -86,7 +87,7 @@ impl Director {
         })
     }
 
-    /// Returns the way of a probe to a server: the path of clients' packets.
+    /// Returns the path of a probe to a server, which is the path of clients' packets.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<ProbePath> {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
@@ -99,7 +100,7 @@ impl Director {
             return Some(way);
         }
         if member.local {
-            // The local host as a server answers from the service address if it has that address,
+            // This host as a server answers from the service address if its stack has that address,
             // else from its own address.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
             return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
@@ -117,9 +118,9 @@ impl Director {
             let encapsulation = service.encapsulation;
             return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
-        // A server replies to an address of this host on the server's link. If the interface has
-        // none, routing leads to any other address. An ARP probe resolves the server's own address,
-        // whose family may differ from the service's.
+        // The source is an address of this host on the server's link. If that interface has no
+        // address, the server reaches any other address of this host by routing. An ARP probe
+        // resolves the server's own address, whose family may differ from the service's.
         let by_arp = service.health.kind == HealthKind::Arp;
         let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
@@ -127,8 +128,8 @@ impl Director {
         Some(ProbePath::Link { hop, source, server: member.address })
     }
 
-    /// Returns the way of a probe that hands a connection to this host itself, in placement
-    /// `every-host`: the loopback interface.
+    /// Returns the path of a probe that hands off a connection to this host itself, in an
+    /// every-host farm. This path is the loopback interface.
     fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<ProbePath> {
         if !service.method.hands_over() || !service.is_on_every_host() || !member.local {
             return None;
@@ -142,8 +143,8 @@ impl Director {
     }
 }
 
-/// True if the member can be probed: this host, or a server whose MAC address is known. In an
-/// every-host farm each host probes only itself.
+/// True if the member can be probed. That is this host, or a server whose MAC address or that of
+/// its next hop is known. In an every-host farm each host probes only itself.
 pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
     member.local || member.mac.is_some() && !service.is_on_every_host()
 }

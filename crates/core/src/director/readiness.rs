@@ -1,5 +1,5 @@
-//! Readiness of services, computed from a snapshot, for route announcements and virtual addresses
-//! in front of the director.
+//! Readiness of services, computed from a snapshot. Routing daemons and VRRP use it to announce or
+//! withdraw a service's addresses.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -9,7 +9,7 @@ use core::net::SocketAddr;
 use super::Snapshot;
 use crate::pool::ServerState;
 
-/// Maximum number of servers that an obstacle names.
+/// Maximum number of servers named in [`ServiceReadiness::obstacle`].
 const NAMED_MAX: usize = 3;
 
 /// Readiness of one service.
@@ -19,14 +19,14 @@ pub struct ServiceReadiness {
     pub addresses: Vec<SocketAddr>,
     /// True if the daemon itself answers clients, so that the data plane alone is not enough.
     pub needs_daemon: bool,
-    /// Reason in words; `None` if the service serves.
+    /// Reason in words why the service is not ready; `None` if the service is ready.
     pub obstacle: Option<String>,
 }
 
 impl Snapshot {
     /// Returns the readiness of services and groups. A service is ready if the tables in force have
-    /// a working server that takes new sessions. Servers that serve although they failed or refuse
-    /// do not count.
+    /// a working server that takes new sessions. Servers that get sessions only because the service
+    /// is degraded do not count.
     pub fn readiness(&self) -> Vec<ServiceReadiness> {
         let services = self.farm.services.iter().zip(&*self.services).map(|(service, shown)| {
             let servers = shown.servers.iter().map(|server| SeenServer {
@@ -58,7 +58,7 @@ impl Snapshot {
 struct SeenServer<'a> {
     name: &'a str,
     state: ServerState,
-    /// True if packets can be sent to it.
+    /// True if packets can be sent to the server.
     is_reachable: bool,
     reason: Option<&'a str>,
 }

@@ -1,4 +1,5 @@
-//! Scores of servers by load, sent to the data plane when they change, without new tables.
+//! Scores of servers by load. The director sends changed scores to the data plane without new
+//! tables.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,13 +17,13 @@ const COMPARES_MS: u64 = 1_000;
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
-    /// Scores in the data plane, by slot. Scores set by an earlier director are unknown.
+    /// Scores in the data plane, by slot. Scores set by an earlier director are not included.
     reported: BTreeMap<u16, Score>,
     /// Limits of active sessions in the data plane, by slot.
     limits: BTreeMap<u16, u32>,
     /// Time of the next comparison in milliseconds; `u64::MAX` if no service needs one.
     pub(super) compare_at_ms: u64,
-    /// True if there are new reports since the last snapshot.
+    /// True if reports arrived since the last snapshot.
     pub(super) has_news: bool,
 }
 
@@ -39,14 +40,14 @@ impl Default for Scores {
 }
 
 impl Scores {
-    /// Score of a slot of the tables in force.
+    /// Score of the server with this slot; 0 for an unknown slot.
     pub(super) fn score(&self, slot: u16) -> u8 {
         self.reported.get(&slot).map_or(0, |score| score.load)
     }
 }
 
 impl Director {
-    /// Compares servers if due, and marks the snapshot for new reports.
+    /// Compares the servers' load if that is due. New reports cause a new snapshot.
     pub(super) fn compare_due(&mut self, now_ms: u64) {
         if now_ms < self.scores.compare_at_ms {
             return;
@@ -55,8 +56,8 @@ impl Director {
         self.compare(now_ms);
     }
 
-    /// Computes the scores by the services' policies. Servers whose policy doesn't use load get
-    /// score 0.
+    /// Computes the scores with the services' policies, and sends changed scores and limits to the
+    /// data plane. Servers whose policy doesn't use load get score 0.
     pub(super) fn compare(&mut self, now_ms: u64) {
         let mut wanted: BTreeMap<u16, Score> =
             self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();
@@ -73,7 +74,7 @@ impl Director {
             let slots = servers.iter().map(|(slot, _)| *slot);
             let gains = match weighing.needs.contains(&Signal::Load) {
                 true => self.gains(&service.name, slots.clone().zip(&loads), service.report_gain_percent),
-                // The director's own measurements are trusted without limit.
+                // The director's own measurements may gain a server any number of sessions.
                 false => alloc::vec![u8::MAX; loads.len()],
             };
             let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });
@@ -81,7 +82,7 @@ impl Director {
         }
         let reported = &self.scores.reported;
         let is_news = |(slot, score): &(&u16, &Score)| reported.get(slot) != Some(score);
-        // A score may have reached the data plane after its server was removed: reset it.
+        // If a score reached the data plane after its server was removed, the score is reset.
         let gone =
             reported.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
         let gone = gone.map(|(slot, _)| (*slot, Score::default()));
@@ -120,7 +121,8 @@ impl Director {
         }
     }
 
-    /// Returns the limits of sessions gained by reported load, for a service's servers.
+    /// Returns the gain of each server of a service: the limit for new sessions that the server
+    /// gets by reporting a low load.
     fn gains<'a>(&self, service: &str, loads: impl Iterator<Item = (u16, &'a u8)>, percent: u64) -> Vec<u8> {
         let planned = self.plan.services.values().find(|planned| planned.name == service);
         let members = planned.map_or(&[][..], |planned| &planned.ring_members);
@@ -138,7 +140,7 @@ impl Director {
         by_service
     }
 
-    /// Returns the smoothed load of a server, if known.
+    /// Returns the smoothed load of a server; `None` if the load is unknown.
     fn load(
         &self,
         name: &ServerName,

@@ -1,4 +1,4 @@
-//! Signals of a director's servers, from all sources.
+//! Signals of servers: sessions, latencies and reports, by which policies compare servers.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -47,8 +47,8 @@ impl Director {
         SlotsByIdentity(slots)
     }
 
-    /// Returns the signals of a server, with sessions if it has a slot. `known` has all hosts of an
-    /// every-host farm.
+    /// Returns the signals of a server. They contain its sessions if the server has a slot. `known`
+    /// contains all hosts of an every-host farm.
     pub(super) fn signals(
         &self,
         name: &ServerName,

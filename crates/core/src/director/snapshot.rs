@@ -1,4 +1,4 @@
-//! State of the farm at one time, for views.
+//! State of the farm at one time, for status output and metrics.
 //!
 //! Snapshots are immutable; the director replaces them when something changes. While the engine
 //! applies tables the last snapshot stays, so a snapshot always matches tables in force.
@@ -24,14 +24,15 @@ use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
 use crate::pool::{CheckHistory, PoolServer, ServerState};
 
-/// A farm at one time.
+/// State of a farm at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Time of the snapshot in milliseconds. Counters and ages refer to it.
     pub at_ms: u64,
-    /// Generation of the tables in force; 0 before the first.
+    /// Generation of the tables in force; 0 before the first generation.
     pub generation: u64,
-    /// Generation wanted; greater than `generation` while a refused change is retried.
+    /// Generation that should be in force; greater than `generation` while a refused change waits
+    /// for its retry.
     pub wanted: u64,
     /// Results of all reloads until now.
     pub reloads: Reloads,
@@ -53,7 +54,7 @@ pub struct Snapshot {
     pub datagrams: Arc<BTreeMap<&'static str, u64>>,
 }
 
-/// The results of reloads.
+/// Counters of reloads, and the last refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
     /// True while a reload waits for the engine. The snapshot still shows the previous farm.
@@ -66,17 +67,18 @@ pub struct Reloads {
     pub error: Option<String>,
 }
 
-/// A service at one time.
+/// State of a service at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSnapshot {
     pub name: String,
-    /// True if too few of its servers work, and some that failed or refuse serve.
+    /// True if too few servers of the service work, so servers that failed or refuse new sessions
+    /// get new sessions, too.
     pub degraded: bool,
     /// Servers sorted by name.
     pub servers: Vec<ServerSnapshot>,
 }
 
-/// A server at one time.
+/// State of a server at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSnapshot {
     pub name: ServerName,
@@ -86,43 +88,43 @@ pub struct ServerSnapshot {
     /// Slot in the tables in force.
     pub slot: Option<u16>,
     pub state: ServerState,
-    /// Reason why the server isn't up, in words.
+    /// Reason in words why the server isn't up; `None` if it is up.
     pub reason: Option<String>,
-    /// Part of its weight after slow start and report, in tenths.
+    /// Tenths of the configured weight that remain after slow start and reports.
     pub tenths: u16,
     pub signals: Signals,
     /// Score in the tables in force.
     pub score: u8,
-    /// State of its reports; empty if reports are not configured.
+    /// State of the server's reports; empty if reports are not configured.
     pub reports: ReportsSnapshot,
     /// Failure of the last probe, while the server isn't up.
     pub probe_error: Option<String>,
     /// Number of failed probes.
     pub probe_failures: u64,
-    /// Number of changes of state by probes.
+    /// Number of changes between up and down by probes.
     pub state_changes: u64,
     pub checks: CheckHistory,
-    /// Time of the last change of state, or of the daemon's first knowledge of the server, in
-    /// milliseconds since 1970.
+    /// Time since which the server has its state, in milliseconds since 1970. For a server without
+    /// a change of state: the time at which the daemon first saw the server.
     pub since_unix_ms: u64,
     /// New connections within the last minute.
     pub handshakes: Handshakes,
 }
 
-/// A host of an every-host farm at one time.
+/// State of a host of an every-host farm at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSnapshot {
     pub host: KnownHost,
-    /// Services that the host's server is up for.
+    /// Services for which the host is up.
     pub up: Vec<String>,
-    /// Services that the host is drained for.
+    /// Services for which the host is drained.
     pub draining: Vec<String>,
     /// Addresses that this host should own but another host answers for; empty for other hosts.
     pub put_off: BTreeSet<IpAddr>,
 }
 
 impl Snapshot {
-    /// Returns all servers, by service in the order of the farm.
+    /// Returns the servers of all services, in the order of the farm.
     pub fn servers(&self) -> impl Iterator<Item = &ServerSnapshot> {
         self.services.iter().flat_map(|service| &service.servers)
     }
@@ -132,7 +134,7 @@ impl Snapshot {
         service.servers.iter().find(|server| server.name == *name)
     }
 
-    /// Returns the server of a slot in the tables in force.
+    /// Returns the server that has this slot in the tables in force.
     pub fn slot(&self, slot: u16) -> Option<&ServerName> {
         self.plan.servers.get(&slot)
     }
@@ -239,8 +241,8 @@ impl Director {
         }
     }
 
-    /// Returns the own address of a server that was discovered by its MAC address, if the host's
-    /// neighbour table has it.
+    /// Returns the own address of a server that was discovered by its MAC address; `None` if this
+    /// host's neighbour table lacks it.
     pub(super) fn known_address(&self, member: &Member) -> Option<IpAddr> {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let services = || self.farm.services.iter().flat_map(|service| &service.addresses);

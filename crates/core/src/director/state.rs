@@ -35,8 +35,8 @@ impl Director {
         (shown, reason)
     }
 
-    /// Returns the health of a server, and the reason if it isn't up. An unreachable server is
-    /// down.
+    /// Returns the health of a server, and the reason if it isn't up. A server that can't be
+    /// reached is down.
     fn health_of(
         &self,
         name: &ServerName,
@@ -77,14 +77,15 @@ impl Director {
 
     /// Reason why a server takes no new sessions, if any.
     fn why_drained(&self, name: &ServerName, state: &MemberState) -> Option<&'static str> {
-        // Refusals are overridden if all servers refuse.
+        // If all servers refuse new sessions, refusals are ignored, and the tables contain servers
+        // that refuse.
         let by_itself = state.refuses && !self.is_chosen(name);
         let by_operator = state.admin_draining.then_some("drained by the operator");
         let by_report = || by_itself.then_some("drained by its own report");
         by_operator.or_else(by_report).or((state.member.weight == 0).then_some("its weight is 0"))
     }
 
-    /// True if the server gets new sessions by the tables in force.
+    /// True if the tables in force give new sessions to the server.
     fn is_chosen(&self, name: &ServerName) -> bool {
         let slot = self.plan.servers.iter().find(|(_, server)| *server == name).map(|(slot, _)| *slot);
         let mut services = self.plan.services.values().filter(|planned| planned.name == name.service);

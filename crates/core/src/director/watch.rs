@@ -9,18 +9,18 @@ use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
-/// Number of checks, one a second, before a server without a MAC address is reported. First replies
-/// take a moment.
+/// Number of checks, one a second, before a server without a MAC address is reported. A server's
+/// first reply takes a moment.
 const LOOKS: u32 = 3;
 /// Interval of the checks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Objects that were reported missing.
+/// Servers, services and links that are being watched, or were reported as missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MissingServers {
     /// Unresolved servers, with the number of failed checks.
     missing: BTreeMap<ServerName, u32>,
-    /// Services that had servers and have none now.
+    /// Services that had servers in their rings, and have none now.
     without: BTreeSet<String>,
     /// Interfaces that the engine failed to attach to.
     unattached: BTreeSet<u32>,
@@ -35,12 +35,12 @@ impl Director {
             self.missing_servers.look_at_ms = now_ms.saturating_add(LOOK_MS);
             self.resolve_next_hops(now_ms);
             self.report_missing_servers();
-            // Counts and latencies have changed.
+            // Session counts and latencies change without an event, so the snapshot is renewed.
             self.has_changed = true;
         }
     }
 
-    /// Reports unresolved servers, once each.
+    /// Reports each unresolved server once.
     fn report_missing_servers(&mut self) {
         let mut missing = BTreeMap::new();
         let mut events = Vec::new();
@@ -68,7 +68,8 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Reports the changes of a plan for whole services.
+    /// Reports services that lost or regained all servers, or became degraded or recovered, by a
+    /// new plan.
     pub(super) fn report_changes(&mut self, plan: &Plan) {
         let mut events = Vec::new();
         for (number, planned) in &plan.services {
@@ -84,8 +85,8 @@ impl Director {
             let service = planned.name.clone();
             match (was.is_some_and(|was| was.degraded), planned.degraded) {
                 (false, true) => events.push(Event::Degraded { service }),
-                // A failed server that stops serving may also have been drained or removed from the
-                // file.
+                // A service also stops being degraded if its last server was drained or removed
+                // from the file. That is no recovery.
                 (true, false) if !planned.ring_members.is_empty() => {
                     events.push(Event::Recovered { service })
                 }
@@ -101,7 +102,8 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Returns a warning if the operator has just drained the last server of this service.
+    /// Returns a warning for an operator who has just drained a server, if the service has no
+    /// server left or is degraded.
     pub fn without_servers(&self, service: &str) -> Option<&'static str> {
         let planned = self.plan.services.values().find(|planned| planned.name == service)?;
         match (planned.ring_members.is_empty(), planned.degraded) {
@@ -131,7 +133,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Reports links that are new in the tables in force.
+    /// Reports the links to which the engine has attached.
     pub(super) fn report_attached(&mut self, newcomers: &BTreeSet<u32>) {
         self.missing_servers.unattached.retain(|ifindex| !newcomers.contains(ifindex));
         let names = newcomers.iter().filter_map(|ifindex| self.network.interfaces.get(ifindex));
@@ -139,7 +141,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Reports links that the engine has refused, once each.
+    /// Reports each link that the engine failed to attach to once.
     pub(super) fn report_unattached(&mut self, newcomers: &BTreeSet<u32>, error: &str) {
         let news = newcomers.iter().filter(|ifindex| !self.missing_servers.unattached.contains(ifindex));
         let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));

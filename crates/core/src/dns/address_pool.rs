@@ -1,4 +1,5 @@
-//! Address pool of a name: addresses with the state of their servers, and selection among them.
+//! Address pool of a name: the addresses with the state of their servers, and the selection for an
+//! answer.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,7 +20,7 @@ pub(super) const TOP_MAX: usize = 16;
 /// Answer while no server works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmptyPool {
-    /// All addresses: the servers may work for clients.
+    /// Answer with all addresses, since the servers may work for clients.
     All,
     Refuse,
     Fixed(Vec<IpAddr>),
@@ -43,7 +44,7 @@ pub struct NameSettings {
 #[derive(Clone, Debug)]
 pub struct Address {
     pub address: IpAddr,
-    /// Frequency relative to the other addresses; 0 for never.
+    /// Share of answers relative to the other addresses. An address with share 0 is never selected.
     pub share: u16,
     /// True if the last probe of this address passed.
     pub healthy: bool,
@@ -55,14 +56,14 @@ pub struct Address {
 #[derive(Debug)]
 struct AddressSet {
     addresses: Box<[Address]>,
-    /// With [`Selection::RoundRobin`]: a lap of turns, as indexes of addresses.
+    /// Ring of indexes of addresses, for [`Selection::RoundRobin`].
     round: Box<[u16]>,
-    /// Current turn. IPv4 and IPv6 have separate turns. With a common turn, a client that queries
-    /// both types would only get every other address.
+    /// Cursor in the ring. IPv4 and IPv6 have separate cursors. With a common cursor, a client that
+    /// queries both types would get only every other address.
     turn: AtomicU64,
 }
 
-/// Address pool with the current state of its servers.
+/// Address pool of a name, with the current state of the servers.
 #[derive(Debug)]
 pub struct AddressPool {
     pub(super) settings: Arc<NameSettings>,
@@ -80,7 +81,7 @@ pub(super) struct ClientNetwork {
 }
 
 impl AddressPool {
-    /// Returns a pool of these addresses. Turns continue at `turns`, for IPv4 and IPv6.
+    /// Returns a pool of these addresses. The cursors for IPv4 and IPv6 start at `turns`.
     pub fn new(
         settings: impl Into<Arc<NameSettings>>,
         addresses: &[Address],
@@ -116,7 +117,7 @@ impl AddressPool {
         }
     }
 
-    /// Returns the current turns of IPv4 and IPv6.
+    /// Returns the cursors for IPv4 and IPv6.
     pub fn turns(&self) -> [u64; 2] {
         [&self.four, &self.six].map(|set| set.turn.load(Relaxed))
     }
@@ -131,7 +132,7 @@ impl AddressPool {
         self.all_down && self.settings.empty_pool == EmptyPool::Refuse
     }
 
-    /// Selects the addresses of an answer, and counts the first one as given.
+    /// Selects the addresses of an answer, and counts the first address.
     pub(super) fn draw(&self, is_ipv4: bool, client: ClientNetwork, mut each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
         let turn = set.turn.fetch_add(u64::from(self.settings.draw == Selection::RoundRobin), Relaxed);
@@ -144,7 +145,7 @@ impl AddressPool {
         });
     }
 
-    /// Returns the addresses that the next answer would have, without advancing the turn.
+    /// Passes the addresses of the next answer to `each`, without advancing the cursor.
     pub(super) fn hint(&self, is_ipv4: bool, client: ClientNetwork, each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
         self.for_each_selected(set, client, set.turn.load(Relaxed), each);
@@ -177,8 +178,8 @@ impl AddressPool {
     }
 }
 
-/// Selections. Each method fills in indexes of different addresses, first choice first, and returns
-/// their number.
+/// Each selection method writes the indexes of different addresses to `places`, the first choice
+/// first, and returns their number.
 impl AddressSet {
     fn new(addresses: Vec<Address>, draw: Selection, turn: u64) -> AddressSet {
         let weighted = || -> Vec<Weighted> {
@@ -230,15 +231,15 @@ impl AddressSet {
     /// Selects the addresses with the least `-ln(u) / share`, where `u` is a hash of client and
     /// address between 0 and 1: weighted rendezvous hashing (Thaler and Ravishankar, *A Name-Based
     /// Mapping Scheme for Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed Hash
-    /// Tables*). No table is needed, every host selects the same address, and an added or removed
-    /// server moves its own clients only.
+    /// Tables*). This needs no table. Every host selects the same address, and an added or removed
+    /// server moves only its own clients.
     fn nearest(&self, network: IpAddr, places: &mut [u16]) -> usize {
         let client = hash_of(network);
         let mut costs = [f64::INFINITY; TOP_MAX];
         let mut count = 0;
         for (place, one) in (0..).zip(&*self.addresses) {
             let number = mix(client ^ mixed(one.address));
-            // The upper 53 bits, which a double represents exactly; never 0.
+            // `u` has the upper 53 bits, which a double represents exactly, and is never 0.
             let between = ((number >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
             let cost = -libm::log(between) / f64::from(one.share);
             let at = costs[..count].partition_point(|other| *other <= cost);
@@ -253,7 +254,7 @@ impl AddressSet {
     }
 }
 
-/// Returns a hash of the address, the same on every host.
+/// Returns a hash of the address, which is the same on every host.
 fn hash_of(address: IpAddr) -> u64 {
     let mut hasher = SipHasher13::new();
     match address.to_canonical() {
@@ -263,7 +264,7 @@ fn hash_of(address: IpAddr) -> u64 {
     hasher.finish()
 }
 
-/// Returns a number of which each bit depends on all bits of the address.
+/// Returns a number in which each bit depends on all bits of the address.
 fn mixed(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => mix(u64::from(address.to_bits())),

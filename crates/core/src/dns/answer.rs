@@ -1,4 +1,4 @@
-//! Writes answers from zones and address pools, within the limits of the client.
+//! Writes answers from zones and address pools, within the message length that the client accepts.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -25,7 +25,7 @@ use crate::path::seed::Seed;
 /// Message length that every client accepts (RFC 1035, section 4.2.1).
 const UDP_LEAST: usize = 512;
 const TCP_MAX: usize = 65_535;
-/// Maximum number of CNAMEs that an answer follows; the client continues by itself.
+/// Maximum number of CNAMEs that an answer follows. After that the client continues by itself.
 const CNAMES_MAX: usize = 64;
 /// Data of the answer to a query for ANY, and its TTL (RFC 8482).
 const HINFO: &[u8] = b"\x07RFC8482\x00";
@@ -37,25 +37,25 @@ const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
 /// TSIG error: unknown key (RFC 8945, section 3).
 const BADKEY: u16 = 17;
-/// If the limit of all networks together is exceeded, one query in this many gets a truncated
-/// answer. The others get no answer.
+/// If the rate limit of all networks together is exceeded, one query in this many gets a truncated
+/// answer, and the others get none.
 const SLIP: u64 = 2;
 
-/// All zones and balanced names, with settings of answers.
+/// All zones and balanced names of the server, with the settings for answers.
 #[derive(Debug)]
 pub struct Catalog {
     zones: Arc<BTreeMap<Name, Arc<Zone>>>,
     balanced: SharedList<AddressPool>,
     key: Seed,
     cookies: cookie::Secrets,
-    /// Identifier of this server (RFC 5001).
+    /// Identifier of this server, for clients that request it (RFC 5001).
     nsid: Vec<u8>,
 }
 
 /// Transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Datagram; the source address may be forged.
+    /// Datagram, whose source address may be forged.
     Udp,
     /// Over a TCP connection.
     Tcp,
@@ -99,7 +99,8 @@ struct ResponseContext {
     authoritative: bool,
     /// Extended error code with text.
     error: Option<(u16, &'static str)>,
-    /// Scope prefix length of the client subnet: answers may differ for other networks.
+    /// Scope prefix length of the client subnet (RFC 7871): clients with the same prefix of this
+    /// length get the same answer.
     scope: u8,
 }
 
@@ -117,16 +118,17 @@ impl Catalog {
         Catalog { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
     }
 
-    /// Uses cookie secrets shared by several servers (RFC 9018): the first makes cookies, and all
-    /// are accepted. Without secrets this server uses one of its own.
+    /// Sets the cookie secrets that several servers share (RFC 9018). The server makes cookies with
+    /// the first secret, and accepts cookies of all secrets. If the list is empty, the server uses
+    /// a secret of its own.
     #[must_use]
     pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Catalog {
         self.cookies = cookie::Secrets::shared(secrets).unwrap_or(self.cookies);
         self
     }
 
-    /// Returns a catalog with other pools at these indexes. The cost depends on the number of
-    /// changes only.
+    /// Returns a catalog with other pools at these indexes. The cost depends only on the number of
+    /// changes.
     #[must_use]
     pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<AddressPool>)>) -> Catalog {
         let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
@@ -138,8 +140,8 @@ impl Catalog {
         &self.balanced
     }
 
-    /// Writes the answer to a query; `None` if there must be none. UDP queries are subject to the
-    /// rate limit.
+    /// Writes the answer to a query. Returns `None` if the query must not be answered. UDP queries
+    /// are subject to the rate limit.
     pub fn answer(
         &self,
         request: &DnsRequest<'_>,
@@ -169,7 +171,7 @@ impl Catalog {
             None => Ok(()),
         };
         if let Err(exceeded) = taken {
-            // A truncated answer has header and question only, so it is never longer than the
+            // A truncated answer has only header and question, so it is never longer than the
             // query.
             let sends_truncated =
                 exceeded == LimitExceeded::Network || self.number(request.turn).is_multiple_of(SLIP);
@@ -180,7 +182,7 @@ impl Catalog {
         self.write(request, &query, (header.id, kept), out)
     }
 
-    /// Returns a random number, unpredictable without the key.
+    /// Returns a random number that clients can't predict, since they don't know the key.
     fn number(&self, turn: u64) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write_u64(turn);
@@ -216,14 +218,14 @@ impl Catalog {
         };
         if let Some(edns) = &query.edns {
             let whole = writer.reserve(most);
-            // Without room for all options only the OPT record is sent.
+            // If there is no room for all options, the OPT record is sent without options.
             if self.options(&mut writer, whole, edns, request, rcode, &response).is_err() {
                 let _ = bare_edns(&mut writer, whole, rcode);
             }
         }
         if let Some(signature) = &query.signature {
             let whole = writer.reserve(most);
-            // The query was longer by its signature, so there is room.
+            // There is room, since the query was longer by its signature.
             let _ = refuse_key(&mut writer, whole, signature);
         }
         let aa = if response.authoritative { AA } else { 0 };
@@ -249,13 +251,13 @@ impl Catalog {
             response.error = Some((PROHIBITED, ""));
             return Ok(Rcode::Refused);
         }
-        // `wanted` is in lower case, for lookups; `name` is as written by the client or in the
-        // file.
+        // `wanted` is in lower case, for lookups. `name` has the letter case of the client or of
+        // the file.
         let mut lowered;
         let mut wanted = query.name.as_wire();
         let mut name: &[u8] = query.question.get(..wanted.len()).unwrap_or_default();
-        // An earlier name of the chain, replaced at growing intervals: a loop returns to it
-        // (Brent's algorithm).
+        // Earlier name of the chain of CNAMEs, which is replaced at growing intervals. A chain that
+        // loops returns to this name (Brent's algorithm).
         let mut landmark = name;
         for hop in 0..=CNAMES_MAX {
             let Some(zone) = self.zone(wanted, query.rtype) else {
@@ -354,7 +356,7 @@ impl Catalog {
         Some(above.unwrap_or(first))
     }
 
-    /// Returns the client network for the selection of addresses; `None` if the query gets an
+    /// Returns the client network by which addresses are selected. `None` if the query must get an
     /// error.
     fn client(
         &self,
@@ -502,7 +504,7 @@ fn write_svcb(
     })
 }
 
-/// Addresses as a service parameter, with key and length in front.
+/// An address hint: a service parameter with key, length and addresses.
 struct Hint {
     bytes: [u8; 4 + TOP_MAX * 16],
     len: usize,
@@ -531,8 +533,8 @@ impl Hint {
         }
     }
 
-    /// Returns the parameter. Empty without addresses, since a parameter without an address is
-    /// malformed.
+    /// Returns the bytes of the parameter. They are empty if there are no addresses, since a
+    /// parameter without an address is malformed.
     fn bytes(&self) -> &[u8] {
         let len = if self.len > 4 { self.len } else { 0 };
         self.bytes.get(..len).unwrap_or_default()
@@ -563,7 +565,8 @@ fn refer(
         let is_below = parents(lowered.as_wire()).any(|parent| parent == cut);
         for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
             let written = write_set(writer, limit, RecordSection::Additional, server, set, 0);
-            // Without glue of a server below the cut the client can't resolve it (RFC 9471).
+            // A client can't resolve a name server below the cut without glue, so missing glue is
+            // an error (RFC 9471).
             if is_below {
                 written?;
             }
@@ -572,8 +575,8 @@ fn refer(
     Ok(())
 }
 
-/// Writes a set, rotated: clients that use the first of several addresses get another one each time
-/// (RFC 1794).
+/// Writes a set in a rotated order, so that clients that use the first address get another address
+/// each time (RFC 1794).
 fn write_set(
     writer: &mut Writer<'_>,
     limit: SizeLimit,

@@ -8,24 +8,26 @@ use siphasher::sip::SipHasher24;
 
 use crate::path::seed::Seed;
 
-/// Length of a server cookie in bytes: version, three reserved, time, hash.
+/// Length of a server cookie, in bytes. It has a version, three reserved bytes, a time and a hash.
 pub(super) const LEN: usize = 16;
 const VERSION: u8 = 1;
 /// Cookies are valid for an hour, and clocks may differ by five minutes (RFC 9018, section 4.3).
 const OLDEST_S: u32 = 3_600;
 const NEWEST_S: u32 = 300;
 
-/// Secrets of cookies: the first makes cookies, and all are accepted.
+/// Secrets of cookies. The server makes cookies with the first secret, and accepts cookies of all
+/// secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets(Vec<Seed>);
 
 impl Secrets {
-    /// Secret of this server alone.
+    /// Returns the secrets of a server that shares none with other servers.
     pub(super) fn own(key: Seed) -> Secrets {
         Secrets(alloc::vec![key])
     }
 
-    /// Secrets shared by several servers, in the usual byte order; the first makes cookies.
+    /// Returns secrets that several servers share, in the byte order that servers agree on. `None`
+    /// if the list is empty.
     pub(super) fn shared(secrets: &[[u8; 16]]) -> Option<Secrets> {
         let of = |secret: &[u8; 16]| {
             let bits = u128::from_le_bytes(*secret);

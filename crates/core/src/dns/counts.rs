@@ -1,4 +1,4 @@
-//! Counters of an address that survive replacement of its pool.
+//! Counters of an address, which survive a replacement of the address pool.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

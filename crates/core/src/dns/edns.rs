@@ -1,4 +1,4 @@
-//! EDNS of answers (RFC 6891).
+//! EDNS records and options in answers (RFC 6891).
 
 use core::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) fn bare_edns(writer: &mut Writer<'_>, limit: SizeLimit, rcode: Rcode)
     writer.record(limit, RecordSection::Additional, &[0], (rtype::OPT, class), ttl, &[])
 }
 
-/// Options, as long as they fit.
+/// Options of an answer. Options that don't fit are left out.
 pub(super) struct EdnsOptions {
     bytes: [u8; OPTIONS_MAX + 64],
     len: usize,

@@ -1,6 +1,6 @@
-//! Ranks of a name from an external file: lines `NAME ADDRESS RANK`, best first, as written by
-//! `rank_file`. This allows the load-balancing agent and the DNS server of the paper to be two
-//! hosts, or different programs.
+//! Ranks of a name's addresses from an external file, as `rank_file` writes it. Each line is `NAME
+//! ADDRESS RANK`, and the lowest rank is the best. So the load-balancing agent and the DNS server
+//! of the paper can be two hosts or different programs.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -68,7 +68,7 @@ pub fn read_ranks(
     if ranked.is_empty() {
         return Err(BadRanks::Empty);
     }
-    // Stable sort: equal ranks keep the order of the file.
+    // The sort is stable, so addresses with equal ranks keep the order of the file.
     ranked.sort_by_key(|(rank, _)| *rank);
     Ok(ranked.into_iter().map(|(_, address)| address).collect())
 }
@@ -93,7 +93,7 @@ pub struct RanksChange {
 }
 
 impl FileRanks {
-    /// Applies the text of a file. Earlier ranks stay valid for a while if it is rejected.
+    /// Applies the text of a file. If the file is rejected, earlier ranks stay valid for a while.
     pub fn apply_read(
         &mut self,
         now_ms: u64,
@@ -105,7 +105,7 @@ impl FileRanks {
         let turned = (self.bad != bad).then(|| bad.clone());
         self.bad = bad;
         let Ok(order) = read else {
-            // Earlier ranks may have expired.
+            // Ranks that were valid before may have expired.
             let is_news = self.until_ms.is_some() && !was_in_force;
             if is_news {
                 (self.order, self.until_ms) = (Vec::new(), None);
@@ -118,7 +118,8 @@ impl FileRanks {
         RanksChange { is_news, turned }
     }
 
-    /// Returns the addresses in order of rank; `None` without valid ranks, so that weights count.
+    /// Returns the addresses in order of rank. `None` if there are no valid ranks, so that weights
+    /// count.
     pub fn order(&self, now_ms: u64) -> Option<&[IpAddr]> {
         self.until_ms.filter(|until_ms| now_ms <= *until_ms).map(|_| &self.order[..])
     }

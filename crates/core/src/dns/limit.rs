@@ -1,6 +1,6 @@
 //! Response rate limiting for clients without a valid cookie. Their source address may be forged,
-//! and its owner would get unwanted answers. Each network has a limit. All networks together have
-//! another one, since a flood may forge addresses of any number of networks.
+//! and then the owner of the address gets unwanted answers. Each network has a limit. All networks
+//! together have a second limit, since a flood may forge addresses of any number of networks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,7 +13,7 @@ use siphasher::sip::SipHasher13;
 use crate::net::prefix::client_network;
 use crate::path::seed::Seed;
 
-/// Number of buckets for networks; networks with the same hash share one.
+/// Number of buckets for networks. Networks with the same hash share a bucket.
 const PLACES: usize = 1 << 14;
 /// Maximum difference between two threads' clock readings, in milliseconds.
 const BEHIND_MS: u32 = 10_000;
@@ -45,7 +45,7 @@ pub struct SharedBudget {
     word: AtomicU64,
 }
 
-/// Marks an unused budget; larger than any real one.
+/// Value of a budget that was never used. It is larger than any real budget.
 const UNTOUCHED: u64 = u32::MAX as u64;
 
 impl Default for SharedBudget {
@@ -55,13 +55,13 @@ impl Default for SharedBudget {
 }
 
 impl SharedBudget {
-    /// Takes one answer from the budget. True if there was one.
+    /// Takes one answer from the budget. Returns true if the budget was not empty.
     fn try_spend(&self, per_second: u32, now_ms: u32) -> bool {
         if per_second == 0 {
             return true;
         }
-        // The rate per second equals thousandths of an answer per millisecond, so nothing is lost
-        // by rounding.
+        // The budget gains the rate as thousandths of an answer per millisecond, so rounding loses
+        // nothing.
         let burst = u64::from(per_second.min(u32::MAX / 1_000)) * 1_000;
         let taken = self.word.fetch_update(Relaxed, Relaxed, |word| {
             let (left, at_ms) = (word >> 32, word as u32);
@@ -76,7 +76,7 @@ impl SharedBudget {
     }
 }
 
-/// Remaining budgets of networks, for one thread: the kernel distributes clients among threads.
+/// Remaining budgets of networks, for one thread. The kernel distributes clients among threads.
 #[derive(Debug)]
 pub struct RateBucket {
     limit: Limit,
@@ -150,7 +150,7 @@ mod tests {
             for per_second in [1, 30, 1_500, 1_000_000] {
                 let total = SharedBudget::default();
                 assert_eq!(spend_many(&total, per_second, at(0), per_second + 10), per_second);
-                // Updates that gain less than one answer don't lose this fraction.
+                // If an update gains less than one answer, the fraction is not lost.
                 let later: u32 =
                     (1..=3_000).map(|ms| spend_many(&total, per_second, at(ms), per_second / 900 + 1)).sum();
                 assert!((3 * per_second - 1..=3 * per_second).contains(&later), "{per_second}: {later}");

@@ -6,7 +6,7 @@
 //! counters and turns, so many threads answer from it at once. An answer allocates no memory.
 //!
 //! Sequence of calls: first zones and pools, then [`Catalog::new`] once, then [`Catalog::answer`]
-//! for each query; when pools change, [`Catalog::with`] makes the next catalog.
+//! for each query; when pools change, [`Catalog::with`] returns the next catalog.
 //!
 //! ```
 //! use std::sync::Arc;

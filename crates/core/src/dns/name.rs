@@ -1,4 +1,4 @@
-//! Domain names in wire format: labels with their lengths, and the zero of the root.
+//! Domain names in wire format: labels with their lengths, and a zero byte for the root.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -18,10 +18,10 @@ pub struct Name(Box<[u8]>);
 /// Reason why a text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Two dots in a row, or one at the start.
+    /// There are two dots in a row, or a dot at the start.
     #[error("has an empty label")]
     Empty,
-    /// A label of more than 63 bytes, or a name of more than 255.
+    /// A label has more than 63 bytes, or the name has more than 255 bytes in wire format.
     #[error("is too long: a label has up to 63 characters, a name up to 253")]
     Long,
     /// A space, a quote or another character that has to be escaped by a backslash.
@@ -57,7 +57,7 @@ impl Name {
         if wire.len() > NAME_MAX { Err(NameError::Long) } else { Ok(Name(wire.into())) }
     }
 
-    /// Reads a name in wire format without compression; `None` for anything else.
+    /// Reads a name in wire format without compression. `None` for other bytes.
     pub fn from_wire(wire: &[u8]) -> Option<Name> {
         let mut name: Vec<u8> = wire.to_vec();
         let len = lower(&mut name)?;
@@ -98,7 +98,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Formats a name without the final dot; special characters are escaped (RFC 1035, section 5.1).
+/// Formats a name without the final dot. Special characters are escaped (RFC 1035, section 5.1).
 fn written(wire: &[u8]) -> String {
     use core::fmt::Write;
     let mut text = String::new();
@@ -143,7 +143,7 @@ fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameErr
                 text = rest;
                 *octet
             }
-            // Characters with a meaning in zone files.
+            // These characters have a meaning in zone files.
             [b'\\' | b'"' | b'(' | b')' | b';' | b'@', ..] => return Err(NameError::Character),
             [octet @ b'!'..=b'~', rest @ ..] => {
                 text = rest;
@@ -163,7 +163,7 @@ pub(super) struct Lowered {
 }
 
 impl Lowered {
-    /// Reads the name at the start of these bytes; `None` if there is none.
+    /// Reads the name at the start of these bytes. `None` if they don't begin with a name.
     pub(super) fn read(bytes: &[u8]) -> Option<Lowered> {
         let mut lowered = Lowered { bytes: [0; NAME_MAX], len: bytes.len().min(NAME_MAX) };
         let name = lowered.bytes.get_mut(..lowered.len)?;
@@ -177,8 +177,8 @@ impl Lowered {
     }
 }
 
-/// Converts the name at the start of these bytes to lower case, and returns its length; `None` if
-/// there is none. Compression is not allowed in questions and in zone data.
+/// Converts the name at the start of these bytes to lower case, and returns its length. `None` if
+/// they don't begin with a name. Compression is not allowed in questions and in zone data.
 pub(super) fn lower(bytes: &mut [u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -12,7 +12,7 @@ const KEPT_INTERVALS: u64 = 3;
 /// Method of path measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathMode {
-    /// UDP trains sent by the server's agent.
+    /// UDP trains, which the server's agent sends.
     #[default]
     Udp,
     /// ICMP echoes, as in bprobe and cprobe.
@@ -39,7 +39,7 @@ pub struct MeasuredPath {
 /// A path probe that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathOrder {
-    /// Address of the server's agent; ICMP ignores the port.
+    /// Address and port of the server's agent. [`PathMode::Paper`] ignores the port.
     pub to: SocketAddr,
     pub mode: PathMode,
 }
@@ -94,7 +94,7 @@ impl PathProber {
         }
     }
 
-    /// Returns the path to probe now, if any.
+    /// Returns the path to probe now; `None` if no probe is due or one is under way.
     pub fn poll(&mut self, now_ms: u64) -> Option<PathOrder> {
         if self.under_way.is_some() {
             return None;
@@ -138,7 +138,8 @@ impl PathProber {
         }
     }
 
-    /// Returns the path to a server, with its age in milliseconds.
+    /// Returns the measured path to a server, with the age of the measurement in milliseconds.
+    /// `None` if there is no valid result.
     pub fn of(&self, address: IpAddr, now_ms: u64) -> Option<(MeasuredPath, u64)> {
         let path = self.all.get(&address)?;
         let (found, at_ms) = path.found?;
@@ -146,8 +147,9 @@ impl PathProber {
         (age_ms < path.kept_ms()).then_some((found, age_ms))
     }
 
-    /// Fills in bandwidths that the server's report lacks; measurements by clients take precedence.
-    /// Returns the age of the probe in milliseconds, if it was used.
+    /// Fills in bandwidths that a server's report lacks. Bandwidths in the report come from
+    /// clients' traffic and take precedence. Returns the age of the probe's result in milliseconds,
+    /// if the result was used.
     pub fn complete(&self, report: &mut Report, address: IpAddr, now_ms: u64) -> Option<u64> {
         let (found, age_ms) = self.of(address, now_ms)?;
         let is_unknown = report.bottleneck_bps.is_none() || report.available_bps.is_none();

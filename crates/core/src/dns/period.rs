@@ -1,8 +1,10 @@
-//! Period for which ranks of a name stay valid: constant, or by time of day.
+//! Period for which the shares or ranks of a name stay valid. It is constant or depends on the time
+//! of day.
 
 use alloc::boxed::Box;
 
-/// Second of the day, and the period from then on in milliseconds; 0 means until loads change.
+/// Second of the day, and the period from that second on in milliseconds. Period 0 means until
+/// loads change.
 pub type PeriodStep = (u32, u64);
 
 /// Periods by time of day.
@@ -10,7 +12,8 @@ pub type PeriodStep = (u32, u64);
 pub struct Period(Box<[PeriodStep]>);
 
 impl Period {
-    /// Returns periods by steps in ascending order; empty means until loads change.
+    /// Returns periods by these steps, which must be in ascending order. An empty list means until
+    /// loads change.
     pub fn new(steps: impl Into<Box<[PeriodStep]>>) -> Period {
         Period(steps.into())
     }

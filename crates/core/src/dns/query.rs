@@ -1,4 +1,4 @@
-//! Parser of queries. The input is hostile: every length is checked, and nothing but the name is
+//! Parser of queries. The input may be hostile, so every length is checked. Only the name is
 //! copied.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::name::{Lowered, NAME_MAX};
 use super::wire::{CLASS_ANY, CLASS_IN, HEADER_LEN, QR, Rcode, option, rtype};
 
-/// Maximum number of additional records searched for the OPT record.
+/// Maximum number of additional records that are searched for the OPT record.
 const ADDITIONAL_MAX: u16 = 8;
 
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(super) struct Query<'a> {
     pub(super) signature: Option<Signature<'a>>,
 }
 
-/// Error of a query, and true if the query has an OPT record: then the answer has one, too (RFC
-/// 6891, section 7).
+/// Error of a query. If the query has an OPT record (`has_edns`), the answer must have one, too
+/// (RFC 6891, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryError {
     pub(super) rcode: Rcode,
@@ -76,7 +76,8 @@ pub(super) struct Header {
     pub(super) flags: u16,
 }
 
-/// Reads a message's header; `None` for messages without an answer: truncated ones and responses.
+/// Reads a message's header. `None` for messages that get no answer: bytes shorter than a header,
+/// and responses.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     let header = bytes.first_chunk::<HEADER_LEN>()?;
     let header = Header { id: word(header, 0)?, flags: word(header, 2)? };
@@ -88,7 +89,7 @@ pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Que
     if header.flags >> 11 & 0xf != 0 {
         return Err(QueryError { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
-    // Only a malformed message is searched a second time.
+    // A malformed message is searched for an OPT record a second time.
     try_read(bytes).ok_or_else(|| QueryError { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
 }
 
@@ -120,7 +121,7 @@ fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
         }
         rest = behind;
     }
-    // Trailing bytes are an error.
+    // Bytes after the last record are an error.
     rest.is_empty().then_some(query)
 }
 
@@ -222,7 +223,7 @@ fn skip_name(bytes: &[u8]) -> Option<(bool, &[u8])> {
         match len {
             0 => return Some((is_root, behind)),
             1..64 => rest = behind.get(usize::from(*len)..)?,
-            // A pointer ends a name; its target does not matter here.
+            // A pointer ends a name. Its target does not matter here.
             0xc0.. => return Some((false, behind.get(1..)?)),
             _ => return None,
         }
@@ -254,8 +255,8 @@ fn options_of<'a>(fixed: &[u8; 8], mut data: &'a [u8]) -> Option<Edns<'a>> {
     Some(edns)
 }
 
-/// Reads a client subnet; malformed ones are an error (RFC 7871, section 7.1.2). Family 0 has no
-/// address.
+/// Reads a client subnet. `None` if it is malformed, which is an error (RFC 7871, section 7.1.2).
+/// Family 0 has no address.
 fn subnet(value: &[u8]) -> Option<Subnet> {
     let (&[_, family, prefix_len, scope], address) = value.split_first_chunk::<4>()?;
     let is_whole = word(value, 0)? == u16::from(family) && scope == 0;

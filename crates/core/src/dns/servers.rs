@@ -1,4 +1,4 @@
-//! Servers that the configuration lists for a DNS name itself, apart from those of services.
+//! Servers that the farm file lists for a balanced name itself. They don't belong to a service.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -43,8 +43,8 @@ pub struct ServerList {
 }
 
 impl ServerList {
-    /// Returns the index of a server with this address: `place` if the server there has it, or else
-    /// the first one.
+    /// Returns the index of a server with this address. It is `place` if the server there has the
+    /// address, or else the first server that has it.
     pub fn place_of(&self, place: usize, address: SocketAddr) -> Option<usize> {
         let is_there = self.servers.get(place).is_some_and(|server| server.address == address);
         let found = || self.servers.iter().position(|server| server.address == address);

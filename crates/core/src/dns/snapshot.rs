@@ -1,5 +1,5 @@
-//! A balanced name at one time, for views. There may be hundreds of thousands, so derived values
-//! are computed on demand.
+//! State of a balanced name at one time, for status output. A farm may have hundreds of thousands
+//! of names, so derived values are computed on demand.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::boxed::Box;
@@ -16,8 +16,7 @@ use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
 
-/// An address of a name at one time. There may be hundreds of thousands, so derived values are
-/// computed on demand.
+/// State of a name's address at one time.
 #[derive(Clone, Debug)]
 pub struct AddressSnapshot {
     pub address: IpAddr,
@@ -25,12 +24,13 @@ pub struct AddressSnapshot {
     pub server: Option<Arc<str>>,
     /// State of the server.
     pub state: ServerState,
-    /// Frequency relative to the other addresses of the name.
+    /// Share of answers relative to the other addresses of the name.
     pub share: u16,
     pub weight: u16,
     /// Part of the weight after slow start and report, in tenths.
     pub tenths: u16,
-    /// Part of the weight, in thousandths; `None` for a failed server.
+    /// Part of the weight that the server has because of load and slow start, in thousandths;
+    /// `None` for a failed server.
     pub permille: Option<u32>,
     /// Live counters of the address.
     pub counts: Arc<AddressCounts>,
@@ -48,7 +48,7 @@ pub struct LoadSnapshot {
     pub age_ms: Option<u64>,
     /// Age of the path probe's result in milliseconds, if `report` includes it.
     pub probed_ms: Option<u64>,
-    /// Signals that its share was computed from, if the policy depends on load.
+    /// Signals from which the server's share was computed, if the policy depends on load.
     pub weighed: Signals,
 }
 
@@ -57,7 +57,7 @@ pub struct LoadSnapshot {
 pub struct NameSnapshot {
     /// Settings of the name.
     pub name: Arc<BalancedName>,
-    /// Addresses, sorted by rank if the selection depends on order.
+    /// Addresses, in the order of preference if the selection depends on order.
     pub addresses: Box<[AddressSnapshot]>,
     /// Time of the snapshot by the monotonic clock, in milliseconds.
     pub at_ms: u64,
@@ -94,8 +94,8 @@ impl AddressSnapshot {
 }
 
 impl NameSnapshot {
-    /// Returns the addresses in answers of the same IP version. Each version has queries of its
-    /// own.
+    /// Returns the addresses of the same IP version that answers may contain. Each IP version has
+    /// queries of its own.
     fn other_addresses(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
         let is_ipv4 = shown.address.is_ipv4();
         self.addresses.iter().filter(move |one| one.is_given() && one.address.is_ipv4() == is_ipv4)
@@ -113,7 +113,7 @@ impl NameSnapshot {
         shown.is_given().then_some(better as u64 + 1)
     }
 
-    /// Reason of an address's share, in words.
+    /// Reason in words why an address has its share.
     pub fn cause(&self, shown: &AddressSnapshot) -> String {
         let Some(permille) = shown.permille else {
             return shown.reason.as_deref().unwrap_or(shown.state.name()).to_owned();
@@ -133,7 +133,7 @@ impl NameSnapshot {
         }
     }
 
-    /// Part of the answers with the address in first place.
+    /// Expected part of the answers in which the address comes first, from 0 to 1.
     pub fn part(&self, shown: &AddressSnapshot) -> f64 {
         let sum: u64 = self.other_addresses(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {

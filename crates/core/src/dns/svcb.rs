@@ -8,8 +8,8 @@
 pub(super) const IPV4_HINT: u16 = 4;
 pub(super) const IPV6_HINT: u16 = 6;
 
-/// Record data around its hints. Parameters are sorted by key (RFC 9460, section 2.2), and one key
-/// lies between the two hints.
+/// Data of a record without its address hints. Parameters are sorted by key (RFC 9460, section
+/// 2.2), and keys may lie between those of the two hints.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SvcbRecord<'d> {
     pub(super) before: &'d [u8],
@@ -20,14 +20,14 @@ pub(super) struct SvcbRecord<'d> {
 /// Splits a record's data; `None` if its target isn't the owner, or parameters are not sorted.
 pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>> {
     let (priority, rest) = data.split_first_chunk::<2>()?;
-    // Priority 0 is an alias; an empty target is the owner (RFC 9460, section 2.5).
+    // Priority 0 means an alias. An empty target means the owner (RFC 9460, section 2.5).
     let target_len = name_len(rest)?;
     let target = rest.get(..target_len)?;
     if *priority == [0, 0] || target_len > 1 && !target.eq_ignore_ascii_case(owner) {
         return None;
     }
     let begin = 2 + target_len;
-    // Offset of the first parameter with at least each key.
+    // For each of the keys 4 to 7: offset of the first parameter with this key or a greater one.
     let mut ends = [None; 4];
     let (mut at, mut last) = (begin, None);
     while at < data.len() {
@@ -53,7 +53,7 @@ pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>>
     })
 }
 
-/// Returns the length of the name at the start, with its end.
+/// Returns the length of the name at the start of these bytes, including the zero byte.
 fn name_len(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

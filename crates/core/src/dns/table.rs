@@ -1,5 +1,5 @@
-//! List that many threads read while a few entries are replaced: unchanged entries are shared with
-//! the previous list.
+//! List that many threads read while a few entries are replaced. A new list shares unchanged
+//! entries with the previous one.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -36,7 +36,7 @@ impl<T> SharedList<T> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
-    /// Returns a list with other entries at these indexes; unknown indexes are ignored.
+    /// Returns a list with other entries at these indexes. Indexes beyond the end are ignored.
     #[must_use]
     pub fn with(&self, changes: impl IntoIterator<Item = (usize, Arc<T>)>) -> SharedList<T> {
         let mut by_chunk: BTreeMap<usize, Vec<(usize, Arc<T>)>> = BTreeMap::new();

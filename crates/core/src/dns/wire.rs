@@ -2,7 +2,7 @@
 
 use super::name::parents;
 
-/// Record types (IANA).
+/// Numbers of record types, assigned by IANA.
 pub mod rtype {
     pub const A: u16 = 1;
     /// Name server of a zone.
@@ -70,7 +70,7 @@ pub enum Rcode {
     NotImp,
     /// The query is not answered by this server.
     Refused,
-    /// Unknown key of a signature (RFC 8945).
+    /// The key of the query's signature is unknown (RFC 8945).
     NotAuth,
     BadVers,
 }
@@ -101,7 +101,7 @@ impl Rcode {
         }
     }
 
-    /// Name in metrics and views.
+    /// Name in metrics and status output.
     pub const fn name(self) -> &'static str {
         match self {
             Rcode::NoError => "noerror",
@@ -116,7 +116,7 @@ impl Rcode {
     }
 }
 
-/// Error: no room for a record.
+/// Error: the message has no room for a record.
 #[derive(Debug)]
 pub(super) struct SizeExceeded;
 
@@ -141,8 +141,8 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Starts a message with a question in wire format (empty for none), whose name has this
-    /// length.
+    /// Starts a message with a question in wire format, which may be empty. `question_name` is the
+    /// length of the question's name.
     pub(super) fn begin(
         out: &'a mut [u8],
         question: &[u8],
@@ -183,8 +183,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Writes one record of a zone. Data is compressed for types where readers expect that (RFC
-    /// 3597, section 4).
+    /// Writes one record of a zone. Names in the data are compressed for those types in which
+    /// readers expect compression (RFC 3597, section 4).
     pub(super) fn stored(
         &mut self,
         limit: SizeLimit,
@@ -251,7 +251,7 @@ impl<'a> Writer<'a> {
     /// case is used for the owner.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
         let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
-        // A pointer is longer than the root.
+        // The root is not replaced, since a pointer is longer than the root.
         let mut places = parents(question).filter(|_| owner.len() > 1);
         let found = places.find(|name| name.eq_ignore_ascii_case(owner))?;
         Some(HEADER_LEN + question.len() - found.len())
@@ -262,7 +262,8 @@ impl<'a> Writer<'a> {
     fn put_name(&mut self, limit: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
         let begin = self.len;
         if self.written.count == 0 {
-            // The question's name is added on demand, since most answers need no other.
+            // The question's name is added only now, since most answers need no pointer to another
+            // name.
             let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(SizeExceeded)?;
             self.written.add(question, HEADER_LEN, question.len());
         }
@@ -349,15 +350,15 @@ fn is_compressed(rtype: u16) -> bool {
     matches!(rtype, rtype::NS..=9 | 12 | 14 | rtype::MX)
 }
 
-/// Maximum number of names to point to. Further ones are written without pointers.
+/// Maximum number of names to which pointers may lead. Later names get no pointers.
 const WRITTEN_MAX: usize = 64;
 /// Maximum offset of a pointer.
 const POINTER_MAX: usize = 0x3fff;
 
 /// Offsets of names and their parents in a message.
 struct WrittenNames {
-    /// Offset and uncompressed length of each name: names of different content rarely have equal
-    /// length.
+    /// Offset and uncompressed length of each name. The length is compared first, since different
+    /// names rarely have the same length.
     places: [(u16, u8); WRITTEN_MAX],
     count: usize,
 }
@@ -369,7 +370,8 @@ impl Default for WrittenNames {
 }
 
 impl WrittenNames {
-    /// Adds a name at offset `at`, of which `new` bytes were written there.
+    /// Adds a name at offset `at`. Its first `new` bytes were written there, and the rest is a
+    /// pointer.
     fn add(&mut self, name: &[u8], at: usize, new: usize) {
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             let behind = name.len() - rest.len();

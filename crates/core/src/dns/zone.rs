@@ -21,7 +21,8 @@ pub struct RrSet {
 }
 
 impl RrSet {
-    /// Maximum size of a message with all records, for a question of any length, with EDNS.
+    /// Returns the maximum size of an answer with all records of the set, for the longest question
+    /// and with EDNS.
     fn answer_bytes(&self) -> usize {
         const HEADER: usize = 12;
         const QUESTION: usize = NAME_MAX + 4;
@@ -88,7 +89,7 @@ pub struct Zone {
 
 /// Result of a lookup.
 pub enum Lookup<'z, 'n> {
-    /// Records of the name, perhaps without the type of the query.
+    /// The name exists. Its records may lack the type of the query.
     Found(ZoneMatch<'z>),
     /// The name is delegated.
     Referral {
@@ -213,8 +214,8 @@ impl Zone {
         self.node(name).add(rtype, ttl_s, data.into());
     }
 
-    /// Returns the node of a name in the zone, creating it and the nodes above it: empty
-    /// non-terminals exist (RFC 4592, section 2.2.2).
+    /// Returns the node of a name in the zone. Creates the node and the nodes above it if they are
+    /// missing, since empty non-terminals exist (RFC 4592, section 2.2.2).
     fn node(&mut self, name: &Name) -> &mut ZoneNode {
         let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
         let missing: Vec<Name> =
@@ -228,7 +229,7 @@ impl Zone {
         &self.apex
     }
 
-    /// SOA record, if there is one.
+    /// SOA record of the zone; `None` only while the zone is being built.
     pub(super) fn soa(&self) -> Option<&RrSet> {
         self.nodes.get(&self.apex)?.set(rtype::SOA)
     }
@@ -275,7 +276,7 @@ impl Zone {
         for (left, parent) in below[..count].iter().rev().enumerate() {
             let Some(next) = self.nodes.get(*parent) else { return self.wildcard(closest) };
             (node, closest) = (next, parent);
-            // DS records of a delegated zone belong to this one (RFC 4035, section 3.1.4.1).
+            // DS records of a delegated zone belong to the zone above (RFC 4035, section 3.1.4.1).
             let is_its_key = rtype == rtype::DS && left + 1 == count;
             if let Some(servers) = node.set(rtype::NS).filter(|_| !is_its_key) {
                 return Lookup::Referral { cut: parent, servers };
@@ -298,7 +299,8 @@ impl Zone {
     }
 }
 
-/// True if data of a type is equal; names are case-insensitive (RFC 4343, section 3).
+/// True if two records of a type have equal data. Names in the data are case-insensitive (RFC 4343,
+/// section 3).
 fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && wire::parts(rtype, one).zip(wire::parts(rtype, other)).all(|parts| match parts {

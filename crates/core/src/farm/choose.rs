@@ -1,8 +1,8 @@
-//! Selection of the server for a new connection, with the reason: one function for all callers.
+//! Selection of the server for a new connection outside of the data plane, with the reason.
 //!
-//! The data plane selects for packets by the same tables. This module makes the other selections:
-//! in the process that reads requests, for a later request on an open connection, for another node,
-//! and for an operator's query.
+//! The data plane selects the server for a packet, by the same tables. This module selects the
+//! server for a request that the daemon has read, for a later request on an open connection, for
+//! another node, and for an operator's query.
 
 use core::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::path::select::{Counts, peek, select};
 use crate::path::sessions::{FlowHash, SessionKey};
 use crate::path::tables::{Pick, Tables, Vip};
 
-/// A client and its request.
+/// Client and request of the connection that needs a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionRequest<'a> {
     /// Address and port of the client, if known.
@@ -23,14 +23,15 @@ pub struct ConnectionRequest<'a> {
     pub named: Option<u16>,
 }
 
-/// Content of a client's request. Only services that hand over connections use it.
+/// Content of a client's request. It matters only for services that hand over connections.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestContent<'a> {
     /// The request was not read.
     Unread,
-    /// Normalised content of the request.
+    /// The request was read. The content is normalised.
     Key(RequestKey<'a>),
-    /// Result of the routes in force. A lookup in many routes takes time, and was done elsewhere.
+    /// The caller has looked up the request in the routes in force, since a lookup in many routes
+    /// takes time.
     Routed {
         /// Index of the route; `None` if no route matches.
         route: Option<u16>,
@@ -57,19 +58,19 @@ pub enum ChoiceReason {
     Named,
     /// The flow's hash names this slot of the hash table.
     Hash { slot: usize },
-    /// The server's turn in the ring.
+    /// The server was the next one in the ring.
     Turn,
     /// The server has the fewest active sessions for its weight.
     Least,
-    /// The server is less loaded than the other candidate that the flow's hash names, at this slot
-    /// of the hash table.
+    /// The flow's hash names this slot of the hash table, which has two candidates. The server is
+    /// the one with less load.
     Two { slot: usize },
 }
 
 /// Reason why no server was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoServerReason {
-    /// The selection depends on the request, which is unknown.
+    /// The selection depends on the request, which was not read.
     Unread,
     /// The selection depends on the client's address and port, which are unknown.
     Unnamed,
@@ -77,12 +78,13 @@ pub enum NoServerReason {
     NoServer,
 }
 
-/// Function that draws a server of a ring: [`select`], or `foretell` in tests.
+/// Function that selects a server of a ring: [`select`] or [`peek`].
 type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {
-    /// Selects the server for a new connection to an address of a service, and advances the ring's
-    /// turn: the same server as the data plane selects for the first packet of the connection.
+    /// Selects the server for a new connection to an address of a service, and advances the cursor
+    /// of the ring. The data plane would select the same server for the first packet of the
+    /// connection.
     ///
     /// # Errors
     /// There is no server, for the returned reason.
@@ -95,7 +97,8 @@ impl Plan {
         self.draw(memory, vip, request, select)
     }
 
-    /// Returns the server that [`Plan::choose`] would select now, without advancing a turn.
+    /// Returns the server that [`Plan::choose`] would select now, without advancing the cursor of
+    /// the ring.
     ///
     /// # Errors
     /// There is no server, for the returned reason.
@@ -137,10 +140,11 @@ impl Plan {
         known.map(|name| ChosenServer { server, name, route, why }).ok_or(NoServerReason::NoServer)
     }
 
-    /// Returns the route that matches a request, and the ring of the servers that may serve it.
+    /// Returns the route that matches a request, and the ring of the servers that may serve the
+    /// request.
     fn ring(&self, vip: &Vip, content: RequestContent<'_>) -> Result<(Option<u16>, u16), NoServerReason> {
         match (self.tables.routes.get(&vip.service), content) {
-            // Without routes the request does not matter.
+            // If the service has no routes, the selection does not depend on the request.
             (None, _) => Ok((None, vip.service)),
             (Some(_), RequestContent::Unread) => Err(NoServerReason::Unread),
             (Some(routes), RequestContent::Key(key)) => Ok(routes.find_all(&key)),
@@ -148,7 +152,7 @@ impl Plan {
         }
     }
 
-    /// True if a ring has this server.
+    /// True if a ring contains this server.
     fn is_in(&self, server: u16, ring: u16) -> bool {
         let planned = self.services.get(&ring).or_else(|| self.pools.get(&ring));
         planned.is_some_and(|planned| {

@@ -1,6 +1,6 @@
-//! A plain service for tests and simulations, which set only the fields that they need.
+//! A plain service for tests and simulations. A test changes only the fields that it needs.
 //!
-//! These are not the defaults of a file, which the product defines.
+//! The values here are not the defaults of the farm file, which crate `evener` defines.
 
 use alloc::string::ToString;
 use alloc::vec;

@@ -1,4 +1,5 @@
-//! Properties of each method: a table that all other code reads.
+//! Properties of each method, as a table. Code elsewhere asks for a property and never for a
+//! method.
 
 use core::fmt;
 
@@ -19,14 +20,14 @@ pub enum Method {
 /// Properties of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Name in the file and in views.
+    /// Name in the farm file and in status output.
     pub name: &'static str,
     pub packet_form: PacketForm,
-    /// True if servers can be selected by request.
+    /// True if routes can select the server by the client's request.
     pub routes: bool,
     /// Path that replies take.
     pub replies: Replies,
-    /// How a server is found.
+    /// Source of a server's next hop.
     pub found: ServerLookup,
     /// Role of the agent on servers.
     pub agent: AgentRequirement,
@@ -37,11 +38,12 @@ pub struct Properties {
 /// Form of a packet between the director and a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketForm {
-    /// Unchanged, in a frame for the server.
+    /// The IP packet is unchanged. Only the Ethernet header is for the server.
     Framed,
-    /// With the server's address and port as destination; replies get the service's as source.
+    /// With the server's address and port as destination. In replies the source becomes the
+    /// service's address and port.
     Translated,
-    /// Inside another packet (a tunnel).
+    /// Inside another IP packet (a tunnel).
     Encapsulated,
 }
 
@@ -53,33 +55,33 @@ pub enum Replies {
     ThroughDirector,
 }
 
-/// How a server is found.
+/// Source of a server's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerLookup {
-    /// By ARP or neighbour discovery on the link. With `every-host` hosts are found by routes
-    /// anyway.
+    /// By ARP or neighbour discovery on the link. In an every-host farm, hosts are found by routes
+    /// even so.
     OnLink,
-    /// By this host's routes.
+    /// By the routes in this host's kernel.
     ByRoute,
 }
 
 /// Role of the agent on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentRequirement {
-    /// Not needed; an agent can do what the operator would configure.
+    /// An agent is not needed, but can do what the operator would configure otherwise.
     Optional,
-    /// Decapsulation of tunnels, which other software can do as well.
+    /// The agent decapsulates tunnels, which other software can do as well.
     Decapsulates,
-    /// Acceptance of handed over connections, which only the agent does.
+    /// The agent accepts connections that are handed off, which no other software does.
     Accepts,
 }
 
-/// Method of groups, which answer clients by HTTP. They forward no packets, so the method has no
-/// row of [`Properties`].
+/// Method of groups, which redirect clients by HTTP. A group forwards no packets, so this method
+/// has no [`Properties`].
 pub const REDIRECT: &str = "redirect";
 
-/// All names for the `method` of a service, in the order of the documentation: those that forward
-/// packets, and [`REDIRECT`].
+/// All names for the `method` of a service, in the order of the documentation. The methods that
+/// forward packets come first, then [`REDIRECT`].
 pub const METHOD_NAMES: [&str; Method::ALL.len() + 1] = {
     let mut names = [REDIRECT; Method::ALL.len() + 1];
     let mut at = 0;
@@ -146,7 +148,7 @@ impl Method {
         self.properties().packet_form == PacketForm::Encapsulated
     }
 
-    /// True if a connection is accepted before its server is selected, and then handed over.
+    /// True if a connection is accepted before its server is selected, and then handed off.
     pub fn hands_over(self) -> bool {
         self.properties().agent == AgentRequirement::Accepts
     }

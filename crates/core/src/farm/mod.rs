@@ -1,10 +1,10 @@
-//! The farm as data: its settings, its state, and the tables that follow from them.
+//! The farm as data: its settings, its state, and the tables that are computed from both.
 //!
-//! The model ([`Farm`], [`Service`], [`Server`]) is the meaning of a valid file. [`network`] is
-//! this host's network configuration, and [`membership`] the set of servers. [`plan`] makes tables
-//! of these and of the servers' state in [`crate::pool`], and [`choose`] selects servers by the
-//! tables. [`group`] has servers that clients are redirected to by HTTP. [`example`] has a plain
-//! service for tests.
+//! The model ([`Farm`], [`Service`], [`Server`]) contains the settings of a valid farm file.
+//! [`network`] is this host's network configuration, and [`membership`] the set of servers. From
+//! the settings, the membership and the servers' state in [`crate::pool`], [`plan`] computes the
+//! tables. [`choose`] selects servers by the tables. [`group`] has servers that clients are
+//! redirected to by HTTP. [`example`] has a plain service for tests.
 
 pub mod choose;
 pub mod example;

@@ -1,8 +1,9 @@
 //! The farm as described by its operator: services, servers, placement, discovery, method and
 //! policy.
 //!
-//! These types are the meaning of a valid configuration. They hold no file positions and no
-//! defaults; the product's `config` module makes them from TOML, and tests and the lab by hand.
+//! The types here contain the settings of a valid farm file, without positions in the file and
+//! without defaults. The `config` module of crate `evener` creates them from TOML. Tests and the
+//! lab create them by hand.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -21,18 +22,18 @@ use crate::path::tables::{RehandoffMode, VipKey};
 use crate::pool::policy::Consumer;
 use crate::pool::{HealthCheck, Reporting};
 
-/// Placement of the decision.
+/// The hosts that select servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
-    /// Only dedicated hosts decide.
+    /// Only dedicated hosts (directors) select servers.
     Director,
-    /// Every server decides too: the host that receives a packet serves or forwards it (Distributed
-    /// Packet Rewriting).
+    /// Every server selects, too. The host that receives a packet serves or forwards it
+    /// (Distributed Packet Rewriting).
     EveryHost,
 }
 
 impl Placement {
-    /// Returns the consumer of policies for packets.
+    /// Returns the kind of policies that select the servers for packets.
     pub const fn consumer(self) -> Consumer {
         match self {
             Placement::Director => Consumer::Director,
@@ -58,7 +59,7 @@ pub enum Discover {
     Arp,
 }
 
-/// Hosts that discovery may add: an answer alone proves no identity.
+/// Host that discovery may add. An ARP answer alone proves no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allow {
     /// Host with this MAC address.
@@ -67,27 +68,28 @@ pub enum Allow {
     Address(IpAddr),
 }
 
-/// A farm: all settings of its director.
+/// All settings of a farm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Farm {
-    /// Names of the interfaces that the engine uses. If empty, those that lead to services and
-    /// servers.
+    /// Names of the interfaces that the engine uses. If empty, the engine uses the interfaces on
+    /// which clients' packets may arrive and those that lead to servers.
     pub interfaces: Vec<String>,
     /// Addresses of directors, from which servers accept tunnels.
     pub directors: Vec<IpAddr>,
-    /// Settings of the protocol between `every-host` hosts.
+    /// Settings of the reports between hosts of an every-host farm.
     pub peers: PeerOptions,
     /// Services that forward packets, in the order of the file.
     pub services: Vec<Service>,
-    /// Groups, whose clients are redirected by HTTP, in the order of the file.
+    /// Server groups of method `redirect`, in the order of the file.
     pub groups: Vec<Arc<Group>>,
     /// Balanced names, in the order of the file.
     pub names: Vec<Arc<BalancedName>>,
 }
 
 impl Farm {
-    /// Lease for which a host may answer for shared addresses without renewal, in milliseconds:
-    /// shorter than the time after which other hosts consider it dead.
+    /// Time for which a host of an every-host farm may answer ARP for its addresses without
+    /// renewing the lease, in milliseconds. It is shorter than the time after which other hosts
+    /// consider a host dead.
     pub fn lease_ms(&self) -> u64 {
         self.peers.silence_ms * 2 / 3
     }
@@ -101,18 +103,19 @@ impl Farm {
         self.services.iter().filter(|service| service.is_on_every_host())
     }
 
-    /// True if any service hands over connections.
+    /// True if a service hands off connections.
     pub fn hands_over(&self) -> bool {
         self.services.iter().any(|service| service.method.hands_over())
     }
 
-    /// Returns the addresses from which servers accept tunnels: directors and `every-host` hosts.
+    /// Returns the addresses from which servers accept tunnels: those of directors and of
+    /// `every-host` hosts.
     pub fn tunnel_sources(&self) -> BTreeSet<IpAddr> {
         let hosts = self.every_host().flat_map(|service| &service.servers).map(|server| server.address);
         self.directors.iter().copied().chain(hosts).collect()
     }
 
-    /// True if a service address or server needs neighbour discovery.
+    /// True if a service address or a listed server's address is IPv6.
     pub fn has_ipv6(&self) -> bool {
         let addresses = self.services.iter().flat_map(|service| &service.addresses).map(SocketAddr::ip);
         let servers = self.services.iter().flat_map(|service| &service.servers).map(|server| server.address);
@@ -120,7 +123,7 @@ impl Farm {
     }
 }
 
-/// Settings of the protocol between `every-host` hosts.
+/// Settings of the reports between hosts of an every-host farm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerOptions {
     /// UDP port, the same on all hosts.
@@ -136,30 +139,30 @@ pub struct PeerOptions {
 pub struct Service {
     /// Unique among the services of a farm.
     pub name: String,
-    /// The service addresses (the paper's cluster address), with port. At least one.
+    /// Service addresses with ports (the paper's cluster address). There is at least one.
     pub addresses: Vec<SocketAddr>,
     pub protocol: Protocol,
     pub method: Method,
-    /// [`Method::Nat`]: forwarded packets carry an address of the director, so that servers need no
-    /// return route through it.
+    /// [`Method::Nat`]: the source of forwarded packets is an address of the director, so that
+    /// servers need no return route through the director.
     pub source_nat: bool,
     /// [`Method::Tunnel`]: encapsulation of forwarded packets.
     pub encapsulation: Encapsulation,
-    /// [`Method::Tunnel`]: MTU of the path to the servers in bytes, outer headers included; `None`
-    /// uses the interface's MTU and routers' reports.
+    /// [`Method::Tunnel`]: MTU of the path to the servers in bytes, outer headers included. If
+    /// `None`, the interface's MTU and routers' reports decide.
     pub tunnel_mtu: Option<u16>,
-    /// [`Method::Tunnel`]: agents clamp the MSS that servers offer, so that clients' packets fit
-    /// into the tunnel.
+    /// [`Method::Tunnel`]: true if agents clamp the MSS that servers offer, so that clients'
+    /// packets fit into the tunnel.
     pub clamp_mss: bool,
     /// [`Method::Handoff`]: treatment of later requests on a connection.
     pub later_requests: RehandoffMode,
-    /// [`Method::Handoff`]: port of the servers that accepts the PROXY protocol, for connections
-    /// that can't be handed over and are spliced. `None` splices to the service's own port, without
-    /// the client's address.
+    /// [`Method::Handoff`]: port on which servers accept the PROXY protocol, for connections that
+    /// can't be handed off and are spliced. If `None`, such connections are spliced to the
+    /// service's own port, and the server doesn't learn the client's address.
     pub proxy_protocol_port: Option<u16>,
     pub placement: Placement,
-    /// [`Placement::EveryHost`]: hosts keep no sessions of forwarded packets and forward each by
-    /// hash (the paper's stateless variant).
+    /// [`Placement::EveryHost`]: true if hosts store no sessions for forwarded packets, but forward
+    /// each packet by hash (the paper's stateless variant).
     pub stateless: bool,
     /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
@@ -169,33 +172,34 @@ pub struct Service {
     pub discover: Option<Discover>,
     /// Interval of discovery, in milliseconds.
     pub discover_interval_ms: u64,
-    /// Number of rounds without an answer after which a discovered server is drained; later it is
-    /// removed.
+    /// Number of rounds without an answer after which a server that is found by ARP is drained. A
+    /// discovered server is removed after twice as many rounds.
     pub discover_rounds: u32,
     /// True if the director answers ARP for the addresses.
     pub announce: bool,
-    /// Hosts that discovery may add; empty for any.
+    /// Hosts that discovery may add. If empty, any host.
     pub allow: Vec<Allow>,
-    /// Maximum number of servers up to which discovery adds.
+    /// Number of servers at which discovery stops adding servers.
     pub servers_max: usize,
     /// Servers listed by the operator.
     pub servers: Vec<Server>,
-    /// [`Method::Handoff`]: servers by request. The first matching route counts; requests without a
-    /// route go to all servers.
+    /// [`Method::Handoff`]: routes, of which the first match counts. Requests that match no route
+    /// go to all servers.
     pub routes: RouteList,
     pub health: HealthCheck,
-    /// [`Method::Nat`]: true if a server is ejected for a time when it leaves new connections
-    /// unanswered, unlike the others.
+    /// [`Method::Nat`]: true if a server is ejected for a time when it leaves more new connections
+    /// unanswered than the other servers do.
     pub passive_checks: bool,
     /// Settings of report queries, if enabled.
     pub report: Option<Reporting>,
     /// Limit of the new sessions that a server gains by its report, in percent of its fair share.
     pub report_gain_percent: u64,
     pub timeouts: Timeouts,
-    /// True if the last working servers are kept when all fail at once: an empty service helps no
-    /// client.
+    /// True if the last servers stay in the ring when all servers fail or refuse, since a service
+    /// without servers helps no client.
     pub keep_last: bool,
-    /// Percentage of working servers below which probes are not trusted; 0 for never.
+    /// If the percentage of working servers falls below this value, failed servers get new
+    /// sessions, too. 0 disables this.
     pub panic_percent: u8,
 }
 
@@ -205,7 +209,8 @@ impl Service {
         !self.method.needs_link_layer() || self.is_on_every_host()
     }
 
-    /// True if servers on the link are reached by MAC address, and other servers by a tunnel.
+    /// True if packets go by MAC address to servers on the link, and through a tunnel to other
+    /// servers.
     pub fn goes_by_link(&self) -> bool {
         self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
@@ -216,20 +221,21 @@ impl Service {
         self.addresses.iter().map(move |at| VipKey { address: at.ip(), port: at.port(), protocol })
     }
 
-    /// Returns the address to probe for a service address, for methods without translation.
+    /// Returns the address and port to probe for a service address, for all methods but
+    /// [`Method::Nat`].
     pub fn probe_address(&self, address: SocketAddr) -> SocketAddr {
         SocketAddr::new(address.ip(), self.health.port.unwrap_or(address.port()))
     }
 
-    /// Returns the port of a server of [`Method::Nat`]: its own, or that of the service's first
-    /// address.
+    /// Returns the port on which a server of [`Method::Nat`] serves: its configured port, or the
+    /// port of the service's first address.
     pub fn server_port(&self, server: &str) -> Option<u16> {
         let listed = self.servers.iter().find(|listed| listed.name == server);
         let own = listed.and_then(|listed| listed.port);
         own.or_else(|| self.addresses.first().map(SocketAddr::port))
     }
 
-    /// True if a server uses the service's own ports.
+    /// True if the server's port is the port of each service address.
     pub fn keeps_ports(&self, server: &str) -> bool {
         let port = self.server_port(server);
         self.addresses.iter().all(|address| Some(address.port()) == port)
@@ -246,36 +252,36 @@ impl Service {
 pub struct Server {
     /// Unique within its service.
     pub name: String,
-    /// Own address of the server, by which its MAC address or route is found.
+    /// Own address of the server, by which its MAC address or next hop is found.
     pub address: IpAddr,
-    /// [`Method::Nat`]: port of the server; `None` for the service's own.
+    /// [`Method::Nat`]: port of the server; `None` for the service's port.
     pub port: Option<u16>,
-    /// MAC address, if configured; otherwise it is resolved by ARP.
+    /// MAC address, if configured. Otherwise the director resolves it by ARP.
     pub mac: Option<Mac>,
-    /// Share of new sessions relative to the other servers; 0 drains.
+    /// Share of new sessions relative to the other servers; 0 drains the server.
     pub weight: u16,
-    /// True if the server takes new sessions only while no other one can serve.
+    /// True if the server takes new sessions only while no server can that is not a backup.
     pub backup: bool,
     /// Limit of active sessions; 0 for none.
     pub max_connections: u32,
-    /// [`Method::Nat`]: address to probe, if it isn't the server's own.
+    /// [`Method::Nat`]: address to probe; `None` for the server's own address.
     pub health_address: Option<IpAddr>,
     /// [`Placement::EveryHost`]: service addresses that this host owns.
     pub publish: Vec<IpAddr>,
 }
 
-/// Lifetimes of sessions without a packet, in milliseconds.
+/// Time after its last packet at which a session expires, by the session's state, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// After a SYN, without further packets.
+    /// TCP session with SYNs of the client only.
     pub syn_ms: u64,
-    /// Of an open TCP connection.
+    /// TCP session of an open connection.
     pub tcp_ms: u64,
-    /// After FIN or RST of one side, or if only one side is visible.
+    /// TCP session after the client's FIN or RST, or the server's FIN.
     pub half_closed_ms: u64,
-    /// After FIN or RST of both sides.
+    /// TCP session after FIN of both sides, or the server's RST.
     pub closing_ms: u64,
-    /// Of a session of UDP.
+    /// UDP session past its first packets.
     pub udp_ms: u64,
 }
 

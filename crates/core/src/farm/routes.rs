@@ -1,4 +1,5 @@
-//! Routes of a file: which servers serve a request, by host, path and method.
+//! Routes of a farm file. A route says which servers serve a request, by the request's host, path
+//! and method.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,29 +10,30 @@ use core::ops::Deref;
 
 use crate::path::content::{HostPattern, PathPattern};
 
-/// Servers of the requests that match a host, a path and a method.
+/// Servers for the requests that match a host, a path and a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Host: exact, or `*.` and a suffix; `None` for any.
     pub host: Option<HostPattern>,
-    /// Path: exact, a prefix that ends in `/*`, or with `*` and `?` anywhere; `None` for any.
+    /// Path: an exact path, a prefix that ends in `/*`, or a pattern with `*` and `?`; `None` for
+    /// any.
     pub path: Option<PathPattern>,
     /// Methods; empty for any.
     pub methods: Vec<String>,
     pub servers: Vec<String>,
 }
 
-/// Routes of a service in order, and the sets of servers that they name. The list is shared, since
-/// there may be thousands of routes.
+/// Routes of a service in order of matching, and the sets of servers that they name. The list is
+/// shared, since there may be thousands of routes.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct RouteList(Arc<RouteTable>);
 
 #[derive(PartialEq, Eq, Default)]
 struct RouteTable {
     routes: Vec<Route>,
-    /// Distinct sets, names sorted.
+    /// Distinct sets of servers. The names in a set are sorted.
     sets: Vec<Vec<String>>,
-    /// Index of each route's set.
+    /// Index in `sets` of each route's servers.
     set_of: Vec<usize>,
 }
 
@@ -46,7 +48,7 @@ impl RouteList {
         self.0.routes.iter().zip(self.0.set_of.iter().copied())
     }
 
-    /// True if both are the same shared list; equal lists that are not shared differ.
+    /// True if both share one list in memory. False for lists that are merely equal.
     pub fn is(&self, other: &RouteList) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

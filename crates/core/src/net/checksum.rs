@@ -32,7 +32,7 @@ const fn fold(sum: u32) -> u32 {
 pub struct ChecksumDelta(u32);
 
 impl ChecksumDelta {
-    /// Returns the change from `old` to `new`, which have the same even length.
+    /// Returns the change from `old` to `new`. Both must have the same even length.
     pub fn of(old: &[u8], new: &[u8]) -> ChecksumDelta {
         ChecksumDelta::default().and(old, new)
     }
@@ -42,7 +42,7 @@ impl ChecksumDelta {
     pub fn and(self, old: &[u8], new: &[u8]) -> ChecksumDelta {
         debug_assert!(old.len() == new.len() && old.len().is_multiple_of(2), "words become words");
         let removed = old.as_chunks::<2>().0.iter().fold(self.0, |sum, word| {
-            // RFC 1624: adding the complement subtracts a word.
+            // Adding the complement of a word subtracts the word (RFC 1624).
             fold(sum + u32::from(!u16::from_be_bytes(*word)))
         });
         ChecksumDelta(add(removed, new))
@@ -58,7 +58,8 @@ impl ChecksumDelta {
         finish(u32::from(!checksum) + self.0)
     }
 
-    /// Updates an uncomplemented sum, as the stack leaves it in a packet for checksum offload.
+    /// Returns a sum after this change. The sum is not complemented, as in a packet that the stack
+    /// leaves to checksum offload.
     pub fn applied_to_sum(self, sum: u16) -> u16 {
         !finish(u32::from(sum) + self.0)
     }
@@ -89,8 +90,8 @@ mod tests {
             after[2 * at..2 * at + 16].copy_from_slice(&new);
             let changed = ChecksumDelta::of(&before[2 * at..2 * at + 16], &new);
             let (old, whole) = (finish(add(0, &before)), finish(add(0, &after)));
-            // Zero has two representations. The sum of data that is not all zeros has one of them,
-            // an updated sum may have the other.
+            // Zero has two representations, 0 and 0xffff. A computed sum and an updated sum may
+            // differ in the representation.
             let applied = changed.applied(old);
             prop_assert!(applied == whole || (applied ^ whole) == 0xffff);
             let sum = changed.applied_to_sum(!old);

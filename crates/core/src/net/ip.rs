@@ -1,5 +1,5 @@
 //! IP headers before the transport: invalid source addresses, fragments, extension headers.
-//! Directors and servers use the same rules. `bpf/net/ip.h` is the copy in C.
+//! Directors and servers use the same rules. `bpf/net/ip.h` is this module's copy in C.
 
 use core::net::IpAddr;
 
@@ -20,8 +20,8 @@ const EXTENSION_LEN: usize = 8;
 const PACKET_MAX: usize = 65_535;
 
 /// True if no client can have this source address (RFC 1812, section 5.3.7; RFC 4291, sections
-/// 2.5.2, 2.5.3, 2.5.5 and 2.7): this network, loopback, IPv4-mapped, multicast and above, or the
-/// service itself.
+/// 2.5.2, 2.5.3, 2.5.5 and 2.7): an address of "this network", a loopback, IPv4-mapped, multicast
+/// or reserved address, or the service's own address.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
     let is_unusable = match src {
         IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),
@@ -37,7 +37,7 @@ pub enum Fault {
     Foreign,
     /// The packet ends within an extension header.
     Truncated,
-    /// Too many extension headers, in wrong order, or forbidden ones.
+    /// There are too many extension headers, or headers in wrong order or of forbidden kind.
     Extensions,
     /// The length or the offset of the fragment is impossible.
     Length,
@@ -80,7 +80,7 @@ pub struct UpperLayer {
     pub protocol: u8,
     /// Offset of the transport from the end of the fixed header. It may exceed the packet.
     pub offset: usize,
-    /// Fragment, if the packet is one.
+    /// Position in the whole packet, if the packet is a fragment.
     pub fragment: Option<Fragment>,
 }
 
@@ -122,8 +122,8 @@ pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
                     return Ok(UpperLayer { protocol: following, offset, fragment: seen });
                 }
             }
-            // Type 0 is forbidden, since it allows loops (RFC 5095). With segments left, the
-            // packet's destination is not the final one.
+            // Type 0 is forbidden, since it allows loops (RFC 5095). A routing header with segments
+            // left means that the packet's destination is not the final one.
             protocol::ROUTING if kind == 0 => return Err(Fault::Extensions),
             protocol::ROUTING if left != 0 => return Err(Fault::Foreign),
             // The length is in units of four bytes. In IPv6 the header's length must be a multiple

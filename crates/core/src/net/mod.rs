@@ -1,4 +1,4 @@
-//! Packet formats: headers, checksums, neighbour resolution. Independent of services.
+//! Packet formats: headers, checksums and neighbour resolution. Nothing here depends on services.
 //!
 //! [`wire`] header layouts · [`packet`] a frame in a buffer with headroom · [`checksum`] sums and
 //! their updates · [`ip`] and [`tcp`] parsers shared by directors and servers · [`neighbour`] ARP

@@ -15,9 +15,9 @@ use crate::net::wire::{ETHERNET_LEN, ETHERTYPE_IPV6, Ethernet, Icmp, Ipv6, Mac, 
 /// same link (RFC 4861, section 3.1).
 pub const HOP_LIMIT: u8 = 255;
 
-/// Solicited flag: the advertisement answers a solicitation (RFC 4861, section 4.4).
+/// Solicited flag, set if the advertisement answers a solicitation (RFC 4861, section 4.4).
 const SOLICITED: u32 = 1 << 30;
-/// Override flag: the advertisement replaces a known MAC address.
+/// Override flag, set if the advertisement replaces a MAC address that the receiver knows.
 const OVERRIDE: u32 = 1 << 29;
 /// Option with the sender's MAC address (RFC 4861, section 4.6.1).
 const SOURCE_LINK_ADDRESS: u8 = 1;
@@ -38,8 +38,8 @@ pub const fn group_mac(group: Ipv6Addr) -> Mac {
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// Returns a solicitation for `target`. With `::` as `sender` it is a duplicate address probe (RFC
-/// 4862, section 5.4.2).
+/// Returns a solicitation for `target`. If `sender` is `::`, the solicitation is a duplicate
+/// address probe (RFC 4862, section 5.4.2).
 pub fn solicitation(own: Mac, sender: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let option = (!sender.is_unspecified()).then_some((SOURCE_LINK_ADDRESS, own));
     frame(own, (sender, solicited_node(target)), (NEIGHBOUR_SOLICITATION, 0, target), option)
@@ -83,7 +83,8 @@ fn frame(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     pub target: Ipv6Addr,
-    /// MAC address; answers to unicast solicitations may omit it (RFC 4861, section 7.2.4).
+    /// MAC address of the target. Answers to unicast solicitations may omit it (RFC 4861, section
+    /// 7.2.4).
     pub mac: Option<Mac>,
 }
 

@@ -2,18 +2,18 @@
 
 use crate::net::wire::{ETHERNET_LEN, Mac};
 
-/// Headroom before a frame, in bytes: the larger of the longest outer header (IPv6, UDP and GUE)
-/// and the headers of an ICMP error about the packet.
+/// Headroom before a frame, in bytes. It fits the longest outer header (IPv6, UDP and GUE) and the
+/// headers of an ICMP error about the packet.
 pub const HEADROOM: usize = 64;
 
 /// State of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// Complete checksum, correct or not.
+    /// The checksum is complete, correct or not.
     #[default]
     Whole,
-    /// Sum of the pseudo-header only. The sender, a host on this machine, left the rest to hardware
-    /// that did not compute it.
+    /// The field is only the sum of the pseudo-header. The sender is on this machine and left the
+    /// rest to hardware.
     Partial,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Packet<'a> {
         &self.buffer[self.start..self.end]
     }
 
-    /// The frame, mutable.
+    /// The frame, so that the caller can change it.
     pub fn frame_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.end]
     }

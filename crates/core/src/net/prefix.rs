@@ -4,12 +4,12 @@ use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
-/// Prefix lengths of the networks that limits count as one client.
+/// Lengths of the prefixes whose addresses count as one client for limits.
 const CLIENT_PREFIX4: u8 = 24;
 const CLIENT_PREFIX6: u8 = 56;
 
-/// Returns the first address of the network that limits count as one client: a client may have many
-/// addresses.
+/// Returns the first address of the client's network. Limits count a network as one client, since a
+/// client may have many addresses.
 pub fn client_network(client: IpAddr) -> IpAddr {
     client_prefix(client).address()
 }

@@ -1,5 +1,5 @@
 //! Length and options of a TCP header. Directors and servers use the same rules. `bpf/net/tcp.h` is
-//! the copy in C.
+//! this module's copy in C.
 
 use crate::net::wire::Tcp;
 
@@ -66,8 +66,8 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Window scale of a sender that also supports selective acknowledgments: directors negotiate
-    /// both or neither.
+    /// Window scale of a sender that also supports selective acknowledgments. Directors negotiate
+    /// both options or neither.
     pub(crate) fn scale_with_sack(&self) -> Option<u8> {
         self.window_scale.filter(|_| self.sack)
     }

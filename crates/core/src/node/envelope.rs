@@ -1,5 +1,5 @@
-//! The frame of datagrams between nodes. All kinds and versions have the same prefix and the same
-//! tag, so nodes of different versions see that the other node is alive.
+//! Envelope of datagrams between nodes: a prefix, a body and a tag. Prefix and tag have the same
+//! format in all kinds and versions, so a node can see that a node of another version is alive.
 
 use alloc::vec::Vec;
 
@@ -32,7 +32,7 @@ struct Prefix {
 pub(super) struct Envelope<'b> {
     /// Version of the body.
     pub(super) version: u8,
-    /// Kind of the datagram.
+    /// Kind of the datagram: between hosts or between directors.
     pub(super) kind: u8,
     /// Digest of the sender's name.
     pub(super) sender: u64,

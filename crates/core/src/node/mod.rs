@@ -1,10 +1,10 @@
 //! Messages between nodes of a farm: [`peers`] between every-host hosts, [`directors`] between
-//! directors, [`lccp`] between directors and servers, [`group`] between the director of a server
-//! group and its members; and path measurement by a director ([`path_probe`]).
+//! directors, [`lccp`] between directors and servers, and [`group`] between the director of a
+//! server group and its members. A director measures paths by [`path_probe`].
 //!
 //! The modules for peers, directors and LCCP keep one [`association`] for each other node, which
-//! decides whether to accept a message. These modules and the path measurement authenticate
-//! messages with keys derived from the farm's [`secret`].
+//! decides if a message is accepted. These modules and [`path_probe`] authenticate messages with
+//! keys that are derived from the farm's [`secret`].
 
 pub mod association;
 pub mod directors;

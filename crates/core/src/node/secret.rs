@@ -1,4 +1,5 @@
-//! The farm's secret, which authenticates nodes, with derived keys and message tags.
+//! The farm's secret, by which nodes authenticate each other, with the keys that are derived from
+//! it and message tags.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,10 +11,10 @@ use sha2::Sha256;
 
 /// Length of the secret and of every derived key, in bytes.
 pub const KEY_LEN: usize = 32;
-/// Length of a tag in bytes: the left half of an HMAC-SHA-256 (RFC 2104, section 5).
+/// Length of a tag, in bytes. A tag is the left half of an HMAC-SHA-256 (RFC 2104, section 5).
 pub const TAG_LEN: usize = 16;
 
-/// A derived key. Its debug format hides the bytes.
+/// A key that is derived from the secret. Its debug format hides the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; KEY_LEN]);
 
@@ -32,13 +33,13 @@ impl Key {
         self.has_sealed(context, bytes, tag).then_some(bytes)
     }
 
-    /// True if the tag is right for these bytes. Compares in constant time.
+    /// True if the tag is right for the context and the bytes. The comparison takes constant time.
     pub(super) fn has_sealed(&self, context: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
         mac(&self.0).chain_update(context).chain_update(bytes).verify_truncated_left(tag).is_ok()
     }
 }
 
-/// Splits the tag off; `None` if there are fewer bytes than a tag has.
+/// Splits sealed bytes into content and tag. `None` if there are fewer bytes than a tag has.
 pub(super) fn split_tag(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(bytes.len().checked_sub(TAG_LEN)?)
 }
@@ -59,7 +60,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Error in a key file: position only, without the content.
+/// Error in a key file. It contains only positions, and no part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The file has only comments and empty lines.
@@ -89,7 +90,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Returns the secret of these bytes, which must be random.
+    /// Returns the secret with these bytes, which must be random.
     pub fn new(bytes: [u8; KEY_LEN]) -> Secret {
         Secret(bytes)
     }
@@ -98,7 +99,7 @@ impl Secret {
     /// ignored.
     ///
     /// # Errors
-    /// The error with its position.
+    /// The file does not contain exactly one valid key.
     pub fn parse(text: &str) -> Result<Secret, SecretError> {
         let mut found = None;
         for (line, content) in (1..).zip(text.lines()) {
@@ -148,7 +149,7 @@ fn derive(secret: &[u8], label: &str) -> [u8; KEY_LEN] {
 fn mac(key: &[u8]) -> Hmac<Sha256> {
     match Hmac::new_from_slice(key) {
         Ok(mac) => mac,
-        // RFC 2104, section 3: keys may have any length.
+        // Keys may have any length (RFC 2104, section 3).
         Err(_) => unreachable!("HMAC takes keys of any length"),
     }
 }

@@ -1,4 +1,5 @@
-//! Schedule of a node's datagrams: each interval, and sooner with news, rate-limited.
+//! Schedule of a node's datagrams. They are sent each interval, and sooner after a change, within a
+//! rate limit.
 
 /// Times of the last and the next datagrams, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +25,15 @@ impl SendTimes {
         self.due_ms = now_ms.saturating_add(interval_ms.max(1));
     }
 
-    /// Schedules datagrams with news: soon, at most four times per interval.
+    /// Schedules datagrams soon after a change, at most four times per interval.
     pub(super) fn send_soon(&mut self, interval_ms: u64) {
         let soonest = self.sent_ms.map_or(0, |sent_ms| sent_ms.saturating_add(pause_ms(interval_ms)));
         self.due_ms = self.due_ms.min(soonest);
     }
 }
 
-/// Returns the minimum time between datagrams with news to a node, or between answers to it.
+/// Returns the minimum time between two datagrams to a node because of changes, or between two
+/// answers to it, in milliseconds.
 pub(super) const fn pause_ms(interval_ms: u64) -> u64 {
     interval_ms / 4
 }

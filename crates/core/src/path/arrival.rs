@@ -1,15 +1,16 @@
-//! Origin of a packet in placement `every-host`: a client, or another host that forwarded it.
+//! Origin of a packet in an every-host farm: a client, or another host that forwarded the packet.
 //!
-//! A packet is forwarded once. It is forwarded a second time only to the host that another ring
-//! selects: this host's own ring, or the ring before its last change. (Distributed Packet Rewriting
-//! has no such rule, since its hosts agree on one ring.) So packets can't loop, even if hosts
-//! disagree. The receiver must know how often a packet was forwarded. On a link the source MAC of
-//! the frame shows this, since it belongs to another host. From a tunnel, the host that
-//! decapsulates writes the count of the tunnel's mark into the source MAC ([`crate::path::mark`]).
+//! A host forwards a client's packet once. The receiver forwards the packet a second time only if
+//! its own ring, or its ring before the last change, selects a third host. So packets can't loop,
+//! even if the hosts' rings differ. (Distributed Packet Rewriting needs no such rule, since its
+//! hosts agree on one ring.) The receiver must know how often a packet was forwarded. On a link the
+//! source MAC of the frame shows this: it belongs to another host. The GUE header of a tunnel has a
+//! mark with the count. The host that decapsulates the packet writes the count into the source MAC
+//! ([`crate::path::mark`]).
 //!
-//! A host that decapsulates drops packets that arrive from a wire with such a source MAC. An
-//! attacker on the link who forges another host's MAC gains only that this host serves the packet.
-//! No session of another host changes.
+//! This host drops packets that arrive from a wire with one of these source MACs. An attacker on
+//! the link who forges another host's MAC only makes this host serve the packet. No session of
+//! another host changes.
 
 use crate::net::wire::Mac;
 use crate::path::mark::{ForwardCount, PASSED, PASSED_TWICE};
@@ -27,8 +28,8 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// Returns the origin by the frame's source MAC. Always direct for a service in placement
-    /// `director`.
+    /// Returns the origin by the frame's source MAC. For a service with placement `director`, the
+    /// origin is always [`Arrival::Direct`].
     pub fn of(tables: &Tables, vip: &Vip, src: Mac) -> Arrival {
         if vip.own == NO_SERVER {
             Arrival::Direct

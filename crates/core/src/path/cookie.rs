@@ -1,14 +1,15 @@
-//! SYN cookies: the handshake takes no memory until the client sends its request.
+//! SYN cookies. They let a host accept connections without memory until the client sends its
+//! request.
 //!
 //! The initial sequence number of the SYN-ACK encodes the agreed TCP options. It also holds a keyed
 //! hash of these options, the endpoints and the client's sequence number (Bernstein and Schenk
-//! 1996; RFC 4987, section 3.6). Hosts with the key decode the cookie from the first segment that
-//! acknowledges it: the director, which selects a server, and the server, which makes a socket of
-//! it. `bpf/net/cookie.h` is its copy in C.
+//! 1996; RFC 4987, section 3.6). A host with the key decodes the cookie from the first segment that
+//! acknowledges the SYN-ACK. The director does so before it selects a server, and the server to
+//! create a socket from the segment. `bpf/net/cookie.h` is this module's copy in C.
 //!
 //! The sequence number has room for only 24 bits of the hash, which an attacker can guess. If the
-//! client uses timestamps, 32 more bits are the timestamp of the SYN-ACK. The client echoes them
-//! (RFC 7323, section 3.2), and an attacker who doesn't see the SYN-ACK doesn't know them.
+//! client uses timestamps, the timestamp of the SYN-ACK holds 32 more bits. The client echoes the
+//! timestamp (RFC 7323, section 3.2). An attacker who doesn't see the SYN-ACK doesn't know it.
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -25,26 +26,28 @@ use crate::path::sessions::ticks;
 pub const EPOCH_MS: u64 = 64_000;
 /// Window scale offered to clients.
 pub const RCV_WSCALE: u8 = 7;
-/// Maximum segment sizes that a cookie can encode, for IPv4 and IPv6, in bytes: the minimum of a
-/// handed-off socket, and sizes that fit common links.
+/// Maximum segment sizes that a cookie can encode, for IPv4 and IPv6, in bytes. The first size is
+/// the minimum of a handed-off socket. The others fit common links.
 const MSS4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS6: [u16; 4] = [1220, 1300, 1420, 1440];
-/// Value of [`SynOptions::window_scale`] without window scaling and selective acknowledgments.
+/// Encoding of a [`SynOptions::window_scale`] of `None`: no window scaling and no selective
+/// acknowledgments.
 const NO_SCALE: u8 = 15;
 /// Mask of the bits of a cookie that hold the low bits of its epoch.
 const EPOCH_BITS: u8 = 3;
 /// Maximum window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
-/// Bound of the echoed timestamp for a client's first segment: exactly the timestamp of the
-/// SYN-ACK.
+/// Value of `late` in [`Keys::check`] for a client's first segment, which must echo exactly the
+/// timestamp of the SYN-ACK.
 pub const FIRST: u32 = 1;
-/// Bound of the echoed timestamp for a segment that is replayed after this host's process has read
-/// it, in milliseconds. The clock of the process's socket goes on meanwhile. Only a client that is
-/// slow to complete its request takes longer.
+/// Value of `late` in [`Keys::check`], in milliseconds, for a segment that is replayed after this
+/// host's process has read it. The socket of the process has sent later timestamps by then, which
+/// the client may echo. Only a client that is slow to complete its request exceeds this bound.
 pub const REPLAYED: u32 = 1 << 15;
 
-/// Key and epoch that make and check cookies at one moment. The epoch is hashed into the cookie, so
-/// the key never changes, and hosts need only a clock besides it. A zero key is no key.
+/// Key and epoch by which a host makes and checks cookies at one moment. The epoch is hashed into
+/// the cookie, so the key need not change. Hosts need only the key and a clock. A key of zero
+/// stands for no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Key of all hosts of the farm.
@@ -64,8 +67,8 @@ impl Keys {
     }
 
     /// Returns the agreed options if a segment acknowledges a valid cookie of the previous, the
-    /// current or the next epoch. The echoed timestamp must be less than `late` behind the
-    /// SYN-ACK's: [`FIRST`] or [`REPLAYED`].
+    /// current or the next epoch. The echoed timestamp must be that of the SYN-ACK or less than
+    /// `late` after it. `late` is [`FIRST`] or [`REPLAYED`].
     pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
         let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
@@ -87,8 +90,8 @@ impl Keys {
 pub struct Cookie {
     /// Initial sequence number of the SYN-ACK.
     pub number: u32,
-    /// Timestamp of the SYN-ACK, for clients with timestamps. It isn't the time, but the server's
-    /// timestamps count on from it.
+    /// Timestamp of the SYN-ACK, for clients with timestamps. The value is not the time, but the
+    /// server's later timestamps count on from it.
     pub clock: u32,
 }
 
@@ -109,8 +112,8 @@ impl EchoedNumbers {
     }
 }
 
-/// Schedule of the keys. The data plane computes the epoch from its own clock, and needs no control
-/// plane for weeks.
+/// Schedule of the epochs. With it the data plane computes the epoch from its own clock, for weeks
+/// without the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     key: Seed,
@@ -129,21 +132,21 @@ impl Schedule {
     /// Makes a schedule with this key and epochs of `epoch_ms` milliseconds. At tick `now` the Unix
     /// time is `unix_ms` milliseconds.
     pub fn new(key: Seed, epoch_ms: u64, unix_ms: u64, now: u32) -> Schedule {
-        // The previous epoch: for a clock that is slightly behind, the current one has not begun
-        // yet.
+        // The schedule starts with the previous epoch, since the current one has not begun yet by a
+        // clock that is slightly behind.
         let epoch = (unix_ms / epoch_ms.max(1)).saturating_sub(1);
         let age_ms = unix_ms.saturating_sub(epoch * epoch_ms);
         Schedule {
             key,
             epoch_ns: epoch_ms * 1_000_000,
             epoch: epoch as u32,
-            // Ticks are rounded down.
+            // One tick more, since ticks are rounded down.
             began: now.wrapping_sub(ticks(age_ms) + 1),
         }
     }
 
-    /// Returns a schedule with these keys at tick `now`, and half a day before and after, for
-    /// callers that need keys in advance.
+    /// Returns a schedule that has these keys from half a day before tick `now` to half a day after
+    /// it.
     pub fn fixed(keys: &Keys, now: u32) -> Schedule {
         const DAY_MS: u64 = 24 * 3_600 * 1_000;
         Schedule::new(keys.key, DAY_MS, u64::from(keys.epoch) * DAY_MS + DAY_MS / 2, now)
@@ -174,8 +177,8 @@ pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
 pub static NO_KEYS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedKeys<'_> {
-    /// Returns the keys at tick `now`. A schedule that is being written may be read in part. A
-    /// cookie made from it is refused later.
+    /// Returns the keys at tick `now`. While another thread writes the schedule, this may mix old
+    /// and new words. A cookie made with such keys is refused later.
     pub fn at(&self, now: u32) -> Keys {
         let [first, second, epoch_ns, since] = self.0.each_ref().map(|word| word.load(Relaxed));
         let (epoch, began) = ((since >> 32) as u32, since as u32);
@@ -194,7 +197,7 @@ impl SharedKeys<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
     pub client: SocketAddr,
-    /// Endpoint of the service, of the same address family.
+    /// Endpoint of the service, of the client's address family.
     pub service: SocketAddr,
 }
 
@@ -211,16 +214,16 @@ impl FourTuple {
 /// TCP options of a client that a cookie encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Window scale of the client if the client also supports selective acknowledgments. A cookie
-    /// grants both or neither.
+    /// Window scale of the client; `None` unless the client supports window scaling and selective
+    /// acknowledgments. A cookie grants both options or neither.
     pub window_scale: Option<u8>,
-    /// Index of the maximum segment size that the client accepts: [`SynOptions::mss`].
+    /// Index of the maximum segment size that the client accepts (see [`SynOptions::mss`]).
     mss_index: u8,
 }
 
 impl SynOptions {
-    /// Encodes the maximum segment size and window scale of a client's SYN. The window scale is
-    /// given only if the client also supports selective acknowledgments.
+    /// Encodes the maximum segment size and window scale of a client's SYN. `window_scale` must be
+    /// `None` if the client does not support selective acknowledgments.
     pub fn new(v6: bool, mss: Option<u16>, window_scale: Option<u8>) -> SynOptions {
         let mss = mss.unwrap_or_default();
         let fits = sizes(v6).iter().filter(|size| **size <= mss).count();
@@ -241,8 +244,8 @@ impl SynOptions {
         sizes(v6).get(usize::from(self.mss_index)).copied().unwrap_or(MSS4[0])
     }
 
-    /// Returns the options with the next smaller segment size, which every client accepts. The
-    /// smallest size stays.
+    /// Returns the options with the next smaller segment size, which the client accepts, too. The
+    /// smallest size stays as it is.
     #[must_use]
     pub fn shorter(self) -> SynOptions {
         SynOptions { mss_index: self.mss_index.saturating_sub(1), ..self }
@@ -258,8 +261,8 @@ impl SynOptions {
     }
 }
 
-/// Bit of a session's mark: a SYN came after the connection's first segment. The SYN may be forged,
-/// delayed, or begin another connection.
+/// Bit of a session's mark which is set if a SYN arrived after the connection's first segment. The
+/// SYN may be forged, delayed, or the start of another connection.
 pub const SYN_SEEN: u16 = 1 << 11;
 
 /// Returns the bits of a cookie's hash that a session's mark holds. They distinguish a
@@ -278,8 +281,9 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
     if v6 { &MSS6 } else { &MSS4 }
 }
 
-/// Makes the cookie: a keyed hash of all that it proves. The lowest 24 bits go into the number
-/// beside the options, the highest 32 bits into the timestamp.
+/// Computes a cookie: the keyed hash of the endpoints, the client's sequence number, the options
+/// and the epoch. The lowest 24 bits of the hash and the options form the sequence number. The
+/// highest 32 bits are the timestamp.
 fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
@@ -291,7 +295,8 @@ fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32
     hasher.write(&ends.client.port().to_be_bytes());
     hasher.write(&ends.service.port().to_be_bytes());
     hasher.write(&client_isn.to_be_bytes());
-    // Without the epoch's highest byte: the hashed epoch repeats after 34 years.
+    // The options take the place of the epoch's highest byte, so the hashed epoch repeats after 34
+    // years.
     hasher.write(&(u32::from(terms) << 24 | epoch & 0xff_ffff).to_be_bytes());
     let hash = hasher.finish();
     Cookie { number: (hash as u32) << 8 | u32::from(terms), clock: (hash >> 32) as u32 }
@@ -392,7 +397,7 @@ mod tests {
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
     }
 
-    /// Cookies of a host whose clock jumps are refused by the others, until its clock is set right.
+    /// If a host's clock jumps, the other hosts refuse its cookies until the clock is set right.
     #[test]
     fn a_clock_that_leaps_by_a_day_makes_other_cookies() {
         let (now_s, day_s) = (1_700_000_000, 24 * 3_600);
@@ -422,7 +427,7 @@ mod tests {
     #[test]
     fn epochs_advance_by_clock_alone() {
         let day_ms = 24 * 3_600 * 1_000;
-        // Also where the host's tick clock wraps meanwhile, or has just started.
+        // The tick clock may wrap in the meantime, or may have started just now.
         for now in [0, 1_000, u32::MAX - 10, 1 << 31] {
             let schedule = Schedule::new(Seed(1, 2), EPOCH_MS, 1_700_000_000_123, now);
             for later_ms in [0, 1, 63_877, 63_878, 128_000, day_ms, 7 * day_ms, 30 * day_ms, 50 * day_ms] {

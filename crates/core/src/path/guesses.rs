@@ -1,10 +1,10 @@
 //! Limit on wrong SYN cookies per VIP.
 //!
 //! A client without timestamps returns a cookie of which 24 bits are unpredictable. An attacker who
-//! sends enough segments with forged source addresses will guess one. So a VIP checks only a
-//! limited number of wrong cookies. Once this budget is used up, the VIP checks no further segment
-//! without timestamps, right or wrong, until time has refilled the budget. Segments of known
-//! sessions may use only half of the budget. Clients with timestamps return 56 bits
+//! sends enough segments with forged source addresses will guess a cookie. So each VIP has a budget
+//! of wrong cookies, which time refills. While the budget is used up, segments without timestamps
+//! are not checked, whether their cookie is right or wrong. Segments that may belong to an existing
+//! session may use only half of the budget. Clients with timestamps return 56 bits
 //! ([`crate::path::cookie`]) and are always checked.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,9 +15,10 @@ use crate::path::tables::{Tables, VIP_IDS};
 pub const WORDS: usize = VIP_WORDS * VIP_IDS;
 /// Number of words per VIP.
 pub const VIP_WORDS: usize = 3;
-/// Ticks that a wrong cookie costs: about 60 wrong cookies per second are checked.
+/// Part of the budget that a wrong cookie costs, in ticks. So about 60 wrong cookies per second are
+/// checked.
 const TRY_TICKS: u32 = 1 << 4;
-/// Full budget in ticks: 4,096 wrong cookies.
+/// Full budget in ticks, which lasts for 4,096 wrong cookies.
 pub const TRIES_TICKS: u32 = TRY_TICKS << 12;
 
 /// Words that the engine's threads and the control plane share. For each VIP: the tick at which its
@@ -41,9 +42,9 @@ impl Guesses<'_> {
         self.word(vip, at).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// True if a segment without timestamps may still be checked. With `is_session` the cookie
-    /// could show only that the client has begun another connection, so half of the budget is left
-    /// to new clients.
+    /// True if a segment without timestamps may still be checked. If `is_session` is true, the
+    /// cookie can only show that the client has begun another connection. Such checks leave half of
+    /// the budget to new clients.
     pub fn may_try(&self, vip: u16, now: u32, is_session: bool) -> bool {
         let least = if is_session { TRIES_TICKS / 2 } else { TRIES_TICKS };
         used(self.count(vip, 0), now) + TRY_TICKS <= least
@@ -54,7 +55,7 @@ impl Guesses<'_> {
         let Some(word) = self.word(vip, 0) else { return };
         let was = word.load(Relaxed);
         let again = now.wrapping_add(used(was, now) + TRY_TICKS);
-        // Another CPU has just charged a cookie: charge this one on top.
+        // Another CPU has just charged a cookie, so this one is charged on top.
         if word.compare_exchange(was, again.into(), Relaxed, Relaxed).is_err() {
             word.fetch_add(TRY_TICKS.into(), Relaxed);
         }
@@ -66,7 +67,7 @@ impl Guesses<'_> {
         for word in self.0.iter().step_by(VIP_WORDS) {
             let was = word.load(Relaxed);
             if was != 0 && used(was, now) == 0 {
-                // A guess recorded meanwhile stays.
+                // A guess that was recorded in the meantime stays.
                 let _ = word.compare_exchange(was, 0, Relaxed, Relaxed);
             }
         }
@@ -94,7 +95,7 @@ impl Guesses<'_> {
         self.count(vip, 1)
     }
 
-    /// Number of segments left unchecked.
+    /// Number of segments that were not checked.
     pub fn unchecked(&self, vip: u16) -> u64 {
         self.count(vip, 2)
     }
@@ -108,7 +109,8 @@ impl Guesses<'_> {
 }
 
 /// Returns the used part of the budget at tick `now`, in ticks. `again` is the tick at which the
-/// budget is full, 0 if it is. Ticks wrap after 52 days, so a tick too far ahead is long past.
+/// budget will be full; 0 stands for a full budget. Ticks wrap after 52 days, so a tick too far
+/// ahead is long past.
 fn used(again: u64, now: u32) -> u32 {
     let ahead = (again as u32).wrapping_sub(now);
     if again != 0 && ahead < 2 * TRIES_TICKS { ahead } else { 0 }
@@ -120,7 +122,7 @@ mod tests {
 
     const TRIES: u32 = TRIES_TICKS / TRY_TICKS;
 
-    /// Returns the number of wrong cookies that are checked at one moment.
+    /// Returns the number of wrong cookies that are checked in a flood at tick `now`.
     fn looked_at(guesses: &Guesses<'_>, vip: u16, now: u32, is_session: bool) -> u32 {
         let tries = (0..2 * TRIES).take_while(|_| {
             let may = guesses.may_try(vip, now, is_session);

@@ -1,29 +1,34 @@
-//! Lease for answering for service addresses without renewal by the control plane.
+//! Lease: the time for which a host may answer ARP and neighbour discovery for service addresses,
+//! unless the control plane renews it.
 //!
-//! In farms whose hosts take over each other's addresses, a host with a dead daemon still forwards
-//! packets. It must stop answering for the addresses before its peers conclude that it is gone.
+//! In an every-host farm, hosts take over each other's addresses. A host whose daemon is dead still
+//! forwards packets. It must stop answering for the addresses before its peers conclude that it is
+//! gone.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Word that the control plane and the engine share.
+/// The word that the control plane and the engine share: [`ENDLESS`], the tick of the end, or a
+/// mark that the lease has expired.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease<'a>(pub &'a AtomicU64);
 
 /// Word of a lease that never ends.
 pub static ENDLESS: AtomicU64 = AtomicU64::new(0);
 
-/// Tag of a word with a tick in its lower half.
+/// Tag of a word whose lower half is the tick at which the lease ends.
 const LIMITED: u64 = 1 << 32;
 /// Word of an expired lease, written by the first reader that notices.
 const ENDED: u64 = 2 << 32;
-/// Maximum length of a lease in ticks: an hour. Ticks wrap, so an end further ahead is long past.
+/// Maximum length of a lease in ticks: an hour. Ticks wrap, so an end that seems further ahead is
+/// long past.
 const LONGEST: u32 = 1 << 22;
 
 impl Lease<'_> {
     /// True if the host may answer for the addresses at tick `now`.
     ///
-    /// The first reader after the end records the end: ticks wrap after 52 days, and an expired
-    /// lease must not become valid again. Without any reader in all that time, it would.
+    /// The first reader after the end records in the word that the lease has ended. Otherwise the
+    /// lease would become valid again when ticks wrap after 52 days. This still happens if nothing
+    /// reads the word in that time.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);
         let left = (word as u32).wrapping_sub(now).wrapping_sub(1);
@@ -31,7 +36,7 @@ impl Lease<'_> {
             0 => true,
             1 if left < LONGEST => true,
             1 => {
-                // Unless the lease was renewed meanwhile.
+                // The exchange fails if the lease was renewed in the meantime.
                 let _ = self.0.compare_exchange(word, ENDED, Relaxed, Relaxed);
                 false
             }
@@ -39,13 +44,13 @@ impl Lease<'_> {
         }
     }
 
-    /// Returns the tick at which the lease ends or ended. `None` if never.
+    /// Returns the tick at which the lease ends or ended. `None` if it never ends.
     pub fn until(&self) -> Option<u32> {
         let word = self.0.load(Relaxed);
         (word != 0).then_some(word as u32)
     }
 
-    /// Sets the tick at which the lease ends. `None` for never.
+    /// Sets the tick at which the lease ends. `None` stands for never.
     pub fn set(&self, until: Option<u32>) {
         self.0.store(until.map_or(0, |until| LIMITED | u64::from(until)), Relaxed);
     }
@@ -68,7 +73,7 @@ mod tests {
         assert_eq!(lease.until(), None);
     }
 
-    /// With half the range of ticks the lease would hold again after 26 days.
+    /// If ticks were compared over half their range, the lease would hold again after 26 days.
     #[test]
     fn a_lease_that_has_ended_never_holds_again() {
         let word = AtomicU64::new(0);

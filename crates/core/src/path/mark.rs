@@ -1,21 +1,22 @@
-//! Mark of a GUE header: a count of how often other hosts forwarded the packet, and a tag that
-//! proves that a host of the farm wrote the count. `bpf/net/mark.h` is its copy in C.
+//! Mark of a GUE header: a count of how often hosts have forwarded the packet, and a tag. The tag
+//! proves that a host of the farm wrote the count. `bpf/net/mark.h` is this module's copy in C.
 //!
 //! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's
 //! configuration (4) and the tag (8). The header's flags hold the count and a bit for the presence
 //! of the mark. The tag is SipHash-2-4 of the outer addresses, the inner addresses, the generation
-//! and the count. All addresses are hashed in their IPv6 form. The key derives from the farm's
+//! and the count. All addresses are hashed in their IPv6 form. The key is derived from the farm's
 //! secret. So a mark is valid for one pair of hosts and one pair of client and service. The
-//! receiver checks the mark before it reads anything else of the inner packet.
+//! receiver checks the mark before it reads more of the inner packet than the addresses.
 //!
 //! The tag doesn't cover ports or payload. The kernel puts one header before all segments that it
-//! cuts from a long packet, and later fragments have no ports. So an attacker who sees such packets
-//! on the wire, and can forge outer source addresses, can replay a mark with another packet of the
-//! same client. The attacker could also send this packet directly with the client's address. The
-//! receiver serves or refuses such a packet, and it changes no session of another host
+//! cuts from a long packet, and later fragments have no ports. So an attacker who sees marked
+//! packets on the wire, and can forge outer source addresses, can replay a mark with another packet
+//! of the same client. But the attacker could also send that packet directly, with the client's
+//! address. The receiver serves or refuses a replayed packet. It changes no session of another host
 //! ([`crate::path::arrival`]).
 //!
-//! After decapsulation the source MAC of the frame carries the count. No interface has these MACs.
+//! After decapsulation the source MAC of the frame contains the count: [`PASSED`] or
+//! [`PASSED_TWICE`]. No interface has these MACs.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
@@ -28,28 +29,28 @@ use crate::path::seed::Seed;
 
 /// Length of the mark in a GUE header, in bytes.
 pub const MARK_LEN: usize = 12;
-/// Private flag of a GUE header: the receiver must not forward the packet again.
+/// Private flag of a GUE header, set if the receiver must not forward the packet again.
 pub const GUE_LAST: u16 = 0x0001;
-/// Private flag of a GUE header: a mark follows.
+/// Private flag of a GUE header, set if a mark follows.
 pub const GUE_MARKED: u16 = 0x0002;
 
-/// Source MAC of frames decapsulated from another host's tunnel, never seen on a wire (locally
-/// administered).
+/// Source MAC of frames that were decapsulated from another host's tunnel and were forwarded once.
+/// It is locally administered and never seen on a wire.
 pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
-/// [`PASSED`] for a packet that was forwarded twice.
+/// Like [`PASSED`], for a packet that was forwarded twice.
 pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
-/// Source MAC of frames punted to a process of this host through its own stack, and not to a server
-/// on this host. Never seen on a wire. An attacker who forges it gains only that the process reads
-/// the packet.
+/// Source MAC of frames that are punted through this host's own stack to a process of Evener, and
+/// not to a server on this host. It is never seen on a wire. An attacker who forges this MAC only
+/// makes the process read the packet.
 pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// Number of times that a packet was forwarded, including by the sender of this tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ForwardCount {
-    /// Forwarded by the host that received the client's packet.
+    /// Only the host that received the client's packet has forwarded it.
     Once = 1,
-    /// Forwarded by a second host. The receiver must not forward the packet again.
+    /// A second host has forwarded the packet, too. The receiver must not forward it again.
     Twice = 2,
 }
 
@@ -79,10 +80,10 @@ pub struct TunnelAddresses {
 /// Key and generation with which a host writes marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marker {
-    /// Key of all hosts of the farm. Zero if there is none.
+    /// Key of all hosts of the farm. Zero if the farm has no key.
     pub key: Seed,
     /// Generation of this host's configuration. Hosts load a new file at different times, so
-    /// receivers accept any.
+    /// receivers accept any generation.
     pub generation: u32,
 }
 

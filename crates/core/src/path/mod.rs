@@ -1,7 +1,7 @@
-//! Path of a packet through a director: the specification of the C in `bpf/`.
+//! Path of a packet through a director. The modules are the specification of the C code in `bpf/`.
 //!
-//! * steps in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
-//!   [`cookie`] and [`content`] · [`rewrite`]
+//! * steps of the path in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`],
+//!   [`select`], [`cookie`] and [`content`] · [`rewrite`]
 //! * input: [`tables`], and hashes with a [`seed`]
 //! * interfaces to the host and shared state: [`reply_hops`] · [`fragments`] · [`ports`] · [`lease`]
 //! * packets that are dropped or refused: [`reason`] · [`unmatched`] · [`guesses`]

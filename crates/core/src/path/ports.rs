@@ -1,15 +1,15 @@
-//! Ports of the director's own addresses that `source_nat` allocates. Each stands for one client
-//! towards one server (RFC 2663, section 4.1.2).
+//! Source-NAT ports: ports of the director's own addresses, for services with `source_nat`. Each
+//! port stands for one client towards one server (RFC 2663, section 4.1.2).
 //!
-//! A port and its session share one slot of a table. The number of the slot gives the port, its key
-//! the client, its value the server and the expiry. So a port is free exactly when its slot is. Two
-//! sessions can't have the same port, a reply finds its client by the port number alone, and no
-//! port leaks. The keyed hash of a client selects sixteen ports that its session may use, so ports
-//! are also hard to guess (RFC 6056).
+//! A port and its session share one slot of a table. The number of the slot is the number of the
+//! port. The slot's key has the client, its value the server and the expiry. So a port is free
+//! exactly when its slot is free. Two sessions can't have the same port, a reply finds its client
+//! by the port number alone, and no port leaks. The keyed hash of a client selects sixteen ports
+//! that its session may use, so ports are also hard to guess (RFC 6056).
 //!
 //! The slot of a port has the state of its session. So ports of embryonic sessions are reallocated
-//! first, as sessions are evicted ([`crate::path::sessions`]). A spoofed SYN holds its port until
-//! sixteen other sessions request ports in the same buckets.
+//! first, in the order in which sessions are evicted ([`crate::path::sessions`]). A spoofed SYN
+//! holds its port until sixteen other sessions request ports in the same buckets.
 //!
 //! The server may still know the old connection of a reallocated port. If the old connection is
 //! half open, the server answers the new SYN with an acknowledgment, and the new client resets the
@@ -22,24 +22,26 @@
 //! number.
 //!
 //! No route leads to a client's link-local address, and clients of two links may have the same
-//! address (RFC 4291, section 2.5.6). So the key of such a client's port also holds its interface
-//! and MAC, in bits that are zero for other clients: [`LinkLocalPeer`].
+//! address (RFC 4291, section 2.5.6). So the key of a link-local client's port also contains the
+//! client's interface and MAC ([`LinkLocalPeer`]). It does so in bits that are zero for other
+//! clients.
 
 use core::net::IpAddr;
 
 use crate::net::wire::Mac;
 use crate::path::sessions::{Bucket6, Counted, FlowHash, FoundSession, SessionKey, Table, Value, Words};
 
-/// First port to allocate. Linux uses ports above this range for its own connections.
+/// Lowest port that is allocated. Linux uses ports above the range from this one for its own
+/// connections.
 pub const FIRST_PORT: u16 = 4_096;
-/// Number of ports to allocate.
+/// Number of ports that can be allocated towards one server.
 pub const PORTS: usize = 28_672;
 /// Number of pools. Servers share them evenly.
 pub const POOLS: usize = 16;
 /// Number of buckets of one pool.
 pub const POOL_BUCKETS: usize = PORTS / crate::path::sessions::BUCKET_SESSIONS;
-/// Time for which a server may keep a closed connection (TIME_WAIT), in milliseconds. The port is
-/// not reallocated before, while there are others.
+/// Time for which a server may keep a closed connection (TIME_WAIT), in milliseconds. The port of
+/// the connection is not reallocated earlier, while other ports are free.
 pub const HOLD_MS: u64 = 60_000;
 
 /// Interface and MAC of a neighbour with a link-local address.
@@ -54,14 +56,14 @@ pub struct LinkLocalPeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub session: SessionKey,
-    /// Location of a client in `fe80::/64`. `None` for other clients.
+    /// Interface and MAC of a client in `fe80::/64`. `None` for other clients.
     pub near: Option<LinkLocalPeer>,
 }
 
 impl Holder {
-    /// Returns the key as stored in the slot of a port. The location fits in bits that are zero: 48
-    /// bits after the first 16 of an `fe80::/64` address, and 32 bits before the ports in the third
-    /// word.
+    /// Returns the key as stored in the slot of a port. MAC and interface of a link-local client
+    /// are in bits that are zero in other keys. The MAC takes 48 bits after the first 16 bits of
+    /// the address, and the interface the 32 bits before the ports in the third word.
     fn words(&self) -> Words<3> {
         let [high, low, rest] = self.session.words();
         let Some(LinkLocalPeer { link, mac: Mac([a, b, c, d, e, f]) }) = self.near else {
@@ -91,7 +93,7 @@ impl From<SessionKey> for Holder {
 /// Upper half of `fe80::/64`, the network of all link-local addresses (RFC 4291, section 2.5.6).
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
-/// True if this may be the address of a client with a [`LinkLocalPeer`].
+/// True if the address is in `fe80::/64`, so that its client needs a [`LinkLocalPeer`].
 pub(crate) fn is_near(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if (address.to_bits() >> 64) as u64 == LINK_LOCAL)
 }
@@ -104,7 +106,7 @@ pub struct Ports<'a> {
 impl<'a> Ports<'a> {
     /// Makes a view of [`POOLS`] times [`POOL_BUCKETS`] buckets.
     pub const fn new(buckets: &'a [Bucket6]) -> Self {
-        // The session table counts the sessions.
+        // The session table counts the sessions, so the ports aren't counted again.
         Ports { table: Table::new(buckets, Counted::NOTHING) }
     }
 
@@ -125,21 +127,22 @@ impl<'a> Ports<'a> {
         Some((FIRST_PORT + number as u16, found))
     }
 
-    /// Allocates a port for a session. `None` if sessions that can't be evicted hold all of its
-    /// ports.
+    /// Allocates a port for a session. `None` if all ports that the session may use are held by
+    /// sessions that can't be evicted.
     pub fn allocate(&self, server: u16, key: Holder, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
         let number = self.pool(server).insert(&key.words(), hash, value, now).ok()?;
         Some(FIRST_PORT + number as u16)
     }
 
-    /// Returns the holder of a port towards a server.
+    /// Returns the session that holds a port towards a server, and the port's slot.
     pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, FoundSession<'a>)> {
         let number = usize::from(port.checked_sub(FIRST_PORT)?);
         let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;
         (found.value.server() == server).then(|| (Holder::of_words(words), found))
     }
 
-    /// Extends the lifetime of a port with its session.
+    /// Extends the lifetime of a port as that of its session. Returns false if another CPU changed
+    /// the port's slot first.
     pub fn keep(&self, found: FoundSession<'a>, value: Value) -> bool {
         self.table.change(found, value)
     }
@@ -150,8 +153,7 @@ impl<'a> Ports<'a> {
     }
 
     /// Renumbers the interfaces of [`LinkLocalPeer`] clients, while no packets arrive. In test runs
-    /// of the kernel's programs all packets arrive by one interface, which stands for a different
-    /// one each time.
+    /// of the BPF programs all packets arrive on one interface, which has another number each time.
     pub fn renumber(&self, now: u32, number: impl Fn(u32) -> u32) {
         self.table.rekey(now, |words| {
             let holder = Holder::of_words(words);
@@ -160,7 +162,7 @@ impl<'a> Ports<'a> {
         });
     }
 
-    /// Frees expired ports, and those for which `keep` returns false. Returns the number of slots
+    /// Frees expired ports, and ports for which `keep` returns false. Returns the number of slots
     /// freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(SessionKey, Value) -> bool) -> usize {
         self.table.sweep(now, |words, value| keep(Holder::of_words(words).session, value))

@@ -1,4 +1,4 @@
-//! Next hops of replies by the host's routing table, looked up for each packet.
+//! Lookup of a reply's next hop in the host's routing table, for each packet.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::net::wire::Mac;
 /// Next hop of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FibResult {
-    /// A neighbour on a link.
+    /// The next hop is a neighbour with a known MAC address.
     Neighbour {
         /// Number of the outgoing interface.
         ifindex: u32,

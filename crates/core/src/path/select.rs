@@ -5,10 +5,11 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{ALL_FULL, NO_SERVER, ORDER_MAX, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
-/// Counters and weights that selection reads: cursors by service, the rest by server slot.
+/// Counters, scores and limits that the selection of a server uses. Cursors are indexed by service,
+/// the others by server slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
-    /// Position in each service's ring. Each selection adds one.
+    /// Position in the ring of each service. A selection from the ring adds one.
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
@@ -18,13 +19,14 @@ pub struct Counts<'a> {
     pub limits: &'a [AtomicU32],
 }
 
-/// Correction of a server's session count by its load.
+/// Load of a server, which corrects the server's session count, and the limit of this correction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Load of the server, in [`SCORE_UNIT`]ths above the least loaded server of the service.
     pub load: u8,
-    /// Part of the flows that move to this server, as their second candidate, if only its load
-    /// favours it and its session count does not. In 256ths, less one.
+    /// Part of the flows that may select this server only because of its load. These are flows
+    /// whose second candidate is this server, and whose first candidate would be better by session
+    /// counts. In 256ths, less one.
     pub gain: u8,
 }
 
@@ -40,7 +42,7 @@ impl Score {
 }
 
 impl Counts<'_> {
-    /// Replaces the scores of servers. Every later packet uses them.
+    /// Replaces the scores of these servers. Every later packet uses the new scores.
     pub fn score(&self, scores: &[(u16, Score)]) {
         for (slot, score) in scores {
             if let Some(place) = self.scores.get(usize::from(*slot)) {
@@ -49,7 +51,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Replaces the session limits of servers. Every later packet uses them.
+    /// Replaces the session limits of these servers. Every later packet uses the new limits.
     pub fn limit(&self, limits: &[(u16, u32)]) {
         for (slot, limit) in limits {
             if let Some(place) = self.limits.get(usize::from(*slot)) {
@@ -58,7 +60,7 @@ impl Counts<'_> {
         }
     }
 
-    /// True if a server has reached its limit of sessions.
+    /// True if a server has reached its limit of active sessions.
     fn is_full(&self, slot: u16) -> bool {
         let limit = self.limits.get(usize::from(slot)).map_or(0, |limit| limit.load(Relaxed));
         limit != 0 && self.active_of(slot) >= limit.into()
@@ -74,19 +76,20 @@ impl Counts<'_> {
     }
 }
 
-/// One of this many flows goes to its first candidate, whatever the scores. So the server with the
-/// worst score keeps three percent of its share, and its recovery is noticed. A power of two.
+/// Of this many flows, one ignores scores and goes to its first candidate. So the server with the
+/// worst score keeps three percent of its share, and its recovery is noticed. The number is a power
+/// of two.
 pub const EXPLORING: u64 = 32;
 
-/// Number of flows that [`Score::gain`] is a part of.
+/// Number of flows of which [`Score::gain`] is a part.
 pub const GAIN_UNIT: u64 = 256;
 
-/// Number of parts into which scores divide the least load of a service. Score 0 stands for that
-/// load, 255 for nearly 17 times as much.
+/// Number of parts into which scores divide the least load of a service. [`Score::load`] 0 stands
+/// for the least load, and 255 for nearly 17 times as much.
 pub const SCORE_UNIT: u64 = 16;
 
-/// Selects a server for a new session from the ring of `service`. Returns [`NO_SERVER`] if there is
-/// none, [`ALL_FULL`] if all have reached their session limits. `hash` is
+/// Selects a server for a new session from the ring of `service`. Returns [`NO_SERVER`] if the ring
+/// has no server, and [`ALL_FULL`] if all servers have reached their session limits. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, (service, pick), hash, next)
@@ -120,8 +123,8 @@ fn draw(
     if server != NO_SERVER && counts.is_full(server) { next_not_full(counts, ring, hash) } else { server }
 }
 
-/// Returns the next server of the ring that isn't full. The hash gives the start, so flows whose
-/// server is full spread over the others.
+/// Returns a server of the ring that isn't full. The search starts at an entry by the hash, so
+/// flows whose server is full spread over the other servers.
 fn next_not_full(counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let len = ring.order.len().min(ORDER_MAX);
     let begin = hash.0.checked_rem(len as u64).unwrap_or_default() as usize;
@@ -129,13 +132,13 @@ fn next_not_full(counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     ahead.iter().chain(behind).copied().find(|slot| !counts.is_full(*slot)).unwrap_or(ALL_FULL)
 }
 
-/// Returns the server of the flow's slot in the hash table, without any state.
+/// Returns the server in the flow's slot of the hash table.
 pub fn by_hash(ring: &Ring, hash: FlowHash) -> u16 {
     ring.hash.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
 
-/// Returns the server of a flow without a session, or the host that may know its session: see
-/// [`Ring::previous`].
+/// Returns the server or host in the flow's slot of [`Ring::previous`], for a flow without a
+/// session.
 pub fn by_previous(ring: &Ring, hash: FlowHash) -> u16 {
     ring.previous.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER)
 }
@@ -151,10 +154,10 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
 /// Returns the better of the flow's two candidates. The cost of a candidate is its number of
 /// sessions including the new one, times its load, divided by its weight.
 ///
-/// Scores are one or two reports old, while sessions are counted at once. So the product is
-/// compared. With scores alone, all new sessions would go to the server that was idle in its last
-/// report, until the next one. If sessions alone favour the first candidate, the load decides only
-/// for a part of the flows: [`Score::gain`].
+/// Scores are one or two reports old, while session counts are current. So the product of both is
+/// compared. With scores alone, all new sessions would go to a server that was idle in its last
+/// report, until its next report. If the session counts alone favour the first candidate, the load
+/// may decide only for a part of the flows ([`Score::gain`]).
 fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let first = by_hash(ring, hash);
     let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
@@ -165,8 +168,8 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
         return second;
     };
     let (score, other_score) = (counts.score_of(first), counts.score_of(second));
-    // The new session counts too: otherwise servers without sessions would be equal despite their
-    // weights.
+    // The new session is included, since servers without sessions would be equal otherwise,
+    // whatever their weights.
     let (sessions, other_sessions) = (counts.active_of(first) + 1, counts.active_of(second) + 1);
     // cost / weight of the second < cost / weight of the first, without dividing
     let is_second =
@@ -185,7 +188,8 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
 }
 
 /// Returns the server among the first `len` of the ring with the fewest active sessions for its
-/// weight, including the new session. The search starts at the cursor, so that equals take turns.
+/// weight, including the new session. The search starts at the cursor, so that equal servers take
+/// turns.
 fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
     let mut best = NO_SERVER;
     let (mut best_sessions, mut best_weight) = (0, 0);
@@ -215,7 +219,7 @@ mod tests {
     use crate::path::tables::{Forwarding, HASH_SLOTS, SERVER_SLOTS, ServerEntry};
     use proptest::prelude::*;
 
-    /// Servers 1 and 2 are the first and second candidate of each slot.
+    /// Returns tables in which servers 1 and 2 are the first and second candidate of each slot.
     fn tables(weights: [u16; 2]) -> Tables {
         let mut tables = Tables::default();
         for (slot, weight) in (1..).zip(weights) {
@@ -233,7 +237,7 @@ mod tests {
         limited(tables, active, scores, &[], hash)
     }
 
-    /// [`choice`] with session limits by slot.
+    /// Like [`choice`], with session limits by slot.
     fn limited(tables: &Tables, active: [u64; 2], scores: [u8; 2], limits: &[u32], hash: u64) -> u16 {
         let mut counts: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
         let places: Vec<AtomicU16> = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
@@ -289,7 +293,7 @@ mod tests {
     fn weights_count_however_few_connections_are_open() {
         for pick in [Pick::Least, Pick::Two] {
             for open in [0, 1, 5, 50] {
-                // Weights of a server in slow start, with a tenth of its weight.
+                // One server is in slow start and has a tenth of its weight.
                 let part = part_of_second([1, 10], pick, open);
                 assert!((880..=1_000).contains(&part), "{pick:?}, {open} open: {part} of 1,000");
                 let part = part_of_second([10, 1], pick, open);

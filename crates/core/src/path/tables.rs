@@ -1,5 +1,5 @@
-//! Tables that a director uses for packets. [`crate::farm::plan`] makes them. They are immutable,
-//! and reach an engine as a [`Delta`].
+//! Tables by which the data plane handles packets. [`crate::farm::plan`] computes them. They are
+//! immutable, and reach an engine as a [`Delta`].
 //!
 //! Identifiers are small numbers, since sessions store them. A number keeps its meaning while any
 //! session may refer to it, through reloads and restarts: see [`crate::farm::plan::Slots`].
@@ -14,13 +14,13 @@ use crate::net::{Encapsulation, Protocol};
 use crate::path::content::RouteIndex;
 use crate::path::mark::{ForwardCount, PUNTED};
 
-/// Number of slots of a service's hash table: prime, as Maglev requires (Eisenbud et al. 2016,
-/// section 3.4), and a hundred times the servers of a large service.
+/// Number of entries of a service's hash table. It is prime, as Maglev requires (Eisenbud et al.
+/// 2016, section 3.4), and a hundred times the number of servers of a large service.
 pub const HASH_SLOTS: usize = 65_537;
 /// Maximum number of entries of a service's ring.
 pub const ORDER_MAX: usize = 4_096;
-/// VIP numbers are below this number and never 0. There are more numbers than VIPs, so that a freed
-/// number is reused last.
+/// VIP numbers are below this limit and never 0. There are more numbers than VIPs, so that a freed
+/// number stays unused for a while.
 pub const VIP_IDS: usize = 256;
 /// Maximum number of servers of a service.
 pub const SERVICE_SERVERS_MAX: usize = 256;
@@ -33,7 +33,7 @@ pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
 pub const NO_SERVER: u16 = 0;
 
-/// Slot number returned if all servers have reached their session limits.
+/// Slot number that stands for no server, because all servers have reached their session limits.
 pub const ALL_FULL: u16 = SERVER_SLOTS as u16;
 
 /// Returns the index of a server slot in a table of all slots. Wraps an invalid slot.
@@ -49,18 +49,18 @@ pub struct VipKey {
     pub protocol: Protocol,
 }
 
-/// How the data plane selects a server for a new session. The policy sets it.
+/// Selection of a server for a new session by the data plane, as the policy requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pick {
-    /// Entry of the hash table at the flow's keyed hash.
+    /// The server at the flow's hash in the hash table.
     Hash = 0,
-    /// Next entry of the ring.
+    /// The server at the cursor of the ring.
     Cursor = 1,
-    /// Server of the ring with the fewest active sessions for its weight.
+    /// The server of the ring with the fewest active sessions for its weight.
     Least = 2,
-    /// The better of the two candidates at the flow's slot of the hash tables: by active sessions
-    /// for their weight, times their load.
+    /// The better one of the two candidates at the flow's hash in the hash tables. Their active
+    /// sessions for their weight, times their load, are compared.
     Two = 3,
 }
 
@@ -69,9 +69,9 @@ pub enum Pick {
 pub struct IdleTicks {
     /// TCP connection of which only first packets were seen.
     pub syn: u32,
-    /// Open TCP connection.
+    /// TCP connection that is open.
     pub tcp: u32,
-    /// TCP connection after FIN or RST of one side.
+    /// TCP connection after the client's FIN or RST, or the server's FIN.
     pub half_closed: u32,
     /// TCP connection after FIN of both sides or the server's RST.
     pub closing: u32,
@@ -85,27 +85,27 @@ pub struct IdleTicks {
 pub struct Vip {
     /// Number of this VIP in session keys. Never 0.
     pub id: u16,
-    /// Service, as an index into [`Tables::rings`].
+    /// Number of the service, which is the key in [`Tables::rings`].
     pub service: u16,
     /// True if the director answers ARP for the address.
     pub announce: bool,
     pub pick: Pick,
-    /// Idle times of sessions.
+    /// Idle timeouts of the VIP's sessions.
     pub idle: IdleTicks,
-    /// Slot of this host among the service's servers in placement `every-host`. [`NO_SERVER`] on a
-    /// director. The host serves packets that other hosts forward to it.
+    /// Slot of this host among the service's servers, in an every-host farm. This host serves
+    /// packets that other hosts forward to it. [`NO_SERVER`] on a director.
     pub own: u16,
-    /// True if packets forwarded to another host make no session here.
+    /// True if packets that this host forwards to another host open no session on this host.
     pub stateless: bool,
-    /// Settings of `handoff`, if this host accepts connections and hands them off once the client
-    /// has sent a request.
+    /// Settings of method `handoff`; `None` for other methods. With it this host accepts
+    /// connections and hands them off once the client has sent a request.
     pub handoff: Option<Handoff>,
 }
 
 /// Settings for accepting connections before their handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
-    /// Maximum segment size offered to clients, in bytes. It fits the paths to all servers.
+    /// Maximum segment size that is offered to clients, in bytes. It fits the paths to all servers.
     pub mss: u16,
     /// Slot of this host's own process, which reads punted packets. [`NO_SERVER`] if there is none.
     pub punt: u16,
@@ -116,25 +116,26 @@ pub struct Handoff {
     pub later: RehandoffMode,
 }
 
-/// Treatment of a later request on a persistent connection that belongs to another server.
+/// Treatment of a later request on a persistent connection, if another server than the connection's
+/// has to serve the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RehandoffMode {
-    /// Later requests go to the connection's server. No host reads them on the path.
+    /// Later requests go to the connection's server. No host on the path reads them.
     #[default]
     Stay = 0,
     /// The connection is reset, and the client retries on a new one (RFC 9112, section 9.3.1).
     Close = 1,
-    /// The connection returns from its server, this host reads the request, and hands the
-    /// connection to another server. The client doesn't notice.
+    /// The server releases the connection. This host reads the request and hands the connection off
+    /// to another server. The client doesn't notice.
     Rehandoff = 2,
 }
 
 /// Weighted tables from which a service's servers are selected. All entries are server slots.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ring {
-    /// Ring for [`Pick::Cursor`] and [`Pick::Least`], and with any [`Pick`] for flows whose server
-    /// is full. At most [`ORDER_MAX`] entries.
+    /// Ring for [`Pick::Cursor`] and [`Pick::Least`], and with every [`Pick`] for flows whose
+    /// server is full. At most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
     /// Hash table for [`Pick::Hash`], and for flows that have neither a session nor an entry in
     /// `previous`. [`HASH_SLOTS`] entries. Empty while the service has no server.
@@ -142,16 +143,17 @@ pub struct Ring {
     /// Hash table for [`Pick::Two`]: the second candidate of each slot, a different server from the
     /// first. Empty with other values of [`Pick`], and if there is only one server.
     pub second: Arc<[u16]>,
-    /// Hash table for flows without a session, which may be older than `hash`. May be empty.
+    /// Hash table for flows without a session. Such flows may have begun before `hash` last
+    /// changed. May be empty.
     ///
-    /// On a director: the hash table as if no server drained or started slowly, of working servers.
-    /// Empty if it equals `hash`. In placement `every-host`: the host that may know the flow, since
-    /// another host's table may differ or may have differed. Each entry is the last hop of a packet
-    /// ([`ForwardCount::Twice`]), or [`NO_SERVER`].
+    /// On a director, this is the hash table of the working servers as if none of them drained or
+    /// started slowly. It is empty if it equals `hash`. In an every-host farm, an entry names the
+    /// host that may know the flow, since hosts' tables may differ for a while. A packet that goes
+    /// by such an entry must not be forwarded again ([`ForwardCount::Twice`]), or [`NO_SERVER`].
     pub previous: Arc<[u16]>,
 }
 
-/// How packets reach a server.
+/// Method by which packets reach one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// By the destination MAC alone. Nothing above layer two changes.
@@ -160,9 +162,11 @@ pub enum Forwarding {
     Nat {
         /// Address and port of the server itself.
         to: SocketAddr,
-        /// Address of the director towards the server, also the source of its own ICMP errors.
+        /// Address of the director towards the server. It is also the source of the director's own
+        /// ICMP errors.
         own: IpAddr,
-        /// True if `own` replaces the client's address, with a port of [`crate::path::ports`].
+        /// True if `own`, with a port of [`crate::path::ports`], replaces the client's address and
+        /// port.
         source_nat: bool,
         /// Maximum packet size of the path, in bytes.
         mtu: u16,
@@ -172,12 +176,12 @@ pub enum Forwarding {
         encapsulation: Encapsulation,
         /// Source of the outer packet: an address of the director.
         from: IpAddr,
-        /// Destination of the tunnel: the server's own address, of the same family.
+        /// Destination of the outer packet: the server's own address, of the family of `from`.
         to: IpAddr,
         /// Maximum packet size of the path, including outer headers, in bytes.
         mtu: u16,
-        /// Forward count for the outer header, in placement `every-host`. A packet that was
-        /// forwarded twice is not forwarded again. Only with [`Encapsulation::Gue`].
+        /// Forward count for the mark of the GUE header, in an every-host farm. `None` for other
+        /// encapsulations than [`Encapsulation::Gue`].
         mark: Option<ForwardCount>,
     },
 }
@@ -187,35 +191,36 @@ pub enum Forwarding {
 pub struct ServerEntry {
     /// Digest of service and server name, which identifies the server through restarts.
     pub identity: u64,
-    /// Destination MAC of frames. For the punt slot [`PUNTED`], the source MAC by which the host's
-    /// own stack recognises punted packets.
+    /// Destination MAC of frames. For the punt slot this is [`PUNTED`], the source MAC by which the
+    /// host's own stack recognises punted packets.
     pub mac: Mac,
     /// Interface that leads to the server. 0 for a slot without a server.
     pub ifindex: u32,
     /// Weight: at least 1 while the server accepts new sessions, else 0.
     pub weight: u16,
-    /// True if the server is healthy. Sessions stay on a server that is down, but an embryonic
-    /// session selects a server again. A draining server is up, but not in the rings.
+    /// True if the server is healthy. Open sessions stay on a server that is down, but a first
+    /// packet of an embryonic session selects a server again. A draining server is up, but not in
+    /// the rings.
     pub up: bool,
-    /// True if the server is this host: packets go up its own stack.
+    /// True if the server is this host, so that packets go to its own stack.
     pub local: bool,
     pub forwarding: Forwarding,
 }
 
 impl ServerEntry {
-    /// True for the punt slot: the process on this host that reads punted packets.
+    /// True for the punt slot, which stands for the process on this host that reads punted packets.
     pub fn is_punt(&self) -> bool {
         self.local && self.mac == PUNTED
     }
 
-    /// True if the slot has no server: its packets are dropped until their connection has another
-    /// server.
+    /// True if the slot belongs to no server. Its packets are held or dropped until their
+    /// connection has a server.
     pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
 }
 
-/// VIP and server that an endpoint's replies belong to.
+/// VIP and server to which replies from a server's endpoint belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyOrigin {
     pub vip: u16,
@@ -228,31 +233,33 @@ pub struct Tables {
     pub vips: BTreeMap<VipKey, Vip>,
     /// Rings by service number.
     pub rings: BTreeMap<u16, Arc<Ring>>,
-    /// Servers by slot.
+    /// Servers by their slot.
     pub servers: BTreeMap<u16, ServerEntry>,
     /// Interfaces on which packets are accepted, with their own MACs.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// Addresses and ports of servers with [`Forwarding::Nat`], from which replies come. At most
-    /// [`BEHIND_MAX`] entries each, in order.
+    /// VIPs and servers by the address and port from which replies come, for servers with
+    /// [`Forwarding::Nat`]. Each list is sorted and has at most [`BEHIND_MAX`] entries.
     pub endpoints: BTreeMap<VipKey, Vec<ReplyOrigin>>,
     /// MACs from which other hosts forward packets: see [`crate::path::arrival`].
     pub peers: BTreeSet<Mac>,
-    /// Route index by service number: selects a connection's ring by the client's request. Only
-    /// services with handoff have one.
+    /// Route index by service number. It selects the ring for a connection by the client's request.
+    /// Only services with handoff have a route index.
     pub routes: BTreeMap<u16, Arc<RouteIndex>>,
-    /// Bit set by server slot: the rings whose requests the server answers, even while it accepts
-    /// no new sessions. Only for services that read later requests ([`RehandoffMode`]).
+    /// Rings by server slot, as a bit set. The server serves requests for these rings, even while
+    /// it accepts no new sessions. Only services that read later requests ([`RehandoffMode`]) have
+    /// entries.
     pub pools: BTreeMap<u16, u64>,
 }
 
 impl Tables {
-    /// True if any service has this address. For packets that are too malformed to have a port.
+    /// True if any service has this address. This is used for packets that are too malformed to
+    /// have a port.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.vip_of_address(address).is_some()
     }
 
-    /// True if the director answers ARP for this address: a service that announces its addresses
-    /// has it.
+    /// True if the director answers ARP for this address, since a service with this address
+    /// announces its addresses.
     pub fn announces(&self, address: IpAddr) -> bool {
         self.vips_of_address(address).any(|vip| vip.announce)
     }
@@ -264,7 +271,7 @@ impl Tables {
         self.endpoints.range(from..=to).next().is_some()
     }
 
-    /// True if a server answers the requests of a ring, in a service that reads later requests.
+    /// True if a server serves the requests of a ring, in a service that reads later requests.
     pub fn answers(&self, server: u16, ring: u16) -> bool {
         let rings = self.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
@@ -286,8 +293,8 @@ impl Tables {
     }
 }
 
-/// Changes between two [`Tables`]. An engine applies referenced entries before the entries that
-/// refer to them, and removals last.
+/// Changes between two [`Tables`]. An engine applies an entry before other entries that refer to
+/// it, and removals last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Delta {
     /// New or changed interfaces.
@@ -298,25 +305,20 @@ pub struct Delta {
     pub rings: Vec<(u16, Arc<Ring>)>,
     /// New or changed VIPs.
     pub vips: Vec<(VipKey, Vip)>,
-    /// Removed VIPs.
     pub vips_removed: Vec<VipKey>,
-    /// Removed rings.
     pub rings_removed: Vec<u16>,
-    /// Removed servers. Their sessions are removed too.
+    /// Slots of removed servers, whose sessions must be removed, too.
     pub servers_removed: Vec<u16>,
-    /// Removed interfaces.
     pub interfaces_removed: Vec<u32>,
     /// New or changed endpoints.
     pub endpoints: Vec<(VipKey, Vec<ReplyOrigin>)>,
-    /// Removed endpoints.
     pub endpoints_removed: Vec<VipKey>,
-    /// All peers, if they changed.
+    /// All peers; `None` if they are unchanged.
     pub peers: Option<BTreeSet<Mac>>,
     /// New or changed routes.
     pub routes: Vec<(u16, Arc<RouteIndex>)>,
-    /// Removed routes.
     pub routes_removed: Vec<u16>,
-    /// All pools, if they changed.
+    /// All pools; `None` if they are unchanged.
     pub pools: Option<BTreeMap<u16, u64>>,
 }
 

@@ -1,9 +1,10 @@
-//! Segments of unknown connections.
+//! Memory of segments that belong to no known connection.
 //!
-//! Such a segment may have overtaken the first segment of its connection, or the first segment was
-//! lost. A reset would end a connection that is about to begin, and the client retransmits both
-//! segments anyway. Only a segment that is still retransmitted after some time belongs to no
-//! connection, and is answered with a reset. The memory is small and short-lived.
+//! An unmatched segment may have overtaken the first segment of its connection, or the first
+//! segment was lost. A reset would end a connection that is about to begin, and the client
+//! retransmits both segments anyway. So a segment is answered with a reset only if the client still
+//! retransmits it after some time. Then it belongs to no connection. The memory is small and
+//! short-lived.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,24 +12,25 @@ use crate::path::sessions::{FlowHash, ticks};
 
 /// Maximum number of flows remembered at a time.
 pub const PLACES: usize = 1_024;
-/// Time within which a lost segment has been retransmitted: a client's TCP does so within three
+/// Time within which a client has retransmitted a lost segment. TCP retransmits within three
 /// seconds, even without a round-trip estimate (RFC 6298, sections 2 and 5).
 pub const PATIENCE_TICKS: u32 = ticks(3_000);
-/// Time after which a record is forgotten: longer than the intervals of keep-alive probes on common
-/// systems (RFC 9293, section 3.8.4).
+/// Time after which a record is forgotten. It is longer than the interval of keep-alive probes on
+/// common systems (RFC 9293, section 3.8.4).
 pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 
-/// Words that the engine's threads share. The upper half is part of a flow's hash, mixed with the
-/// acknowledgment number. The lower half is the tick of the first segment. A client may soon reuse
-/// its port. The acknowledgment number differs in the new connection, so the old record doesn't
-/// match.
+/// Words that the engine's threads share, one per record. The upper half of a word is a part of the
+/// flow's hash, mixed with the acknowledgment number. The lower half is the tick of the first
+/// segment. If the client soon reuses its port, the acknowledgment number differs in the new
+/// connection, so the old record doesn't match.
 #[derive(Clone, Copy, Debug)]
 pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
 impl Unmatched<'_> {
-    /// True if this flow had a segment with the same acknowledgment number long enough ago. Then
-    /// removes the record. Flows that share a place may delay each other. Ticks wrap after 52 days:
-    /// a record from before counts as new, and the reset comes a little early or late.
+    /// Records a segment of a flow. Returns true, and removes the record, if the flow had a segment
+    /// with the same acknowledgment number at least [`PATIENCE_TICKS`] ago. Flows that share a word
+    /// may delay each other's reset. Ticks wrap after 52 days. A record that is so old may count as
+    /// new, so a reset may come a little early or late.
     pub fn is_retransmission(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));

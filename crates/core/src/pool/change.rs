@@ -1,11 +1,11 @@
-//! Changes of one server, as returned by its pool.
+//! Changes of one server, which methods of the server's pool return.
 
 use alloc::vec::Vec;
 
 use super::health::Transition;
 use super::report::BadReport;
 
-/// Change of a server caused by a probe or report, by the operator, or by time alone.
+/// Change of a server. Its cause is a probe or report, the operator, or time alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
     pub effect: Effect,
@@ -13,14 +13,15 @@ pub struct ServerChange {
     pub events: Vec<ServerEvent>,
 }
 
-/// Values that a change of a server makes stale. Each variant includes the ones before it.
+/// Values that must be recomputed after a change of a server. Each variant includes the variants
+/// before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     #[default]
     None,
-    /// Scores and shares by load.
+    /// Scores and shares that depend on load.
     Load,
-    /// Weights, and with them tables, rings and answers.
+    /// Weights, and with them tables, rings and answers of names.
     Weight,
 }
 

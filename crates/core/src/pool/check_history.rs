@@ -1,22 +1,22 @@
-//! Last results of a server's probes: one bit per result, without allocation.
+//! Last results of a server's probes, with one bit per result and without allocation.
 
 use core::fmt;
 
-/// Number of results kept.
+/// Number of results that are kept.
 pub const CHECKS_MAX: u32 = u32::BITS;
 
 /// The last [`CHECKS_MAX`] results. Displayed as one letter per result, oldest first: `.` for
 /// success, `x` for failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckHistory {
-    /// Bit per result, set for a failure; the lowest bit is the latest result.
+    /// One bit per result, set for a failure. The lowest bit is the latest result.
     failed: u32,
-    /// Number of results recorded.
+    /// Number of valid bits in `failed`.
     count: u32,
 }
 
 impl CheckHistory {
-    /// Adds a result; the oldest one is dropped at [`CHECKS_MAX`].
+    /// Adds a result. If there are [`CHECKS_MAX`] results, the oldest one is dropped.
     pub fn push(&mut self, is_good: bool) {
         self.failed = self.failed << 1 | u32::from(!is_good);
         self.count = (self.count + 1).min(CHECKS_MAX);

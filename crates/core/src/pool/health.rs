@@ -1,19 +1,19 @@
-//! Health of a server from its probes: a state machine per server that schedules the next probe and
-//! turns results into states.
+//! Health of a server by its probes. A state machine per server schedules the next probe and
+//! computes the state from results.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use super::{CheckHistory, HealthCheck, HealthKind};
 
-/// The state of a server's health.
+/// State of a server by its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthState {
-    /// No probe has been answered or failed yet.
+    /// There is no probe result yet.
     Unknown,
-    /// The server takes sessions.
+    /// Probes succeed, so the server may take sessions.
     Up,
-    /// The last `fall` probes failed.
+    /// The last `fall` probes failed, or the first probe did, or the server was ejected.
     Down,
 }
 
@@ -66,7 +66,7 @@ pub enum Failure {
     /// The connection ended in the middle of the reply.
     #[error("closed before the reply was complete")]
     Closed,
-    /// The bytes received are not an HTTP/1 reply.
+    /// The received bytes are not an HTTP/1 reply.
     #[error("the reply is not HTTP/1")]
     NotHttp,
     /// The service does not accept this status code.
@@ -78,11 +78,12 @@ pub enum Failure {
     /// Any other failure, described by the prober.
     #[error("{0}")]
     Other(String),
-    /// Not probed: connections to this address are forbidden. Described by the prober.
+    /// The server was not probed, since connections to its address are forbidden. The prober
+    /// describes the reason.
     #[error("{0}")]
     Forbidden(String),
-    /// Not probed: this host lacks a resource, described by the prober. The result does not count
-    /// against the server.
+    /// The server was not probed, since this host lacks a resource, which the prober describes. The
+    /// result does not count against the server.
     #[error("{0}")]
     NotProbed(String),
 }
@@ -90,10 +91,10 @@ pub enum Failure {
 /// Health of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Shared by the servers of a service.
+    /// Settings that the servers of a service share.
     settings: Arc<HealthCheck>,
     status: HealthStatus,
-    /// Results in a row that contradict `state`.
+    /// Number of last results in a row that contradict the state.
     against: u32,
     seed: u64,
     next_ms: u64,
@@ -156,13 +157,13 @@ impl Health {
         now_ms < self.ejected_until_ms
     }
 
-    /// Marks the server up until probes fail, because it took sessions before the control plane
-    /// restarted.
+    /// Marks the server as up until probes fail, because the server took sessions before the
+    /// control plane restarted.
     pub fn resume(&mut self) {
         self.status = HealthStatus { state: HealthState::Up, since_ms: 0, was_up: true };
     }
 
-    /// Discards all probe results, except the fact that the server was up.
+    /// Discards all probe results, but remembers if the server was up before.
     pub fn restart(&mut self, now_ms: u64) {
         let state =
             if self.settings.kind == HealthKind::None { HealthState::Up } else { HealthState::Unknown };
@@ -302,7 +303,7 @@ impl Health {
     }
 }
 
-/// The output function of SplitMix64 (Steele, Lea and Flood 2014): enough for jitter.
+/// Output function of SplitMix64 (Steele, Lea and Flood 2014), which is random enough for jitter.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -337,7 +338,8 @@ mod tests {
         assert_eq!(probe(10_440, Ok(5)), 2_000, "the second success makes it up");
     }
 
-    /// Applies `.` as a success and `x` as a failure. Returns the state after each result.
+    /// Applies a result for each character: `.` is a success and `x` a failure. Returns the state
+    /// after each result.
     fn states(health: &mut Health, answers: &str) -> String {
         let mut now_ms = 0;
         let mut letter = |answer| {
@@ -422,7 +424,7 @@ mod tests {
             "views tell of it"
         );
         assert_eq!(health.checks().to_string(), ".", "the history is of the server");
-        // The result doesn't interrupt a series of failures either.
+        // A result [`Failure::NotProbed`] doesn't interrupt a series of failures either.
         assert_eq!(health.result(9, Err(Failure::Timeout)), None);
         assert_eq!(health.result(10, lacks()), None);
         let down = health.result(11, Err(Failure::Timeout)).map(|transition| transition.to);
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!(health.next_probe_at(), u64::MAX, "one is under way");
         health.result(300, Ok(1));
         assert_eq!(health.next_probe_at(), 300);
-        // An unexpected result postpones the next probe.
+        // A result without a started probe postpones the next probe.
         health.result(400, Ok(1));
         assert!((2_200..=2_600).contains(&health.next_probe_at()));
     }

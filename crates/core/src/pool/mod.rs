@@ -1,9 +1,9 @@
-//! Servers and their state. Packet forwarding, HTTP dispatch and DNS use the same state machine.
+//! Servers and their state. Services, server groups and balanced names use the same state machine.
 //!
-//! A [`Pool`] holds servers. The state of a [`PoolServer`] depends on its probes ([`health`]), its
-//! load [`reports`] and a slow start, with the pool's [`PoolSettings`]. [`signals`] are
-//! measurements of the load, a [`policy`] selects a server, and [`shares`] computes each server's
-//! share of new clients from the load.
+//! A [`Pool`] holds servers. The state of a [`PoolServer`] depends on the operator, on its probes
+//! ([`health`]), on its load [`reports`] and on a slow start. The pool's [`PoolSettings`] are the
+//! settings of all its servers. [`signals`] are measurements of the load, a [`policy`] selects a
+//! server, and [`shares`] computes each server's share of new clients from the load.
 
 mod change;
 mod check_history;
@@ -30,7 +30,8 @@ pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 
 /// Default TCP port of agents' load reports, and default UDP port of their path measurements.
 pub const LOAD_PORT: u16 = 9183;
-/// Part of its configured weight that a server has without any reduction, in tenths.
+/// Whole of a configured weight, in tenths. Slow start and reports can reduce a server to fewer
+/// tenths.
 pub const FULL_WEIGHT: u16 = 10;
 
 /// State of a server as set by the operator.
@@ -72,15 +73,15 @@ impl OperatorState {
     }
 }
 
-/// State of a server by operator, probes, weight and reports.
+/// State of a server, which follows from the operator, the probes, the weight and the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// The server receives new sessions.
     Up,
     /// The server fails its probes, or has no probe result yet.
     Down,
-    /// The server keeps its sessions and receives no new ones: drained by the operator, by weight 0
-    /// or by its own report.
+    /// The server keeps its sessions and receives no new sessions. The operator, weight 0 or its
+    /// own report drains the server.
     Draining,
     /// The operator has drained the server and suspended probes and report queries.
     Maintenance,
@@ -89,8 +90,8 @@ pub enum ServerState {
 }
 
 impl ServerState {
-    /// Returns the state for views. Maintenance has precedence, since probes are suspended then.
-    /// Failed probes have precedence over a drain.
+    /// Returns the state for status output. Maintenance comes first, since probes are suspended
+    /// then. Failed probes come before a drain.
     pub const fn shown(is_in_maintenance: bool, health: HealthState, is_drained: bool) -> ServerState {
         match (health, is_drained) {
             _ if is_in_maintenance => ServerState::Maintenance,

@@ -8,13 +8,13 @@ use core::net::SocketAddr;
 use super::HealthKind;
 use super::health::Failure;
 
-/// Most bytes of a reply that a probe reads, head and body.
+/// Maximum number of bytes of a reply that a probe reads, head and body together.
 pub const REPLY_MAX: usize = 64 * 1024;
 
 /// The only 1xx status that is a final reply (RFC 9110, section 15.2.2).
 const SWITCHING_PROTOCOLS: u16 = 101;
 
-/// The verdict on a reply read so far.
+/// Verdict on the bytes of a reply that were received so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyVerdict {
     /// More bytes are needed.
@@ -35,7 +35,7 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let named = || tls.as_ref()?.name.clone();
     let host = host.clone().or_else(named).unwrap_or_else(|| match address {
         SocketAddr::V4(address) if address.port() == default_port => format!("{}", address.ip()),
-        // In brackets, as in a host with port (RFC 3986, section 3.2.2).
+        // An IPv6 address is in brackets also without a port (RFC 3986, section 3.2.2).
         SocketAddr::V6(address) if address.port() == default_port => format!("[{}]", address.ip()),
         _ => format!("{address}"),
     });
@@ -45,7 +45,8 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     Some(request.into_bytes())
 }
 
-/// Judges the reply to a probe from the bytes received so far; `eof` is true after the last byte.
+/// Judges the reply to a probe from the bytes received so far. `eof` is true once the connection
+/// has ended.
 ///
 /// Bytes after the first [`REPLY_MAX`] are ignored. A probe that only opens a connection
 /// needs no reply and is always [`ReplyVerdict::Ok`].
@@ -86,8 +87,8 @@ pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     }
 }
 
-/// Returns the status of the final reply, after interim ones (RFC 9110, section 15.2), and the
-/// bytes from its start, once received.
+/// Returns the status of the final reply, and the bytes from the start of that reply. Skips interim
+/// replies (RFC 9110, section 15.2). `None` until the status was received.
 fn final_reply(mut reply: &[u8]) -> Result<Option<(u16, &[u8])>, Failure> {
     loop {
         match status_of(reply)? {
@@ -109,8 +110,8 @@ fn is_chunked(head: &[u8]) -> bool {
     })
 }
 
-/// Returns the data of a chunked body (RFC 9112, section 7.1), up to the last byte received or the
-/// first malformed size; and true if the body is complete or malformed.
+/// Returns the data of a chunked body (RFC 9112, section 7.1), up to the last received byte or the
+/// first malformed size. The flag is true if the body is complete or malformed.
 fn data_of_chunks(mut body: &[u8]) -> (Vec<u8>, bool) {
     let mut data = Vec::new();
     while let Some(end) = body.iter().position(|byte| *byte == b'\n') {
@@ -126,13 +127,13 @@ fn data_of_chunks(mut body: &[u8]) -> (Vec<u8>, bool) {
     (data, false)
 }
 
-/// Returns the status code of a status line (RFC 9112, section 4), once received.
+/// Returns the status code of a status line (RFC 9112, section 4). `None` until it was received.
 fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
     const SHAPE: &[u8; 13] = b"HTTP/1.d ddd ";
     for (&byte, &shape) in reply.iter().zip(SHAPE) {
         let fits = match shape {
             b'd' => byte.is_ascii_digit(),
-            // Some servers omit the reason and the space before it.
+            // Some servers omit the reason phrase and the space before it.
             b' ' => matches!(byte, b' ' | b'\r' | b'\n'),
             _ => byte == shape,
         };
@@ -144,7 +145,8 @@ fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
     Ok(reply.get(..SHAPE.len()).and_then(|line| line.get(9..12)).map(code))
 }
 
-/// Returns the body after the empty line; lone line feeds are accepted (RFC 9112, section 2.2).
+/// Returns the body, which follows the empty line. Line ends without a carriage return are accepted
+/// (RFC 9112, section 2.2).
 fn body_of(reply: &[u8]) -> Option<&[u8]> {
     let mut at_line_start = false;
     let mut bytes = reply.iter();

@@ -1,11 +1,11 @@
-//! Servers' reports of their own load. A report is unverified: numbers are checked, reports expire,
-//! and no report brings up a server that fails its probes.
+//! Servers' reports of their own load. A report is unverified. So its numbers are checked, it
+//! expires, and it never brings up a server that fails its probes.
 
 /// A server's report. Missing fields are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Utilisation in thousandths: measured by the application if it reports any, otherwise by the
-    /// processors.
+    /// Utilisation in thousandths. It is the application's own value if it reports one, otherwise
+    /// that of the processors.
     pub utilisation_permille: Option<u64>,
     /// The papers' load, 10 (r + m) for r requests per second and a run queue of m, in thousandths.
     pub load_milli: Option<u64>,
@@ -13,16 +13,16 @@ pub struct Report {
     pub requests_milli: Option<u64>,
     /// Failed requests per second, in thousandths.
     pub errors_milli: Option<u64>,
-    /// Bytes queued for sending.
+    /// Number of bytes that are queued for sending.
     pub bytes_to_send: Option<u64>,
-    /// Time to send the queued bytes, in microseconds.
+    /// Time that the server needs to send the queued bytes, in microseconds.
     pub delay_us: Option<u64>,
     /// Median available bandwidth to one client, in bits per second.
     pub available_bps: Option<u64>,
     /// Median bottleneck bandwidth of the path to one client, without other traffic, in bits per
     /// second.
     pub bottleneck_bps: Option<u64>,
-    /// Part of its weight that the server requests, in percent, at most 100.
+    /// Percentage of its configured weight that the server requests, at most 100.
     pub percent: Option<u16>,
     /// State that the server requests.
     pub claim: Option<AdminState>,
@@ -31,7 +31,7 @@ pub struct Report {
 /// State that a server requests for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
-    /// New sessions, if probes succeed.
+    /// The server takes new sessions, if its probes succeed.
     Ready,
     /// The server takes no new sessions.
     Drain,
@@ -40,7 +40,7 @@ pub enum AdminState {
 /// Reason why a report was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BadReport {
-    /// No answer within the timeout.
+    /// No report arrived within the timeout.
     Silent,
     /// The report is malformed.
     Unreadable,
@@ -48,7 +48,7 @@ pub enum BadReport {
     NotANumber,
     /// A number exceeds its limit.
     Absurd,
-    /// The report has fewer queued bytes than the server's kernel has counted.
+    /// The report says that fewer bytes are queued than the server's kernel has counted.
     Odd,
 }
 
@@ -63,7 +63,7 @@ impl BadReport {
         }
     }
 
-    /// Sentence for views and logs.
+    /// Reason as a sentence, for status output and logs.
     pub fn sentence(self) -> &'static str {
         match self {
             BadReport::Silent => "no report came",
@@ -83,7 +83,7 @@ pub const LOAD_MAX: u64 = 100_000_000_000;
 pub const DELAY_MAX: u64 = 86_400_000_000;
 /// Limit of a bandwidth: ten terabits per second.
 pub const BANDWIDTH_MAX: u64 = 10_000_000_000_000;
-/// Limit of Apache workers.
+/// Limit of the number of Apache workers.
 const WORKERS_MAX: u64 = 10_000_000;
 /// Limit of queued bytes: one pebibyte.
 pub const BYTES_MAX: u64 = 1 << 50;
@@ -96,12 +96,13 @@ pub fn number(value: f64, parts: u32, max: u64) -> Result<u64, BadReport> {
     if !value.is_finite() || value < 0.0 {
         return Err(BadReport::NotANumber);
     }
-    // The conversion saturates. Doubles are exact up to 2^53, far above a day in microseconds.
+    // The conversion saturates. Doubles are exact up to 2^53, which is far above a day in
+    // microseconds.
     let parts = (value * f64::from(parts) + 0.5) as u64;
     if parts > max { Err(BadReport::Absurd) } else { Ok(parts) }
 }
 
-/// Returns the first line that is not blank, once its end was received.
+/// Returns the first line that is not blank. `None` until the end of the line was received.
 pub fn agent_line(bytes: &[u8]) -> Option<&[u8]> {
     let start = bytes.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let line = bytes.get(start..)?;
@@ -111,8 +112,8 @@ pub fn agent_line(bytes: &[u8]) -> Option<&[u8]> {
 /// Reads a line of HAProxy's agent-check: words separated by blanks, tabs or commas, such as `75%`,
 /// up to the end of the line or of the bytes. Leading blank lines are skipped.
 ///
-/// Each line is a complete report: earlier lines have no effect. More than 100 % counts as 100 %;
-/// `maxconn` is ignored.
+/// Each line is a complete report, so earlier lines have no effect. More than 100 % counts as 100
+/// %. The word `maxconn` is ignored.
 ///
 /// # Errors
 /// The line is empty, or has an unknown word.
@@ -137,9 +138,9 @@ pub fn agent_check(bytes: &[u8]) -> Result<Report, BadReport> {
     if is_empty { Err(BadReport::Unreadable) } else { Ok(report) }
 }
 
-/// Reads the page of Apache's mod_status for programs (`?auto`). Busy workers count as running
-/// processes, and their share of all workers is the utilisation. The request rate stays unknown:
-/// `ReqPerSec` is an average since the start.
+/// Reads the page of Apache's mod_status in its form for programs (`?auto`). Busy workers count as
+/// running processes, and their share of all workers is the utilisation. The request rate stays
+/// unknown, since `ReqPerSec` is an average since the server's start.
 ///
 /// # Errors
 /// The page has another format, or its numbers are malformed.
@@ -154,13 +155,13 @@ pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
     Ok(Report {
         // A server without any worker cannot have sent this page.
         utilisation_permille: (busy * 1_000).checked_div(busy + idle),
-        // The worker that serves this query does not count.
+        // The worker that answers this query does not count.
         load_milli: Some(busy.saturating_sub(1) * 10_000),
         ..Report::default()
     })
 }
 
-/// Parses a percentage; fractions are rounded.
+/// Parses a percentage. A fraction is rounded.
 fn percents(digits: &str) -> Result<u16, BadReport> {
     if let Some((whole, parts)) = digits.split_once('.') {
         let is_up = matches!(parts.bytes().next(), Some(b'5'..=b'9'));

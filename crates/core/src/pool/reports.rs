@@ -1,4 +1,4 @@
-//! Reports of one server: queried at an interval, expired when stale.
+//! Reports of one server. They are queried at an interval, and expire when they are too old.
 
 use alloc::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::change::{Effect, ServerChange, ServerEvent};
 use super::report::{AdminState, BadReport, Report};
 use super::{FULL_WEIGHT, Reporting};
 
-/// A report expires after this many intervals without a valid one, and not before this many
+/// A report expires if no valid report has followed for this many intervals and this many
 /// milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;
 const EXPIRES_MS: u64 = 10_000;
@@ -20,7 +20,7 @@ pub struct Reports {
     seen: ReportsSnapshot,
 }
 
-/// Part of its weight that a server requests.
+/// Weight that a server requests by its report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestedWeight {
     tenths: u16,
@@ -34,7 +34,8 @@ impl Default for RequestedWeight {
 }
 
 impl RequestedWeight {
-    /// Rounds to tenths, but to at least one tenth. Only 0 % drains, as in HAProxy's agent-check.
+    /// Rounds the requested percentage to tenths, and to at least one tenth. Only 0 % drains the
+    /// server, as in HAProxy's agent-check.
     fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
         RequestedWeight {
@@ -44,7 +45,7 @@ impl RequestedWeight {
     }
 }
 
-/// The state of a server's reports.
+/// State of a server's reports, for status output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportsSnapshot {
     /// Number of rejected reports by reason.
@@ -54,9 +55,8 @@ pub struct ReportsSnapshot {
 }
 
 impl Reports {
-    /// Returns an empty state. First queries are spread over an interval, so that answers do not
-    /// arrive all at once; `spread` is any number that differs among servers. Times are in
-    /// milliseconds.
+    /// Returns an empty state. The first queries to servers are spread over an interval, so that
+    /// answers do not arrive all at once. `spread` is any number that differs among servers.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
         let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
         Reports {
@@ -84,7 +84,7 @@ impl Reports {
         self.request(RequestedWeight::default())
     }
 
-    /// Applies an answer, or the failure to get one.
+    /// Applies a report, or the failure to get one.
     pub fn apply_result(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ServerChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
@@ -118,17 +118,17 @@ impl Reports {
         Some((report, now_ms.saturating_sub(at_ms)))
     }
 
-    /// Part of its weight that the server requests, in tenths.
+    /// Tenths of its weight that the server requests.
     pub fn tenths(&self) -> u16 {
         self.requested.tenths
     }
 
-    /// True if the server refuses new sessions.
+    /// True if the last valid report refuses new sessions.
     pub fn refuses(&self) -> bool {
         self.requested.refuses
     }
 
-    /// Returns the state for views.
+    /// Returns the state of the reports, for status output.
     pub fn snapshot(&self) -> ReportsSnapshot {
         self.seen.clone()
     }

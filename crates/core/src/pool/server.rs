@@ -22,7 +22,7 @@ pub struct PoolSettings {
 }
 
 impl PoolSettings {
-    /// Copies the settings of a file.
+    /// Returns the settings with copies of a file's settings.
     pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> PoolSettings {
         let report = report.map(|report| Arc::new(report.clone()));
         PoolSettings { check: Arc::new(check.clone()), report, slow_start_ms }
@@ -38,12 +38,12 @@ pub enum Fact {
     Reported(Result<Report, BadReport>),
 }
 
-/// Checks due for a server.
+/// Checks of a server that are due, and a change that time alone has caused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueChecks {
-    /// A probe is due.
+    /// True if a probe is due.
     pub probe: bool,
-    /// A report query is due.
+    /// True if a report query is due.
     pub query: bool,
     /// Change caused by time alone.
     pub change: ServerChange,
@@ -52,7 +52,7 @@ pub struct DueChecks {
 /// State of one server.
 #[derive(Clone, Debug)]
 pub struct PoolServer {
-    /// Shared by the servers of a pool.
+    /// Settings that the servers of a pool share.
     settings: Arc<PoolSettings>,
     health: Health,
     reports: Option<Box<Reports>>,
@@ -61,8 +61,8 @@ pub struct PoolServer {
 }
 
 impl PoolServer {
-    /// Returns a server without any results. `seed` differs between servers and spreads their
-    /// probes and queries. `is_new` is true for a server added to a running pool.
+    /// Returns a server without results. `seed` differs between servers and spreads their probes
+    /// and queries. `is_new` is true for a server added to a running pool.
     pub fn new(settings: &Arc<PoolSettings>, seed: u64, now_ms: u64, is_new: bool) -> PoolServer {
         let reports = |settings: &Arc<Reporting>| Box::new(Reports::new(settings, seed, now_ms));
         PoolServer {
@@ -74,8 +74,8 @@ impl PoolServer {
         }
     }
 
-    /// Marks the server up until probes fail, because it took sessions before the control plane
-    /// restarted.
+    /// Marks the server as up until probes fail, because the server took sessions before the
+    /// control plane restarted.
     pub fn resume(&mut self) {
         self.health.resume();
         self.slow_start = SlowStart::whole(false);
@@ -146,7 +146,8 @@ impl PoolServer {
         }
     }
 
-    /// Ejects the server because its clients' connections fail. `None` for a server in maintenance.
+    /// Ejects the server because its clients' connections fail. Returns `None`, and does nothing,
+    /// if the server is in maintenance.
     pub fn eject(&mut self, reason: Failure, now_ms: u64) -> Option<ServerChange> {
         if self.operator.is_suspended() {
             return None;
@@ -164,7 +165,7 @@ impl PoolServer {
         ServerChange { effect, events: transition.into_iter().map(ServerEvent::Health).collect() }
     }
 
-    /// Sets the operator's state. After maintenance the next probe counts as the first one.
+    /// Sets the operator's state. At the end of maintenance, earlier probe results are discarded.
     pub fn set_operator_state(&mut self, state: OperatorState, now_ms: u64) -> ServerChange {
         let before = core::mem::replace(&mut self.operator, state);
         if before.is_suspended() && !state.is_suspended() {
@@ -184,7 +185,8 @@ impl PoolServer {
         self.operator
     }
 
-    /// Returns the operator's reason against new sessions, in words; `None` if there is none.
+    /// Returns in words why the operator lets the server take no new sessions; `None` if the
+    /// operator has not drained it.
     pub fn operator_reason(&self) -> Option<&'static str> {
         match self.operator {
             OperatorState::Ready => None,
@@ -213,25 +215,25 @@ impl PoolServer {
         self.reports.as_ref().is_some_and(|reports| reports.refuses())
     }
 
-    /// Returns the state for this weight. `refuses` is false where the refusal is overridden
-    /// because no other server serves.
+    /// Returns the state of the server with this weight. The caller sets `refuses` to false if a
+    /// refusal is ignored because no other server serves.
     pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         let health = self.health.status().state;
         let is_drained = self.operator.is_drained() || weight == 0 || refuses;
         ServerState::shown(self.operator.is_suspended(), health, is_drained)
     }
 
-    /// Part of its weight that the server has now, in tenths: the lesser of slow start and report.
+    /// Tenths of its weight that the server has now: the smaller value of slow start and report.
     pub fn tenths(&self) -> u16 {
         self.slow_start.tenths().min(self.wanted_tenths())
     }
 
-    /// Part of its weight that the server's report requests, in tenths.
+    /// Tenths of its weight that the server's report requests.
     pub fn wanted_tenths(&self) -> u16 {
         self.reports.as_ref().map_or(FULL_WEIGHT, |reports| reports.tenths())
     }
 
-    /// Part of its weight by slow start, in percent.
+    /// Percentage of its weight that slow start gives the server now.
     pub fn slow_start_percent(&self, now_ms: u64) -> u64 {
         self.slow_start.percent(now_ms, self.settings.slow_start_ms)
     }
@@ -247,7 +249,7 @@ impl PoolServer {
         }
     }
 
-    /// Returns the state of its reports, if reports are configured.
+    /// Returns the state of the server's reports; `None` if reports are not configured.
     pub fn reports(&self) -> Option<ReportsSnapshot> {
         self.reports.as_ref().map(|reports| reports.snapshot())
     }
@@ -453,8 +455,8 @@ mod tests {
         reports(&mut server, wants(30), 1);
         assert_eq!(server.reconfigure(&settings(20_000), 0, 2), ServerChange::default());
         assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
-        // Without slow start the server has its full weight, and without reports it requests all of
-        // it.
+        // Without a slow start the server has its whole weight, and without reports it requests its
+        // whole weight.
         let change = server.reconfigure(&without_reports(0), 0, 3);
         assert_eq!(change, ServerChange { effect: Effect::Weight, ..ServerChange::default() });
         assert_eq!((server.wanted_tenths(), server.tenths(), server.reports()), (10, 10, None));

@@ -1,4 +1,4 @@
-//! Servers of one pool: schedule of their checks and application of results.
+//! Servers of one pool: the schedule of their checks, and the application of results.
 
 use alloc::vec::Vec;
 
@@ -27,14 +27,14 @@ impl PoolEntry for PoolServer {
     }
 }
 
-/// Servers of one service, group or name, keyed by their owner. There may be hundreds of thousands
-/// of pools, most of them with few servers.
+/// Servers of one service, group or name, by keys that the owner chooses. A farm may have hundreds
+/// of thousands of pools, most of them with few servers.
 #[derive(Clone, Debug)]
 pub struct Pool<K, E = PoolServer> {
     /// Servers in the order of their keys.
     servers: Vec<(K, E)>,
-    /// Time of the next check in milliseconds; `None` if servers have changed since it was
-    /// computed.
+    /// Time of the next check in milliseconds; `None` if it must be computed anew, since servers
+    /// have changed.
     next_ms: Option<u64>,
 }
 
@@ -54,8 +54,8 @@ impl<K: Ord, E> FromIterator<(K, E)> for Pool<K, E> {
 }
 
 impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
-    /// Replaces the set of keys, which must be sorted: known servers stay, others are made by
-    /// `new`.
+    /// Replaces the set of keys, which must be sorted. Servers whose keys are in both sets stay.
+    /// `new` creates the others.
     pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> E) {
         let mut known = core::mem::take(&mut self.servers).into_iter().peekable();
         for key in keys {
@@ -71,7 +71,7 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.next_ms = None;
     }
 
-    /// Adds a server, replacing one with the same key.
+    /// Adds a server, in place of a server with the same key.
     pub fn insert(&mut self, key: K, server: E) {
         self.remove(&key);
         self.next_ms = None;
@@ -90,7 +90,7 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.retain(|(_, server)| stays(server));
     }
 
-    /// Returns the entries in key order, for another pool.
+    /// Returns the entries in key order, and consumes the pool.
     pub fn into_values(self) -> impl DoubleEndedIterator<Item = E> + ExactSizeIterator {
         self.servers.into_iter().map(|(_, server)| server)
     }
@@ -103,7 +103,8 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.get(self.position(key).ok()?).map(|(_, server)| server)
     }
 
-    /// Returns a server for changes, and forgets the time of the next check.
+    /// Returns a server so that the caller can change it. The time of the next check is computed
+    /// anew.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut E> {
         let at = self.position(key).ok()?;
         self.next_ms = None;
@@ -125,7 +126,7 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.iter().map(|(key, server)| (key, server))
     }
 
-    /// Returns all keys and servers for changes, in key order.
+    /// Returns all keys and servers in key order, so that the caller can change the servers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut E)> {
         self.next_ms = None;
         self.servers.iter_mut().map(|(key, server)| (&*key, server))
@@ -136,12 +137,12 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
         self.servers.iter().map(|(_, server)| server)
     }
 
-    /// Returns all servers for changes, in key order.
+    /// Returns all servers in key order, so that the caller can change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut E> {
         self.iter_mut().map(|(_, server)| server)
     }
 
-    /// Applies the result of a check, if the server still exists.
+    /// Applies the result of a check. Returns `None` if the server no longer exists.
     pub fn apply_fact(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.change(key, |server| server.apply_fact(fact, now_ms))
     }

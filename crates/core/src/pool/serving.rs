@@ -1,7 +1,7 @@
-//! Decides which servers serve: one rule for packets, groups and names.
+//! Serving rule: decides which servers serve. The rule is the same for services, groups and names.
 //!
-//! Health is trusted as long as it is plausible. Servers without `backup` are considered first,
-//! then backups; the first of these two sets with a working server serves.
+//! Probes are trusted as long as their results are plausible. Servers that are no backups are
+//! considered first, then backups. The first of these two sets that has a working server serves.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ pub const DISBELIEVED: &str = "too few servers work for probes to be believed";
 /// A server as input of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// True if the server serves only while no other server can.
+    /// True if the server serves only while no server can that is not a backup.
     pub backup: bool,
     pub condition: Condition,
 }
@@ -28,12 +28,12 @@ impl Candidate {
 /// Condition of a server, as input of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Drained by the operator or by weight 0: never serves.
+    /// The operator or weight 0 drains the server, so it never serves.
     Unwanted,
-    /// No probe result yet.
+    /// The server has no probe result yet.
     Unknown,
     Failed {
-        /// Time of the failure in milliseconds, if the server was ever up.
+        /// Time of the failure in milliseconds; `None` if the server was never up.
         since_ms: Option<u64>,
     },
     /// Probes succeed, but the server's report refuses new sessions.
@@ -41,17 +41,17 @@ pub enum Condition {
     Working,
 }
 
-/// Conditions under which failed or refusing servers serve.
+/// Settings of the rule: when failed or refusing servers serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServingRule {
     /// If less than this percentage of the wanted servers works, probes are not trusted and failed
     /// servers serve too (Envoy's panic threshold). 0 means that probes are always trusted.
     pub panic_percent: u8,
-    /// If no server works without refusing, refusing servers serve: reports alone never empty a
-    /// service.
+    /// If every working server refuses, refusing servers serve, so that reports alone never leave a
+    /// service without servers.
     pub keeps_refusing: bool,
-    /// If all servers have failed, those that failed within this many milliseconds of the last one
-    /// serve. `None` means that no server serves.
+    /// If all servers have failed, the servers that failed within this many milliseconds before the
+    /// last failure serve. `None` means that no server serves then.
     pub keeps_last_ms: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl ServingRule {
 pub struct Serving {
     /// For each candidate, true if it serves.
     pub serves: Vec<bool>,
-    /// True if servers serve despite failed probes or a refusal.
+    /// True if some servers serve although their probes fail or they refuse.
     pub degraded: bool,
 }
 
@@ -93,8 +93,8 @@ pub fn serving(rule: ServingRule, candidates: &[Candidate]) -> Serving {
     Serving { serves: kept.unwrap_or_else(|| of(candidates, |_| false)), degraded }
 }
 
-/// Returns the servers that satisfy `is_one` (backups only if no other server does), and true if
-/// failed servers serve with them.
+/// Returns the servers that satisfy `is_one`. These are backups only if no other server satisfies
+/// it. The flag is true if failed servers serve with them.
 fn first(
     rule: ServingRule,
     candidates: &[Candidate],
@@ -106,8 +106,9 @@ fn first(
     Some((of(candidates, serves), panics))
 }
 
-/// Returns the servers that failed last. A simultaneous failure is noticed over some time, so all
-/// servers that failed within `within_ms` before the last one count as failed together.
+/// Returns the servers that failed last. It takes some time until a simultaneous failure of all
+/// servers is noticed. So servers that failed within `within_ms` before the last failure count as
+/// failed together.
 fn last(candidates: &[Candidate], within_ms: u64) -> Option<Vec<bool>> {
     let since = |one: &Candidate| match one.condition {
         Condition::Failed { since_ms } => since_ms,

@@ -17,14 +17,14 @@ pub struct HealthCheck {
     pub rise: u32,
     /// Number of failures in a row that take a server down.
     pub fall: u32,
-    /// Random variation of the interval, in percent of it.
+    /// Random variation of the interval, in percent of the interval.
     pub jitter_percent: u32,
     /// Port to probe; `None` for the service's own port.
     pub port: Option<u16>,
 }
 
 impl Default for HealthCheck {
-    /// Default check of a file without any settings: TCP.
+    /// Returns the check for a file that configures none: a TCP connection.
     fn default() -> HealthCheck {
         HealthCheck {
             kind: HealthKind::Tcp,
@@ -58,16 +58,16 @@ pub enum HealthKind {
     },
     /// The server answers ARP.
     Arp,
-    /// No probe: the server is always up.
+    /// There are no probes, so the server is always up.
     None,
 }
 
 /// TLS settings of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeTls {
-    /// Server name for SNI and certificate; `None` for its address.
+    /// Server name for SNI and certificate; `None` for the server's address.
     pub name: Option<String>,
-    /// File with the trusted certificate authorities; `None` for the system's.
+    /// File with the trusted certificate authorities; `None` for those of the system.
     pub ca: Option<String>,
     /// True if the certificate is verified.
     pub verify: bool,
@@ -87,11 +87,12 @@ pub struct Reporting {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReportKind {
-    /// A line of HAProxy's agent-check; see [`super::report::agent_check`].
+    /// The report is a line of HAProxy's agent-check; see [`super::report::agent_check`].
     AgentCheck,
-    /// JSON from this request target.
+    /// The report is JSON, requested by HTTP with this request target.
     Http(String),
-    /// Apache's `?auto` page from this request target; see [`super::report::mod_status`].
+    /// The report is Apache's `?auto` page, requested by HTTP with this request target; see
+    /// [`super::report::mod_status`].
     ModStatus(String),
 }
 

@@ -1,7 +1,7 @@
-//! Share of clients of a name or a server group that each server gets, by load.
+//! Shares: the parts of a name's or a server group's clients that servers get, by load.
 //!
-//! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers
-//! with the best server only, which gets all clients until the next report. Here the share of a
+//! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) selects
+//! only the best server, which then gets all clients until the next report. Here the share of a
 //! server falls as its load rises, so that no server is flooded between two reports.
 
 use alloc::vec::Vec;
@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use super::policy::Weighing;
 use super::signals::{Signal, Signals};
 
-/// Least part of its weight that a working server has, in thousandths: no report removes a server
-/// altogether.
+/// Least part of its weight that a working server has, in thousandths. So no report removes a
+/// server altogether.
 pub const LEAST_PERMILLE: u64 = 30;
 /// Full weight, in thousandths.
 pub(crate) const PERMILLE: u64 = 1_000;
@@ -18,7 +18,7 @@ pub(crate) const PERMILLE: u64 = 1_000;
 /// Input for the share of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMember {
-    /// Weight relative to others.
+    /// Configured weight, relative to the other servers.
     pub weight: u16,
     /// Part of the weight after slow start and report, in tenths.
     pub tenths: u16,
@@ -28,18 +28,19 @@ pub struct PoolMember {
 /// Share of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberShare {
-    /// Share relative to others.
+    /// Share relative to the other servers.
     pub share: u16,
-    /// Part of its weight, in thousandths.
+    /// Part of its weight that the server has because of load and slow start, in thousandths.
     pub permille: u64,
-    /// True if the server's load is known; otherwise the median counts.
+    /// True if the server's load is known. Otherwise the median of the other servers counts.
     pub is_known: bool,
-    /// Load that the share is computed from, if a `Weighing` is configured.
+    /// Load from which the share is computed; `None` if the policy has no [`Weighing`].
     pub load: Option<u64>,
 }
 
-/// Returns the shares of servers, in their order: their weights, reduced by load if `weighing` is
-/// given. Reports raise no server's share above `gain_percent` of its share by weight alone.
+/// Returns the shares of servers, in the order of `servers`. A share is the server's weight,
+/// reduced by load if `weighing` is given. Reports raise no server's share above `gain_percent` of
+/// its share by weight alone.
 pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<MemberShare> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
@@ -50,8 +51,8 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
     known.sort_unstable();
     let (least, median) = (known.first().copied().unwrap_or(1).max(1), known.get(known.len() / 2).copied());
     let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
-    // Without load and slow start, shares are the weights of the file. Otherwise they are scaled so
-    // that the heaviest server has at most a thousand.
+    // Without load and slow start, shares are the weights of the file. Otherwise the shares are
+    // scaled so that the largest one is at most a thousand.
     let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
     let share_of = |server: &PoolMember, permille: u64| match u64::from(server.weight) {
         weight if is_plain => weight,
@@ -76,7 +77,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
         .collect()
 }
 
-/// Returns the largest part of its weight that a server may have, in thousandths, so that none
+/// Returns the largest part of its weight that a server may have, in thousandths, so that no server
 /// gains more than `gain_percent` of its fair share. Cutting one server reduces the total, so the
 /// limit is found by iteration.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
@@ -95,7 +96,7 @@ pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     }
 }
 
-/// Ratio of the least load to a load, in thousandths. Loads may be any numbers.
+/// Returns the ratio of the least load to a load, in thousandths. Loads may be any numbers.
 fn permille_of(least: u64, load: u64) -> u64 {
     let part = u128::from(PERMILLE) * u128::from(least) / u128::from(load.max(least));
     u64::try_from(part).unwrap_or(PERMILLE)
@@ -127,7 +128,7 @@ mod tests {
         };
         let (one, three) = (server(1, 10, None), server(3, 10, Some(900)));
         assert_eq!(weights(&[one, three, server(0, 10, None)]), [(1, 1_000), (3, 1_000), (0, 1_000)]);
-        // While one of them starts slowly, the heaviest has a share of a thousand.
+        // While one of the servers starts slowly, the heaviest server has a share of a thousand.
         assert_eq!(weights(&[server(2, 3, None), server(4, 10, None)]), [(150, 300), (1_000, 1_000)]);
         assert_eq!(weights(&[server(2, 30, None), server(4, 10, None)]), [(2, 1_000), (4, 1_000)]);
         assert!(weights(&[]).is_empty());

@@ -17,11 +17,11 @@ pub struct Signals {
     pub latency_us: Option<u64>,
     /// Last report of the server, empty if reports are not configured or the last one has expired.
     pub report: Report,
-    /// Age of the report, in milliseconds.
+    /// Age of the report, in milliseconds; `None` if there is no report.
     pub age_ms: Option<u64>,
 }
 
-/// Kind of signal. [`Consumer`](super::policy::Consumer) lists which ones each consumer knows.
+/// Kind of signal. [`Consumer`](super::policy::Consumer) decides which signals a consumer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Active,
@@ -44,12 +44,12 @@ impl fmt::Display for Signal {
     }
 }
 
-/// A server that new sessions are shared out to.
+/// A server among which new sessions are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// True for this host itself.
     pub own: bool,
-    /// Weight relative to others; a server with 0 gets no sessions.
+    /// Weight relative to the other servers. A server with weight 0 gets no sessions.
     pub weight: u16,
     pub signals: Signals,
 }

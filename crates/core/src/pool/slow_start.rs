@@ -7,41 +7,42 @@ use super::health::{HealthState, Transition};
 /// Progress of a server's slow start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowStart {
-    /// Start of the slow start, in milliseconds; `None` at full weight.
+    /// Start of the slow start, in milliseconds; `None` while the server has its whole weight.
     since_ms: Option<u64>,
-    /// Part of the weight that the server has, in tenths.
+    /// Tenths of the weight that the server has.
     tenths: u16,
     /// True if the server was added to a running pool and has not been up yet.
     is_new: bool,
 }
 
 impl SlowStart {
-    /// Returns the state of a server at full weight. A new server starts slowly once it is up.
+    /// Returns the state of a server with its whole weight. A new server starts slowly once it is
+    /// up.
     pub(super) fn whole(is_new: bool) -> SlowStart {
         SlowStart { since_ms: None, tenths: FULL_WEIGHT, is_new }
     }
 
-    /// Applies a change of health. Servers that are up when a pool starts need no slow start: only
-    /// the director is new, not the server.
+    /// Applies a change of health. Servers that are up when a pool starts need no slow start, since
+    /// only the director is new then.
     pub(super) fn changed(&mut self, transition: &Transition, now_ms: u64) {
         let is_new = core::mem::take(&mut self.is_new);
         let begins = transition.to == HealthState::Up && (is_new || transition.from == HealthState::Down);
         (self.since_ms, self.tenths) = if begins { (Some(now_ms), 1) } else { (None, FULL_WEIGHT) };
     }
 
-    /// Part of its weight that the server has, in tenths, as of the last [`SlowStart::rise`].
+    /// Tenths of its weight that the server has since the last [`SlowStart::rise`].
     pub(super) fn tenths(&self) -> u16 {
         self.tenths
     }
 
-    /// Part of its weight at any time, in percent, at least 10.
+    /// Percentage of its weight that the server has at this time, at least 10.
     pub(super) fn percent(&self, now_ms: u64, whole_ms: u64) -> u64 {
         let Some(since_ms) = self.since_ms else { return 100 };
         let percent = now_ms.saturating_sub(since_ms).saturating_mul(100).checked_div(whole_ms);
         percent.map_or(100, |percent| percent.clamp(10, 100))
     }
 
-    /// Raises the weight to the current value. True if it changed.
+    /// Raises the weight to the current value. Returns true if the weight changed.
     pub(super) fn rise(&mut self, now_ms: u64, whole_ms: u64) -> bool {
         let percent = self.percent(now_ms, whole_ms);
         if percent >= 100 {

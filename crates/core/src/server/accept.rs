@@ -1,7 +1,8 @@
 //! Creates connections of this host from clients' segments that a director hands off. The director
 //! made the handshake without keeping state. The client's first segment with data creates the
-//! connection: its numbers contain the negotiated options. `bpf/server/accept.h` is the copy in C;
-//! [`Host`] gives access to the sockets of the host's stack.
+//! connection, since the numbers in the segment contain the negotiated options.
+//! `bpf/server/accept.h` is the copy in C; [`Host`] gives access to the sockets of the host's
+//! stack.
 
 use core::net::SocketAddr;
 
@@ -16,10 +17,10 @@ use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
 use crate::path::mark::PUNTED;
 use crate::path::tables::VipKey;
 
-/// State of the host besides the tables.
+/// State of the host that decisions depend on besides the tables.
 pub trait Host {
-    /// Returns the socket that a segment from a client to an address of this host would reach: the
-    /// connection's, else a listener.
+    /// Returns the socket that a segment from a client to an address of this host would reach. This
+    /// is the socket of the connection, or else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
     /// Returns the expectation announced for a connection, if there is one.
     fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
@@ -42,7 +43,7 @@ pub enum Socket {
         first: u32,
         /// Sequence number of the next byte that the process may write.
         written: u32,
-        /// Numbers to compare a new connection with.
+        /// Numbers with which the numbers of a new connection are compared.
         old: OldConnection,
     },
 }
@@ -56,8 +57,9 @@ pub struct OldConnection {
     pub timestamp: u32,
 }
 
-/// A segment from which a socket was created. The server may have answered and closed that
-/// connection. The segment must not create another one, since requests must run only once.
+/// A segment from which a socket was created. The server may have answered and closed the
+/// connection. The same segment must not create another connection, since requests must run only
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The segment's sequence number.
@@ -68,8 +70,8 @@ pub struct Made {
     pub listener: u16,
 }
 
-/// A segment that is expected in the middle of a connection. No cookie validates the segment; the
-/// options were negotiated earlier.
+/// A segment that is expected for a connection that moves to this host. No cookie validates the
+/// segment, since the options were negotiated earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The segment's sequence number.
@@ -77,8 +79,8 @@ pub struct Expectation {
     /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
     pub terms: Terms,
-    /// True if a socket was created from the segment, which must not create another one: see
-    /// [`Made`].
+    /// True if a socket was created from the segment. The segment must not create another socket:
+    /// see [`Made`].
     pub made: bool,
 }
 
@@ -87,7 +89,8 @@ pub struct Expectation {
 pub struct Terms {
     /// Maximum segment size of the client, in bytes.
     pub mss: u16,
-    /// Window scales announced by the client and by the director.
+    /// Window scales of the client and of the director; `None` if window scaling was not
+    /// negotiated.
     pub window_scales: Option<(u8, u8)>,
     /// True if both sides support selective acknowledgments.
     pub sack: bool,
@@ -100,15 +103,15 @@ pub struct Terms {
 pub enum Outcome {
     /// The segment belongs to an existing connection.
     Known,
-    /// The segment is late for an ended connection, or too early for the next one.
+    /// The segment is late for an ended connection, or too early for the next connection.
     Straggler,
     /// The listener at this port creates a connection from the segment, unless the kernel refuses.
     Connection(Terms, u16),
     /// The segment creates no connection. The reason is counted.
     Nothing(Reason),
     /// The segment is changed into a reset of the old connection, and a copy of the segment is
-    /// received again afterwards. The stack would accept a reused port only with a SYN, which it
-    /// does not see. Meanwhile other segments of the connection wait
+    /// received after the reset. The stack would accept a reused port only by a SYN, which it does
+    /// not see. Until the copy is received, other segments of the connection wait
     /// ([`ClearedConnection`](super::ClearedConnection)).
     Clears(Reason, OldConnection),
 }
@@ -122,14 +125,14 @@ pub struct Arrived<'a> {
     pub timestamps: Option<(u32, u32)>,
     /// Port of the socket that accepts handed off connections.
     pub listener: u16,
-    /// True if turns of request and response are tracked.
+    /// True if requests and responses of the connection are tracked ([`Exchange`]).
     pub turns: bool,
     /// Offset of the TCP header in the frame, in bytes.
     l4: usize,
 }
 
 impl<'a> Arrived<'a> {
-    /// Returns `None` for other frames, which the host's stack handles.
+    /// Reads a frame. `None` if the frame is no such segment, so that the host's stack handles it.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
         let segment = TcpSegment::read(frame)?;
         let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
@@ -150,7 +153,8 @@ impl<'a> Arrived<'a> {
                 data,
             },
             timestamps: options.timestamp.zip(options.timestamp_echo),
-            // With `every-host` this host may be a server and read requests as a director.
+            // In an every-host farm this host may be a server, and may also read requests as a
+            // director does.
             listener: offer.punt_listener.filter(|_| segment.from == PUNTED).unwrap_or(listener),
             turns: offer.turns,
             l4: segment.l4,
@@ -177,8 +181,8 @@ impl<'a> Arrived<'a> {
             },
             Socket::Opening => Outcome::Known,
             Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitEvicted),
-            // A segment that acknowledges bytes of this connection belongs to it. Its first segment
-            // may be retransmitted.
+            // A segment that acknowledges bytes of this connection belongs to the connection. It
+            // may be the connection's first segment again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
                     self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
@@ -192,7 +196,7 @@ impl<'a> Arrived<'a> {
     }
 
     /// Returns the negotiated options, from the cookie or from an expectation. A cookie does not
-    /// contain timestamps: they were negotiated if the segment has them (RFC 7323, section 3.2).
+    /// encode timestamps. They were negotiated if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
         let Payload { sequence, acknowledgment, .. } = self.payload;
@@ -216,13 +220,14 @@ impl<'a> Arrived<'a> {
         Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
     }
 
-    /// Returns the record of this segment, to store once the kernel has created a socket from it.
+    /// Returns the record of this segment, which the caller stores once the kernel has created a
+    /// socket from the segment.
     pub fn made(&self) -> Made {
         let Payload { sequence, acknowledgment, .. } = self.payload;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
-    /// Returns the expectation of exactly this segment.
+    /// Returns the expectation, if this is exactly the expected segment.
     fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
         let numbers = (self.payload.sequence, self.payload.acknowledgment);
         host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
@@ -234,8 +239,8 @@ impl<'a> Arrived<'a> {
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
-    /// True if the segment begins a connection newer than the old one, as for a SYN in TIME-WAIT
-    /// (RFC 6191, section 2).
+    /// True if the segment begins a connection that is newer than the old one. The rule is that for
+    /// a SYN in TIME-WAIT (RFC 6191, section 2).
     fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
         is_after(self.payload.sequence.wrapping_sub(1), old.next)

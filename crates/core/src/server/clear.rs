@@ -1,13 +1,13 @@
 //! Replacement of an old connection by a new one with the same addresses and ports.
 //!
-//! The new connection's first segment is changed into a reset of the old one
-//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of the segment is received again
-//! afterwards. Until then the stack has no connection. Further segments would reach the listener,
-//! which resets them (RFC 9293, section 3.10.7.2), so they are queued behind the copy.
+//! The new connection's first segment is changed into a reset of the old connection
+//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of the segment is received after the
+//! reset. Until the copy is received, the stack has no connection. Further segments would reach the
+//! listener, which resets them (RFC 9293, section 3.10.7.2), so they are queued behind the copy.
 //!
 //! Queueing ends for good once the new connection has its socket. If the server closes first, the
 //! stack keeps the new connection in TIME-WAIT (FIN-WAIT-2 of Linux, tcp_time_wait), where it looks
-//! the same as the old one. `bpf/server/clear.h` is the copy in C.
+//! the same as the old connection. `bpf/server/clear.h` is this module's copy in C.
 
 use super::Socket;
 
@@ -25,7 +25,7 @@ pub struct ClearedConnection {
 
 impl ClearedConnection {
     /// True if another segment of the connection has to wait. `socket` is the host's socket for the
-    /// segment. Once false, no further segment waits.
+    /// segment. Once this has returned false, no further segment waits.
     pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
         if self.is_in && has_connection {

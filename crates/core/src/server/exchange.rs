@@ -1,5 +1,6 @@
-//! The turn on a connection that was handed off: either the client waits for a response, or the
-//! server waits for the next request. `bpf/server/exchange.h` is the copy in C.
+//! Exchanges on a connection that was handed off: requests, and the responses to them. They show if
+//! the client waits for a response or the server waits for a request. `bpf/server/exchange.h` is
+//! this module's copy in C.
 //!
 //! A connection can be released to another host only while the server waits for a request. Only
 //! plain exchanges are tracked: one segment has one complete request without a body, and the
@@ -10,7 +11,7 @@ use alloc::vec::Vec;
 
 use super::message::{Head, LENGTH_MAX, MessageParse};
 
-/// Maximum length of a request, in bytes. A connection with a longer one counts as busy.
+/// Maximum length of a request, in bytes. A connection with a longer request counts as busy.
 const MESSAGE_MAX: usize = 4_096;
 /// Maximum length of a response head, in bytes. The head may be split over several segments.
 const ANSWER_HEAD_MAX: usize = 2_048;
@@ -30,7 +31,7 @@ const TAIL_LEN: usize = 8;
 pub struct Payload<'a> {
     /// Sequence number of the first byte of the payload.
     pub sequence: u32,
-    /// Acknowledgment number.
+    /// Acknowledgment number of the segment.
     pub acknowledgment: u32,
     /// True if the URG flag is set.
     pub urgent: bool,
@@ -73,12 +74,12 @@ pub struct ExchangeSpan {
 /// The last request of a connection, and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The request. Written by the receive path.
+    /// The request. The program for received segments writes it.
     pub request: ExchangeSpan,
-    /// The response; `end` equals `begin` while the end is unknown. This and the following fields
-    /// are written by the send path.
+    /// The response. `end` equals `begin` while the end is unknown. The program for sent segments
+    /// writes this field and the following ones.
     pub answered: ExchangeSpan,
-    /// Last bytes of a chunked response; the last byte is the lowest one.
+    /// Last bytes of a chunked response. The last byte is the lowest one.
     pub tail: u64,
     /// Sequence number after the last byte sent so far of a chunked response.
     pub sent: u32,
@@ -86,7 +87,7 @@ pub struct Exchange {
     pub chunked: bool,
     /// True if all exchanges so far were plain. Once false, the value never changes back.
     pub plain: bool,
-    /// Start of a response whose later bytes were sent before the first ones.
+    /// Start of a response whose later bytes were sent before its first bytes.
     pub ahead: u32,
     /// First bytes of the response head while the head is incomplete; empty otherwise.
     pub head: Vec<u8>,
@@ -98,9 +99,10 @@ fn is_up_to(number: u32, other: u32) -> bool {
 }
 
 impl Exchange {
-    /// Starts with the client's first data segment, from which this host creates the connection.
+    /// Returns the state after the client's first data segment, from which this host creates the
+    /// connection.
     pub fn begin(first: &Payload<'_>) -> Exchange {
-        // Belongs to no request: the first response begins one byte later.
+        // This response belongs to no request, since the first response begins one byte later.
         let before = first.acknowledgment.wrapping_sub(1);
         Exchange {
             request: ExchangeSpan { begin: first.acknowledgment, end: first.end() },
@@ -116,7 +118,7 @@ impl Exchange {
 
     /// Updates the state with a segment from the client.
     pub fn follow_request(&mut self, payload: &Payload<'_>) {
-        // Retransmission.
+        // The segment is a retransmission.
         if !self.plain || is_up_to(payload.end(), self.request.end) {
             return;
         }
@@ -168,9 +170,10 @@ impl Exchange {
     }
 
     /// Handles a segment while the response head is incomplete: the next bytes of the head, a
-    /// retransmission, or bytes that overtake the head. Segments can overtake others that wait for
-    /// neighbour resolution: the kernel empties that queue on one CPU, while the server's process
-    /// continues to send on another. False if the connection no longer is plain.
+    /// retransmission, or bytes that overtake the head. A segment can overtake segments that wait
+    /// for neighbour resolution: the kernel empties that queue on one CPU, while the server's
+    /// process continues to send on another CPU. Returns false if the connection is no longer
+    /// plain.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let next = begin.wrapping_add(self.head.len() as u32);
         if payload.sequence == next {
@@ -183,8 +186,8 @@ impl Exchange {
         !is_up_to(payload.sequence, next)
     }
 
-    /// Handles the first bytes of a response, or further bytes of its head. False if the end of the
-    /// response can't be determined, or if the segment has bytes beyond that end.
+    /// Handles the first bytes of a response, or further bytes of its head. Returns false if the
+    /// end of the response can't be determined, or if the segment has bytes beyond the end.
     fn begin_answer(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         let mut start = core::mem::take(&mut self.head);
         start.extend(payload.data.iter().take(ANSWER_HEAD_MAX - start.len()));
@@ -203,7 +206,7 @@ impl Exchange {
         let Some(status) = start.strip_prefix(VERSION).and_then(|rest| rest.first_chunk::<4>()) else {
             return false;
         };
-        // An interim response (1xx) does not end the turn.
+        // After an interim response (1xx) the client still waits for the final response.
         if !(b" 200"..=b" 599").contains(&status) {
             return false;
         }
@@ -215,13 +218,13 @@ impl Exchange {
                 return false;
             }
             if head.codings == 1 {
-                // Chunks can be tracked in order only, and later bytes were sent first.
+                // Chunks can be tracked only in order, but later bytes were sent first.
                 if self.ahead == begin {
                     return false;
                 }
                 self.chunked = true;
-                // The segment may begin with the LF of the CRLF that ends the head. Its CR, sent
-                // with the previous segment, is part of `LAST_CHUNK`.
+                // The segment may begin with the LF of the CRLF that ends the head. The CR was sent
+                // with the previous segment, and is part of `LAST_CHUNK`.
                 self.tail = b'\r'.into();
                 self.answered = ExchangeSpan { begin, end: begin };
                 self.add_chunks(payload);

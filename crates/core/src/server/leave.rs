@@ -2,12 +2,12 @@
 //! see these segments. `outgoing` in `bpf/server/server.bpf.c` is the copy in C.
 //!
 //! Clients' segments must fit into the tunnel, so the MSS in a SYN or SYN-ACK is lowered (RFC 9293,
-//! section 3.7.1). If turns are tracked, responses update the [`Exchange`].
+//! section 3.7.1). If exchanges are tracked, responses update the [`Exchange`].
 //!
-//! Some resets are held. If connections are handed off, a segment may overtake the first one of its
-//! connection, or arrive after the connection has moved to another host. The stack doesn't know the
-//! connection, and answers with a reset without acknowledgment (RFC 9293, section 3.10.7.1). The
-//! reset is sent only when the segment arrives again.
+//! Some resets are held. If connections are handed off, a segment may overtake the first segment of
+//! its connection, or arrive after the connection has moved to another host. Then the stack doesn't
+//! know the connection, and answers the segment with a reset without acknowledgment (RFC 9293,
+//! section 3.10.7.1). Such a reset is sent only if the segment arrives again.
 
 use core::net::SocketAddr;
 
@@ -33,7 +33,7 @@ pub struct Leaving<'a> {
 }
 
 impl<'a> Leaving<'a> {
-    /// Returns `None` for frames that have no TCP segment of this host's services.
+    /// Reads a frame. `None` if the frame has no TCP segment of this host's services.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Leaving<'a>> {
         let segment = TcpSegment::read(frame)?;
         let (address, port) = (segment.src.ip(), segment.src.port());
@@ -86,8 +86,9 @@ impl<'a> Leaving<'a> {
         (size > most && self.lower(frame, at, most)).then_some(Reason::Clamped)
     }
 
-    /// Writes the size into the option at `at`, and updates the checksum. The checksum's words are
-    /// counted from the start of the TCP header, so the option may be at an odd offset.
+    /// Writes the size into the option at `at`, and updates the checksum. The words of the checksum
+    /// are counted from the start of the TCP header, so the option may begin in the middle of a
+    /// word.
     fn lower(&self, frame: &mut [u8], at: usize, most: u16) -> bool {
         let l4 = self.options.0 - TCP_LEN;
         let as_summed = |size: u16| if (at - l4) % 2 == 1 { size.swap_bytes() } else { size }.to_be_bytes();

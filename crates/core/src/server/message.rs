@@ -1,8 +1,8 @@
 //! Head of an HTTP/1.1 message (RFC 9112), parsed to find the end of the message.
 //! `bpf/server/message.h` is the copy in C.
 
-/// Maximum length of a body, in bytes. With its head, a body has less than half of all sequence
-/// numbers.
+/// Maximum length of a body, in bytes. So head and body together take less than half of the
+/// sequence number space.
 pub(super) const LENGTH_MAX: u64 = 0x7fff_0000;
 
 /// A complete head without unusual lines.
@@ -23,9 +23,9 @@ pub struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageParse {
     Whole(Head),
-    /// Incomplete head; all complete lines are plain.
+    /// The head is incomplete, and all its complete lines are plain.
     Cut,
-    /// A line that is not plain.
+    /// The head has a line that is not plain.
     Odd,
 }
 
@@ -65,7 +65,8 @@ impl Head {
     }
 
     fn add_field(&mut self, line: &[u8], length_max: u64) -> Option<()> {
-        // RFC 9112, section 5.2: obsolete line folding.
+        // The line is a continuation of the previous one, which is obsolete (RFC 9112, section
+        // 5.2).
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             return None;
         }

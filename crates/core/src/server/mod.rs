@@ -1,4 +1,5 @@
-//! Decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
+//! Decisions of the BPF programs on a server. They are the specification of
+//! `bpf/server/server.bpf.c`.
 //!
 //! Packets are decapsulated ([`open()`]). Segments that a director hands off become connections
 //! ([`Arrived`]), whose requests and responses are tracked ([`Exchange`]). Outgoing segments are
@@ -40,8 +41,8 @@ pub struct Tables {
     /// Services of this host. Tunnels may contain their packets, and their connections may be
     /// handed off.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Key of marks ([`crate::path::mark`]), if this host also forwards packets. Then the source
-    /// MAC address of decapsulated packets shows how often they were forwarded
+    /// Key of marks ([`crate::path::mark`]); `None` unless this host also forwards packets. Then
+    /// the source MAC address of decapsulated packets shows how often they were forwarded
     /// ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
@@ -51,13 +52,13 @@ pub struct Tables {
 pub struct Offer {
     /// Maximum segment size that the server may offer, in bytes; `None` for no limit.
     pub mss: Option<u16>,
-    /// Port of the socket that accepts handed off connections, if enabled: the service's own port
-    /// or that of a proxy. Connections have the service's port in either case.
+    /// Port of the socket that accepts handed off connections, if enabled. It is the service's own
+    /// port or the port of a proxy. In either case connections have the service's port.
     pub listener: Option<u16>,
-    /// Port of the socket that accepts punted connections, which are read here before a server is
-    /// selected. The source MAC address of their frames is [`crate::path::mark::PUNTED`].
+    /// Port of the socket that accepts punted connections, whose requests this host reads before a
+    /// server is selected. The source MAC address of their frames is [`crate::path::mark::PUNTED`].
     pub punt_listener: Option<u16>,
-    /// True if turns of request and response are tracked, to know when a connection is idle.
+    /// True if requests and responses are tracked, to know when a connection is idle.
     pub turns: bool,
     /// True if decapsulated packets need the mark of a host that forwarded them.
     pub is_marked: bool,

@@ -1,6 +1,6 @@
 //! Decapsulation of tunnel packets to this host: RFC 2003, RFC 2473, RFC 4213,
-//! draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is the copy in C, with the same checks in the
-//! same order.
+//! draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is this module's copy in C, with the same
+//! checks in the same order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,9 +20,9 @@ use crate::path::tables::VipKey;
 
 const UDP_LEN: usize = 8;
 const GUE_LEN: usize = 4;
-/// Maximum length of a GUE header after its first word, in words: no field needs more.
+/// Maximum length of a GUE header after its first word, in words. No field needs more words.
 const GUE_WORDS_MAX: usize = 8;
-/// GRE (RFC 2784).
+/// IP protocol number of GRE (RFC 2784).
 const GRE: u8 = 47;
 
 /// The ECN field (RFC 3168, section 5).
@@ -33,8 +33,8 @@ const ECT_0: u8 = 2;
 const CONGESTED: u8 = 3;
 
 /// Decapsulates a packet. Returns `None` if the frame is no tunnel packet to this host, and
-/// [`Reason::Decapsulated`] if the frame now has the inner packet. With any other reason the frame
-/// must be dropped.
+/// [`Reason::Decapsulated`] if the frame now contains the inner packet. If another reason is
+/// returned, the caller must drop the frame.
 ///
 /// Frames from the network with one of the source MAC addresses that mark decapsulated packets are
 /// dropped.
@@ -86,7 +86,7 @@ impl<'a> OuterHeader<'a> {
         if outer.protocol != protocol::UDP {
             return carries(outer.protocol).then_some(outer);
         }
-        // The port alone identifies the tunnel; malformed packets are found later.
+        // The port alone identifies a GUE tunnel. Malformed packets are found later.
         let (udp, _) = Udp::ref_from_prefix(bytes).ok()?;
         if is_later_fragment || udp.dst_port.get() != GUE_PORT {
             return None;
@@ -182,11 +182,11 @@ impl<'a> OuterHeader<'a> {
         Ok(inner)
     }
 
-    /// Returns how often the packet in `rest` was forwarded, from the header's mark. The packet is
-    /// not trusted before this check.
+    /// Checks the header's mark, and returns how often the packet in `rest` was forwarded. The
+    /// packet is not trusted before this check.
     fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<ForwardCount>, Reason> {
         let Some(mark) = gue.mark else {
-            // The flag for the last forwarding is not trusted without a mark.
+            // Without a mark, the flag [`GUE_LAST`] is not trusted.
             return if gue.flags & GUE_LAST == 0 { Ok(None) } else { Err(Reason::ForgedMark) };
         };
         let (mut rest, passed) = (rest, ForwardCount::of_flags(gue.flags));
@@ -238,7 +238,8 @@ impl Gue {
         let header = split_prefix(rest, GUE_LEN)?;
         let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
         let (words, flags) = (usize::from(first & 0x1f), u16::from_be_bytes([high, low]));
-        // Only version 0 without control flag; unknown flags may change the meaning of the rest.
+        // Only version 0 without control flag is accepted. Unknown flags may change the meaning of
+        // the rest.
         if first & 0xe0 != 0
             || flags & !(GUE_LAST | GUE_MARKED) != 0
             || words > GUE_WORDS_MAX
@@ -286,7 +287,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     }
     rest = split_prefix(&mut rest, ip.payload_len.get().into())?;
     let [src, dst] = [ip.src, ip.dst].map(Ipv6Addr::from);
-    // A packet from a link-local address stays on its link (RFC 4291, section 2.5.6).
+    // A packet from a link-local address must not leave its link (RFC 4291, section 2.5.6).
     if is_martian(src.into(), dst.into()) || src.is_unicast_link_local() {
         return Err(Reason::InnerMartian);
     }
@@ -297,7 +298,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     Ok(((word >> 20) as u8 & ECN, offer))
 }
 
-/// Returns the reason for inner headers that are invalid, or for a packet to another host.
+/// Returns the reason that is counted for a fault in the inner headers.
 const fn fault_reason(fault: Fault) -> Reason {
     match fault {
         Fault::Foreign => Reason::NotOwnService,
@@ -305,8 +306,8 @@ const fn fault_reason(fault: Fault) -> Reason {
     }
 }
 
-/// Returns the service of the inner packet on this host: by port if the packet has one, else by
-/// address.
+/// Returns the settings of the inner packet's service on this host. If the packet has no port, the
+/// address alone decides.
 fn find_service(
     tables: &Tables,
     address: IpAddr,
@@ -344,16 +345,16 @@ struct Inner {
     /// Offset in the frame.
     at: usize,
     ethertype: u16,
-    /// ECN field after decapsulation.
+    /// ECN field of the packet after decapsulation.
     ecn: u8,
-    /// Number of times that the packet was forwarded, if known.
+    /// Number of times that the packet was forwarded; `None` if it has no mark.
     passed: Option<ForwardCount>,
 }
 
 impl Inner {
-    /// Removes the outer headers. The frame keeps its MAC addresses, but with `marks` the source
-    /// shows how often the packet was forwarded. A packet without a mark counts as forwarded twice,
-    /// so this host serves it.
+    /// Removes the outer headers. The frame keeps its MAC addresses. But if `marks` is true, the
+    /// source MAC then shows how often the packet was forwarded. A packet without a mark counts as
+    /// forwarded twice, so this host serves it.
     fn decapsulate(&self, packet: &mut Packet<'_>, marks: bool) {
         let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(fits, "what is in front of the packet was longer");

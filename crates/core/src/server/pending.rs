@@ -1,18 +1,18 @@
-//! Number of bytes that a server still has to send of the response to a connection's request.
-//! `bpf/server/pending.h` is the copy in C.
+//! Number of bytes that a server still has to send of a response. `bpf/server/pending.h` is this
+//! module's copy in C.
 //!
 //! The load-balancing agent of Chow and Semwal reports the remaining bytes of each pending request
-//! (equation 2.2), which needed changes to Apache. Here the packets suffice: the response's head
-//! has its length (RFC 9112, section 6.3), and TCP has the client's acknowledgments. This works for
-//! all methods, and for all servers that use HTTP/1 without TLS. If the end of a response is
-//! unknown, the bytes in the kernel's queue are a lower bound.
+//! (equation 2.2), which needed changes to Apache. Here the packets suffice: the head of the
+//! response contains the length (RFC 9112, section 6.3), and TCP counts the bytes that the client
+//! has acknowledged. This works for all methods, and for all servers that use HTTP/1 without TLS.
+//! If the end of a response is unknown, the bytes in the kernel's queue are a lower bound.
 
 use alloc::vec::Vec;
 
 use super::message::{Head, MessageParse};
 
-/// Minimum number of bytes to recognise a request: method, target and version don't fit into fewer
-/// (RFC 9112, section 3).
+/// Minimum number of bytes of a request, since method, target and version don't fit into fewer (RFC
+/// 9112, section 3).
 const REQUEST_MIN: usize = 16;
 /// Maximum length of a response head, in bytes.
 const ANSWER_HEAD_MAX: usize = 4_096;
@@ -21,38 +21,40 @@ const ANSWER_HEAD_MAX: usize = 4_096;
 const PROVISIONAL_MAX: usize = 2;
 /// Maximum length of a body in bytes, so that sums of positions don't overflow.
 const LENGTH_MAX: u64 = 1 << 60;
-/// Maximum length of a request body that is tracked: less than half of the sequence number space.
+/// Maximum length of a request body that is tracked. It is less than half of the sequence number
+/// space.
 const FOLLOWED_BODY_MAX: u64 = 1 << 30;
 /// Length of the version at the start of a response, in bytes.
 const VERSION_LEN: usize = 8;
 /// Empty line before a request, which servers ignore (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
-/// Knowledge about a response.
+/// State of knowledge about a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseProgress {
     /// The response has not begun, or its head is incomplete.
     Waiting,
     /// The response has begun, and its end is known.
     Known,
-    /// The end is unknown: the head has no length or an unsupported one, or the response exceeded
-    /// it.
+    /// The end is unknown. The head has no length or an unsupported one, or the response was longer
+    /// than its head says.
     Unknown,
 }
 
-/// The client's bytes after a request.
+/// Bytes that the client has sent after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// The end of the request is unknown: its head has several segments, or its body is chunked.
     Unknown,
-    /// No bytes: the next request begins at this sequence number.
+    /// The client has sent no bytes. The next request begins at this sequence number.
     Nothing(u32),
-    /// Another request (RFC 9112, section 9.3.2), whose response is unknown.
+    /// The client has sent another request (pipelining: RFC 9112, section 9.3.2), whose response is
+    /// not tracked.
     Request,
 }
 
-/// Last request of a connection, with its response. Positions count the bytes sent by the server on
-/// the connection, as TCP's `bytes_acked` counts acknowledged ones.
+/// Last request of a connection, with its response. Positions count the bytes that the server has
+/// sent on the connection, as the kernel's `bytes_acked` counts the acknowledged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// State of the response.
@@ -61,13 +63,13 @@ pub struct Pending {
     pub is_head: bool,
     /// Sequence number of the response's first byte.
     pub begin_sequence: u32,
-    /// Sequence number after the response's last byte, once known.
+    /// Sequence number after the response's last byte, once the end is known.
     pub end_sequence: u32,
     /// Position of the response's first byte, once it has begun.
     pub begin: u64,
-    /// Position after the response's last byte, once known.
+    /// Position after the response's last byte, once the end is known.
     pub end: u64,
-    /// The client's bytes after the request.
+    /// Bytes that the client has sent after the request.
     pub behind: Behind,
 }
 
@@ -114,9 +116,10 @@ impl Pending {
         }
     }
 
-    /// Applies the client's next bytes: a new request, if they look like one and the previous
-    /// response is complete. The response will begin at the sequence number that the segment
-    /// acknowledges, since clients without pipelining have received the whole previous response.
+    /// Applies the client's next bytes. They are a new request if they look like a request and the
+    /// previous response is complete. The response will begin at the sequence number that the
+    /// segment acknowledges, since clients without pipelining have received the whole previous
+    /// response.
     #[must_use]
     pub fn request(before: Option<Pending>, received: &Received<'_>) -> Option<Pending> {
         if let Some(mut open) = before.filter(|before| before.is_open(received.acknowledgment)) {
@@ -127,8 +130,8 @@ impl Pending {
         if !is_request(data) {
             return before;
         }
-        // After these methods the connection has no HTTP/1 (RFC 9113, section 3.4; RFC 9110,
-        // section 9.3.6).
+        // After these methods the connection carries another protocol than HTTP/1 (RFC 9113,
+        // section 3.4; RFC 9110, section 9.3.6).
         let answer = match data.starts_with(b"PRI ") || data.starts_with(b"CONNECT ") {
             true => ResponseProgress::Unknown,
             false => ResponseProgress::Waiting,
@@ -143,7 +146,7 @@ impl Pending {
         })
     }
 
-    /// True if bytes with this acknowledgment number are no new request.
+    /// True if the client's bytes with this acknowledgment number can't begin a new request.
     fn is_open(&self, acknowledgment: u32) -> bool {
         match self.answer {
             ResponseProgress::Waiting => true, // Further bytes of that request.
@@ -160,7 +163,7 @@ impl Pending {
                 let expected = self.begin_sequence.wrapping_add(head.len() as u32);
                 match sent.sequence.wrapping_sub(expected) as i32 {
                     0 => self.begin_answer(sent, head),
-                    // Earlier bytes were not seen.
+                    // Bytes between were not seen.
                     ahead if ahead > 0 => self.answer = ResponseProgress::Unknown,
                     _ => return, // Retransmission of an earlier response.
                 }
@@ -181,8 +184,8 @@ impl Pending {
         }
     }
 
-    /// Ends the response at this position, since no byte follows. A longer declared length is
-    /// corrected.
+    /// Ends the response at this position, since no byte follows. If the head has declared a longer
+    /// response, the end is corrected.
     fn finish(&mut self, position: u64, sequence: u32) {
         match self.answer {
             ResponseProgress::Known if position < self.end => {
@@ -195,7 +198,7 @@ impl Pending {
 
     fn begin_answer(&mut self, sent: &Sent<'_>, kept: &mut Vec<u8>) {
         let mut position = sent.position - kept.len() as u64;
-        // Set even if the end of the response is unknown.
+        // The start is stored even if the end of the response will be unknown.
         self.begin = position;
         kept.extend_from_slice(sent.data);
         let bytes = core::mem::take(kept);
@@ -239,7 +242,7 @@ impl Pending {
         self.answer = ResponseProgress::Unknown;
     }
 
-    /// Returns the length of the body; `None` if it can't be known (RFC 9112, section 6.3).
+    /// Returns the length of the body; `None` if the head doesn't show it (RFC 9112, section 6.3).
     fn body(&self, head: &Head, status: u16) -> Option<u64> {
         if status == 101 {
             return None;
@@ -255,8 +258,9 @@ impl Pending {
         self.behind == Behind::Request
     }
 
-    /// Returns the number of bytes of the response that the client lacks, if known. `acknowledged`
-    /// is the number of acknowledged bytes of the connection.
+    /// Returns the number of bytes of the response that the client has not acknowledged; `None` if
+    /// the end of the response is unknown. `acknowledged` is the number of acknowledged bytes of
+    /// the connection.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
         (self.answer == ResponseProgress::Known)
             .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
@@ -284,8 +288,8 @@ impl Behind {
     }
 }
 
-/// True if the bytes begin with a method and a blank. All registered methods use these letters only
-/// (RFC 9110, section 9.1).
+/// True if the bytes begin with a method and a blank. All registered methods consist of these
+/// letters (RFC 9110, section 9.1).
 fn is_request(data: &[u8]) -> bool {
     let Some(start) = data.get(..REQUEST_MIN) else { return false };
     let method = start.iter().position(|byte| *byte == b' ').map(|len| &start[..len]);
@@ -508,7 +512,7 @@ mod tests {
         let before = connection.position;
         connection.request(GET).answer(&head);
         assert_eq!(connection.left(before), Some(head.len() as u64 + 10));
-        // Bytes that are no request change no state.
+        // Bytes that are no request don't change the state.
         let known = connection.pending;
         let at = |acknowledgment, data: &str, before| {
             Pending::request(before, &Received { sequence: 0, acknowledgment, data: data.as_bytes() })
@@ -552,7 +556,7 @@ mod tests {
         during.request(GET).answer(&head).request_early(GET, FIRST);
         assert!(during.pending.unwrap().has_another());
         // The client has acknowledged the first response. The second response belongs to the
-        // pipelined request, not to this one.
+        // pipelined request and not to this third request.
         during.answer("1234567890").request(GET);
         assert!(during.pending.unwrap().has_another());
         during.answer(&head);

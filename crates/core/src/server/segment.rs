@@ -1,6 +1,6 @@
-//! TCP segments in plain IP packets: without IPv4 options or IPv6 extension headers, and not
-//! fragmented. Current TCP stacks send no others. TCP options are allowed. `bpf/server/segment.h`
-//! is the copy in C.
+//! TCP segments in plain IP packets. These have no IPv4 options or IPv6 extension headers, and are
+//! not fragmented. Current TCP stacks send only such segments. TCP options are allowed.
+//! `bpf/server/segment.h` is the copy in C.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -28,8 +28,8 @@ pub(super) struct TcpSegment<'a> {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Parses a frame; `None` if it has no such segment. The frame must contain the fixed fields of
-    /// the TCP header. TCP options and data may be missing.
+    /// Parses a frame. `None` if the frame has no TCP segment in a plain IP packet. The frame must
+    /// contain the fixed fields of the TCP header. TCP options and data may be missing.
     pub(super) fn read(frame: &'a [u8]) -> Option<TcpSegment<'a>> {
         let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
         let (src, dst, l4, end): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype.get() {

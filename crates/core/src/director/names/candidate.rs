@@ -1,5 +1,6 @@
-//! Current candidates for the answers of a name: servers of services, members of groups, and
-//! services as sites.
+//! Candidates: addresses that the answers of a name may contain, with their current state. They
+//! belong to servers of services, to members of groups, or to a service itself as one of several
+//! sites.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -17,28 +18,29 @@ use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
 use crate::pool::{FULL_WEIGHT, ServerState};
 
-/// A server whose address answers may contain, with its current state.
+/// An address that answers may contain, with the current state of its server.
 #[derive(Clone, Debug)]
 pub(super) struct AddressCandidate {
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
     pub(super) state: ServerState,
-    /// True if answers contain the server only while no other server works.
+    /// True if answers contain the address only while no server works that is not a backup.
     pub(super) backup: bool,
-    /// True if the backup is not needed now.
+    /// True for a backup that is not needed now.
     pub(super) stands_by: bool,
     pub(super) known: PoolMember,
-    /// Reason why the server isn't up.
+    /// Reason why the server isn't up; `None` if it is up.
     pub(super) reason: Option<String>,
-    /// Age of the path probe's result in milliseconds, if the signals have one.
+    /// Age of the last path probe's result in milliseconds; `None` if the signals contain no such
+    /// result.
     pub(super) probed_ms: Option<u64>,
-    /// Counters of the address, for servers listed for this name alone. Servers of services have
-    /// counters per name instead.
+    /// Counters of the address, if its server is listed for this name alone. For servers of
+    /// services, [`super::running::ServiceAddressCounts`] has a counter per name.
     pub(super) counts: Option<Arc<AddressCounts>>,
 }
 
 impl AddressCandidate {
-    /// Returns a candidate of a service or a group.
+    /// Returns the candidate for a server of a service or a member of a group.
     fn of_service(
         server: &str,
         address: IpAddr,
@@ -60,13 +62,13 @@ impl AddressCandidate {
         }
     }
 
-    /// True if answers may contain the address. Weight 0 excludes it.
+    /// True if answers may contain the address. Weight 0 excludes an address.
     pub(super) fn lives(&self) -> bool {
         self.state == ServerState::Up && self.known.weight > 0 && !self.stands_by
     }
 
     /// True if nothing has changed since an earlier candidate: `self` is as of `now_ms`, `before`
-    /// as of `then_ms`. A report that has only aged is unchanged.
+    /// as of `then_ms`. A report whose age alone differs counts as unchanged.
     fn is_as(&self, now_ms: u64, before: &AddressCandidate, then_ms: u64) -> bool {
         let reported =
             |one: &AddressCandidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
@@ -81,18 +83,18 @@ impl AddressCandidate {
     }
 }
 
-/// A service that supplies the addresses of some names.
+/// A service or group that supplies addresses to names.
 #[derive(Clone, Debug)]
 pub(super) struct WatchedService {
     pub(super) service: String,
     /// True if the names use the service's own addresses instead of its servers' addresses.
     pub(super) own: bool,
-    /// True if one of the names uses load.
+    /// True if one of the names selects addresses by load.
     pub(super) by_load: bool,
-    /// Numbers of the names.
+    /// Numbers of the names that use the service.
     pub(super) names: Vec<usize>,
     pub(super) candidates: Vec<AddressCandidate>,
-    /// Time of the candidates, in milliseconds.
+    /// Time at which the candidates were computed, in milliseconds.
     at_ms: u64,
 }
 
@@ -101,7 +103,7 @@ impl WatchedService {
         WatchedService { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
     }
 
-    /// Updates the candidates. True if they changed for the names that use them.
+    /// Updates the candidates. Returns true if a change concerns the names that use them.
     pub(super) fn update(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
@@ -117,7 +119,7 @@ impl WatchedService {
     }
 }
 
-/// Returns the candidates of a service of the farm, with their time.
+/// Returns the candidates of a service or group, with the time of their state in milliseconds.
 fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandidate>, u64) {
     if let Some(seen) = snapshot.groups.iter().find(|seen| seen.group.name == name) {
         let mut members: Vec<AddressCandidate> = seen.members.iter().filter_map(of_member).collect();
@@ -145,7 +147,8 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandida
     (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
 }
 
-/// Marks the backups of a service or name that are not needed while another server works.
+/// Sets [`AddressCandidate::stands_by`] for the backups of a service or name while they are not
+/// needed.
 pub(super) fn stand_by(candidates: &mut [AddressCandidate]) {
     let condition = |one: &AddressCandidate| match one.state {
         ServerState::Up if one.known.weight > 0 => Condition::Working,
@@ -163,8 +166,8 @@ pub(super) fn stand_by(candidates: &mut [AddressCandidate]) {
     }
 }
 
-/// Returns the addresses by which clients reach a server: its own, or with `every-host` the
-/// addresses that it publishes.
+/// Returns the addresses at which clients reach a server: the server's own address, or in an
+/// every-host farm the addresses that the server publishes.
 fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr> {
     let listed = service.servers.iter().find(|listed| listed.name == server);
     match listed.filter(|_| service.is_on_every_host()) {
@@ -173,8 +176,9 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// Returns a service's own addresses as candidates. They work while at least one of its servers
-/// works. Their weight is the sum of the working servers' weights, and their load the mean load.
+/// Returns a service's own addresses as candidates. The addresses work while at least one server of
+/// the service works. Their weight is the sum of the working servers' weights, and their load is
+/// the mean load of these servers.
 fn site(
     name: &str,
     addresses: impl Iterator<Item = IpAddr>,
@@ -196,7 +200,7 @@ fn site(
     addresses.into_iter().map(candidate).collect()
 }
 
-/// Returns the mean signals of servers, each over the servers that have it.
+/// Returns the mean of each signal, over the servers for which the signal is known.
 fn mean(servers: &[Signals]) -> Signals {
     let mean = |of: fn(&Signals) -> Option<u64>| {
         let known: Vec<u128> = servers.iter().filter_map(of).map(u128::from).collect();
@@ -218,7 +222,8 @@ fn mean(servers: &[Signals]) -> Signals {
     }
 }
 
-/// Returns a member as a candidate. `None` if its URL has a name, which clients resolve.
+/// Returns the candidate for a member of a group. `None` if the member's URL contains a host name
+/// instead of an address, since clients resolve that name themselves.
 fn of_member(member: &MemberSnapshot) -> Option<AddressCandidate> {
     let signals = Signals {
         latency_us: member.latency_us,

@@ -1,8 +1,8 @@
 //! Balanced names of a farm: the addresses of their answers, and checks of servers listed for a
 //! name.
 //!
-//! There may be hundreds of thousands of names, so an event of one name causes no work for the
-//! others.
+//! A farm may have hundreds of thousands of names, so an event of one name must cause no work for
+//! other names.
 
 mod candidate;
 mod own;
@@ -33,7 +33,7 @@ use candidate::WatchedService;
 use own::OwnServers;
 use running::{AddressSource, NameState};
 
-/// An order of the names.
+/// An order to the caller for one name or for all names.
 #[derive(Clone, Debug)]
 pub enum NameOrder {
     /// The names of a reloaded farm are in force.
@@ -41,21 +41,24 @@ pub enum NameOrder {
     /// Probe the server at this index of a name's own list, and return the result as
     /// [`NameFact::Server`].
     Probe(Arc<BalancedName>, usize),
-    /// Query the load of the server at this index, and return the result as [`NameFact::Server`].
+    /// Query the load of the server at this index of a name's own list, and return the result as
+    /// [`NameFact::Server`].
     QueryLoad(Arc<BalancedName>, usize),
-    /// Read the file of ranks of a name, and return the result as [`NameFact::Ranks`].
+    /// Read the file that ranks a name's addresses, and return the result as [`NameFact::Ranks`].
     ReadRanks(Arc<BalancedName>, usize),
     /// Probe a path, and return the result as [`super::Input::Path`].
     ProbePath(PathOrder),
-    /// Answer from these pools from now on, in the order of the farm.
+    /// Answer queries from these address pools from now on. There is one pool per name, in the
+    /// order of the farm.
     AnswerAll(Vec<Arc<AddressPool>>),
-    /// Replace the pools with these numbers.
+    /// Replace the address pools of the names with these numbers.
     Answer(Vec<(usize, Arc<AddressPool>)>),
 }
 
 #[derive(Clone, Debug)]
 pub enum NameFact {
-    /// Result of a check of the server at this index of the name's list at the time of the order.
+    /// Result of a check of a server. The index refers to the name's own list at the time of the
+    /// order.
     Server(usize, Fact),
     /// Text of a file of ranks, or the error.
     Ranks(Result<String, String>),
@@ -65,23 +68,24 @@ type ServersInForce = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// In the order of the farm; the index is the name's number.
+    /// Names in the order of the farm. The index is the name's number.
     running: Vec<NameState>,
-    /// Numbers sorted by name.
+    /// Numbers of the names, sorted by name.
     by_name: Vec<usize>,
-    /// Services that supply the addresses of names.
+    /// Services and groups that supply addresses to names.
     followed: Vec<WatchedService>,
-    /// Time of the next work and number of each name, in milliseconds.
+    /// Time of the next work of each name in milliseconds, with the name's number.
     due: BTreeSet<(u64, usize)>,
-    /// Names to recompute; `is_new` recomputes all.
+    /// Numbers of the names whose answers must be recomputed. If `is_new` is true, all names must
+    /// be.
     dirty: Vec<usize>,
     is_new: bool,
     has_started: bool,
-    /// Number of servers without any probe result.
+    /// Number of servers in the names' own lists that have no probe result yet.
     unknown: usize,
     paths: PathProber,
     key: Seed,
-    /// Services and groups at the last update.
+    /// Services and groups of the snapshot at the last update.
     seen: Option<ServersInForce>,
     orders: VecDeque<NameOrder>,
     events: Vec<Event>,
@@ -107,7 +111,8 @@ impl Names {
         }
     }
 
-    /// Applies the names of a reloaded farm. Remaining servers keep their state.
+    /// Applies the names of a reloaded farm. Servers that the new farm still lists keep their
+    /// state.
     pub(super) fn reload(&mut self, farm: &Farm, operator: &OperatorStates, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
         let mut before: BTreeMap<dns::Name, NameState> =
@@ -148,7 +153,8 @@ impl Names {
         (0..self.running.len()).for_each(|number| self.settle(number, now));
     }
 
-    /// Returns the servers of a name's own list, with known state if there is any.
+    /// Returns the servers of a name's own list. Servers that the farm already had before keep
+    /// their state.
     fn own_servers(
         &self,
         name: &BalancedName,
@@ -175,7 +181,8 @@ impl Names {
         servers
     }
 
-    /// Returns the index in `followed` of a service that a name uses.
+    /// Returns the index in `followed` of a service that a name uses, and adds the service if it is
+    /// missing there.
     fn follow_service(
         &mut self,
         number: usize,
@@ -192,8 +199,8 @@ impl Names {
         place
     }
 
-    /// Starts answering queries. Called once all servers were probed, or the maximum time has
-    /// passed.
+    /// Starts answering queries. The director calls this once all servers were probed, or once the
+    /// maximum time has passed.
     pub(super) fn begin(&mut self) {
         self.has_started = true;
     }
@@ -204,14 +211,14 @@ impl Names {
         self.by_name.get(at).copied()
     }
 
-    /// Returns the name that is spelled like this.
+    /// Returns the name with this spelling.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<BalancedName>> {
         let number = self.number(&dns::Name::parse(name).ok()?)?;
         self.running.get(number).map(|running| &running.name)
     }
 
     /// Applies the result of an order. `name` is the name at the time of the order: after a reload
-    /// it may have other servers, or be gone.
+    /// the name may have other servers, or may be gone.
     pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {
@@ -253,8 +260,8 @@ impl Names {
         }
     }
 
-    /// Applies the result of a path probe, and recomputes the names that use the path if it
-    /// changed.
+    /// Applies the result of a path probe. If the path has changed, recomputes the names that use
+    /// the path.
     pub(super) fn path_probed(&mut self, address: IpAddr, found: Result<MeasuredPath, String>, now: Moment) {
         let PathChange { is_news, turned } = self.paths.probed(address, found, now.ms);
         if let Some(error) = turned {
@@ -267,7 +274,7 @@ impl Names {
         }
     }
 
-    /// Does the work that is due.
+    /// Does the due work of all names.
     pub(super) fn time(&mut self, now: Moment) {
         self.orders.extend(self.paths.poll(now.ms).map(NameOrder::ProbePath));
         while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now.ms) {
@@ -286,7 +293,7 @@ impl Names {
         self.unknown == 0
     }
 
-    /// Does the work that is due for a name.
+    /// Does the due work of one name.
     fn settle(&mut self, number: usize, now: Moment) {
         let Some(running) = self.running.get_mut(number) else { return };
         let name = Arc::clone(&running.name);
@@ -313,7 +320,8 @@ impl Names {
         self.schedule(number);
     }
 
-    /// Publishes the events of a server's change, and marks the name if its answers change.
+    /// Publishes the events of a server's change. If the change concerns the name's answers, marks
+    /// the name as dirty.
     fn follow_change(&mut self, number: usize, name: &BalancedName, place: usize, change: ServerChange) {
         if change.effect != Effect::None {
             self.mark(number);
@@ -323,7 +331,8 @@ impl Names {
         self.events.extend(change.events.into_iter().filter_map(event));
     }
 
-    /// Marks a name to be recomputed before the next answer.
+    /// Marks a name as dirty, so that its answers are recomputed at the next call of
+    /// [`Names::follow`].
     fn mark(&mut self, number: usize) {
         if let Some(running) = self.running.get_mut(number).filter(|running| !running.is_dirty) {
             running.is_dirty = true;
@@ -344,7 +353,7 @@ impl Names {
         }
     }
 
-    /// Applies the operator's state of a server of a name's own list.
+    /// Applies the operator's state to a server of a name's own list.
     pub(super) fn set_operator_state(&mut self, server: &ServerName, state: OperatorState, now_ms: u64) {
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
@@ -360,7 +369,7 @@ impl Names {
         self.schedule(number);
     }
 
-    /// True if a name has the address of a working server.
+    /// True if a working server has one of the name's addresses.
     pub(super) fn has_living(&self, name: &str, now_ms: u64) -> bool {
         let number = dns::Name::parse(name).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| self.running.get(number));
@@ -375,10 +384,11 @@ impl Names {
         core::mem::take(&mut self.events)
     }
 
-    /// Recomputes the answers that changed, and returns the new list of snapshots if there are any.
+    /// Recomputes the answers of dirty names. Returns the new list of snapshots if a snapshot
+    /// changed.
     pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<SharedList<NameSnapshot>>> {
-        // Before the start no query is answered, so recomputing a name for each probe result would
-        // be wasted.
+        // Before [`Names::begin`] no query is answered, so recomputing a name after each probe
+        // result would be wasted work.
         if !self.has_started {
             return None;
         }
@@ -413,7 +423,7 @@ impl Names {
         Some(looks)
     }
 
-    /// Marks the names whose services changed.
+    /// Marks the names as dirty whose services changed.
     fn look_at_services(&mut self, farm: &Snapshot) {
         let is_seen = |(services, groups): &ServersInForce| {
             Arc::ptr_eq(services, &farm.services) && Arc::ptr_eq(groups, &farm.groups)
@@ -433,14 +443,14 @@ fn server_name(name: &BalancedName, server: &OwnServer) -> ServerName {
     ServerName { service: name.settings.name.to_string(), server: server.name().into_owned() }
 }
 
-/// True if the latency of probes changes a name's shares.
+/// True if a name selects addresses by the latency of probes.
 fn goes_by_latency(name: &BalancedName) -> bool {
     let signals = Signals { latency_us: Some(1), ..Signals::default() };
     name.weighing().is_some_and(|weighing| (weighing.load)(&signals).is_some())
 }
 
-/// Returns the paths that a name wants probed: to its own servers and to those listed for its
-/// services, with their agents' ports.
+/// Returns the paths that must be probed for a name: to the name's own servers and to the servers
+/// of its services. Each path has the port of the server's agent.
 fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbing)> {
     let Some(probing) = name.probe else { return Vec::new() };
     let mut wanted = Vec::new();
@@ -465,7 +475,8 @@ fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbi
     wanted
 }
 
-/// Returns the port of a server's agent: the report port if reports come by HTTP, else the default.
+/// Returns the port of a server's agent: the port of HTTP reports if they are configured, else the
+/// default port.
 fn agent_port(report: Option<&Reporting>) -> u16 {
     report.filter(|report| matches!(report.kind, ReportKind::Http(_))).map_or(LOAD_PORT, |report| report.port)
 }

@@ -12,11 +12,12 @@ use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{Fact, Pool, PoolEntry, PoolServer, ServerChange, ServerState};
 
-/// Servers of a name, by their index in its list. The caller passes this list to each method.
+/// Servers of a name's own list, by their index in the list. The caller passes the list to each
+/// method.
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers(pub(super) Pool<usize, CountedServer>);
 
-/// A server with the counts of its address, which the threads that answer queries share.
+/// A server with the counters of its address. All threads that answer queries share the counters.
 #[derive(Clone, Debug)]
 pub(super) struct CountedServer {
     server: PoolServer,
@@ -34,8 +35,8 @@ impl PoolEntry for CountedServer {
 }
 
 impl OwnServers {
-    /// Returns the servers without any probe result. `seed` differs from name to name and spreads
-    /// the probes over time.
+    /// Returns all servers of a list, with no probe result yet. `seed` differs from name to name
+    /// and spreads the probes over time.
     pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         OwnServers::of(list, |place, _| CountedServer {
             server: PoolServer::new(&list.settings, seed_of(seed, place), now_ms, false),
@@ -48,7 +49,7 @@ impl OwnServers {
         OwnServers(servers.map(|(place, listed)| (place, server(place, listed.address))).collect())
     }
 
-    /// Applies another list. A server whose address is still listed keeps its state.
+    /// Replaces the list. A server whose address is in both lists keeps its state.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         let mut known: BTreeMap<SocketAddr, Vec<CountedServer>> = BTreeMap::new();
@@ -84,10 +85,11 @@ impl OwnServers {
         self.0.values().filter(|counted| counted.server.is_unknown()).count()
     }
 
-    /// Returns all servers in the order of the list.
+    /// Returns all servers as candidates, in the order of the list.
     pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<AddressCandidate> {
         let all = || self.0.values().zip(&list.servers);
-        // Refusals are ignored if all servers refuse: reports alone leave no name without servers.
+        // Refusals are ignored if all servers refuse, so that reports alone can't leave a name
+        // without servers.
         let takes = |(CountedServer { server, .. }, listed): (&CountedServer, &OwnServer)| {
             is_wanted(server, listed) && !server.refuses()
         };

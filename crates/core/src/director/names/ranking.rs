@@ -1,4 +1,5 @@
-//! Shares of a name's addresses in its answers, computed in every call or once in a period.
+//! Shares of a name's addresses in the name's answers. They are computed in every call or once per
+//! period.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -24,7 +25,7 @@ pub(super) struct AnswerShare {
 /// Server and address of a working candidate, and whether its load was known.
 type WorkingAddress = (Option<Arc<str>>, IpAddr, bool);
 
-/// Result of one computation of shares, with the candidates for which it is valid.
+/// Result of one computation of shares. It is valid only for the working addresses in `of`.
 #[derive(Clone, Debug)]
 struct ShareRun {
     at_ms: u64,
@@ -34,7 +35,7 @@ struct ShareRun {
     ranked: Vec<AnswerShare>,
 }
 
-/// Cached shares of one name, if they are computed once in a period.
+/// Cache of one name's shares; empty if they are computed in every call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShareCache {
     last: Option<Box<ShareRun>>,
@@ -47,9 +48,9 @@ impl ShareCache {
     }
 
     /// Returns the candidates in the order of answers, with shares for the working ones. Shares are
-    /// computed once in `for_ms` milliseconds, and in every call if it is 0. A change of the set of
-    /// working addresses, or of the addresses whose load is known, causes a new computation at
-    /// once. Other changes of load wait for the next computation.
+    /// computed once in `for_ms` milliseconds, or in every call if `for_ms` is 0. A change of the
+    /// set of working addresses, or of the addresses whose load is known, causes a new computation
+    /// at once. Other changes of load take effect at the next computation.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,
@@ -81,8 +82,8 @@ impl ShareCache {
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
         if name.settings.draw == Selection::Failover && weighing.is_some() {
-            // Among equal loads, addresses with an unmeasured path come first: only the traffic of
-            // clients measures a path.
+            // Of addresses with equal load, those whose path is unmeasured come first, since only
+            // clients' traffic measures a path.
             all.sort_by_key(|(candidate, ranked)| {
                 let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
                 (load, candidate.known.signals.report.available_bps.is_some())

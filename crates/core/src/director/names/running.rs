@@ -1,4 +1,4 @@
-//! State of a balanced name that is being answered.
+//! State of one balanced name.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -18,11 +18,11 @@ use crate::pool::ServerState;
 use crate::pool::policy::Selection;
 use crate::pool::signals::Signals;
 
-/// Interval at which files of ranks are read without a `period`, in milliseconds.
+/// Interval at which the file of ranks is read if the name has no `period`, in milliseconds.
 const READ_MS: u64 = 5_000;
 
-/// A balanced name. There may be hundreds of thousands of them, so equal parts are shared, and data
-/// that only views need isn't stored.
+/// A balanced name. A farm may have hundreds of thousands of names, so equal parts are shared, and
+/// data that only views need isn't stored.
 #[derive(Clone, Debug)]
 pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,
@@ -30,28 +30,28 @@ pub(super) struct NameState {
     ranking: ShareCache,
     /// State of the file of ranks, if one is configured.
     ranks: Option<Box<FileRanking>>,
-    /// Pool that queries are answered from.
+    /// Address pool from which queries are answered.
     balanced: Arc<AddressPool>,
     /// Time of the next work, in milliseconds.
     pub(super) due_ms: u64,
-    /// True if the name has to be recomputed.
+    /// True if the name's answers must be recomputed.
     pub(super) is_dirty: bool,
 }
 
 /// Origin of a name's addresses.
 #[derive(Clone, Debug)]
 pub(super) enum AddressSource {
-    /// Servers listed for the name.
+    /// Servers of the name's own list.
     Own(OwnServers),
-    /// Servers of services, by their index in the followed services.
+    /// Servers of services, as indexes into [`super::Names::followed`].
     Services {
         followed: Box<[usize]>,
-        /// Counters of their addresses, sorted.
+        /// Counters of the services' addresses, sorted by server and address.
         counts: Vec<ServiceAddressCounts>,
     },
 }
 
-/// Counters of one address of a service's server for this name.
+/// Counters of one address of a service's server, for this name only.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceAddressCounts {
     server: Option<Arc<str>>,
@@ -59,7 +59,7 @@ pub(super) struct ServiceAddressCounts {
     counts: Arc<AddressCounts>,
 }
 
-/// State of a name that survives a reload, besides its servers.
+/// State of a name that survives a reload, without its servers.
 #[derive(Clone, Debug)]
 pub(super) struct RetainedName {
     rank_from: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct RetainedName {
     balanced: Arc<AddressPool>,
 }
 
-/// State of a file of ranks.
+/// State of the file that ranks a name's addresses.
 #[derive(Clone, Debug)]
 struct FileRanking {
     file: FileRanks,
@@ -76,7 +76,7 @@ struct FileRanking {
 }
 
 impl NameState {
-    /// Returns the state for these servers, with what a reload has kept.
+    /// Returns the state of a name with these servers. `kept` is the state from before a reload.
     pub(super) fn new(
         name: &Arc<BalancedName>,
         kept: Option<RetainedName>,
@@ -124,7 +124,7 @@ impl NameState {
         let mut settings = Arc::clone(&self.name.settings);
         if let Some(ranks) = &self.ranks {
             match ranks.file.order(now.ms) {
-                // Addresses that the file does not rank come last, in their list's order.
+                // Addresses that the file does not rank come last, in the order of the list.
                 Some(order) => ranked.sort_by_key(|(candidate, _)| {
                     order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
                 }),
@@ -142,7 +142,8 @@ impl NameState {
         (Arc::clone(&self.balanced), Arc::new(snapshot))
     }
 
-    /// True if the name uses the path to this server. Names of services may use any address.
+    /// True if the name may use the path to this server. For a name that uses services, this is
+    /// true for every address.
     pub(super) fn probes(&self, server: IpAddr) -> bool {
         let list = self.name.list();
         let has = list.is_none_or(|list| list.servers.iter().any(|one| one.address.ip() == server));
@@ -161,18 +162,18 @@ impl NameState {
         }
     }
 
-    /// True if at least one address belongs to a working server.
+    /// True if at least one of the name's addresses belongs to a working server.
     pub(super) fn has_living(&self, followed: &[WatchedService], now_ms: u64) -> bool {
         self.candidates(followed, now_ms).iter().any(AddressCandidate::lives)
     }
 
-    /// True if a read of the ranks is due. The read counts as started then.
+    /// Returns true if the file of ranks must be read now. From then on the read counts as started.
     pub(super) fn begins_to_read(&mut self, now_ms: u64) -> bool {
         let due = self.ranks.as_mut().filter(|ranks| ranks.due_ms.is_some_and(|due_ms| due_ms <= now_ms));
         due.is_some_and(|ranks| ranks.due_ms.take().is_some())
     }
 
-    /// Applies the text of a file of ranks.
+    /// Applies the text of the file of ranks.
     pub(super) fn take_ranks(
         &mut self,
         followed: &[WatchedService],
@@ -206,8 +207,8 @@ impl NameState {
             address,
             server,
             state,
-            // A failed server keeps its weight for the case that all servers fail. An unneeded
-            // backup has share 0.
+            // A failed server gets its weight as share, in case all servers fail. A backup that is
+            // not needed gets share 0.
             share: ranked.map_or(if stands_by { 0 } else { known.weight }, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,
@@ -236,7 +237,7 @@ impl NameState {
         counts.get(at).map(|one| Arc::clone(&one.counts)).unwrap_or_default()
     }
 
-    /// True if the ranks are due.
+    /// True if the next computation of shares is due.
     pub(super) fn is_due(&self, now_ms: u64) -> bool {
         self.ranking.due_ms() <= now_ms
     }
@@ -248,7 +249,8 @@ impl NameState {
             AddressSource::Services { .. } => u64::MAX,
         };
         let ranks = self.ranks.as_ref().and_then(|ranks| ranks.due_ms).unwrap_or(u64::MAX);
-        // Recomputing a dirty name sets a later time for its ranks.
+        // A dirty name is recomputed anyway, which also sets the time of the next computation of
+        // shares.
         let ranking = if self.is_dirty { u64::MAX } else { self.ranking.due_ms() };
         servers.min(ranks).min(ranking)
     }

@@ -1,4 +1,4 @@
-//! Groups and names next to services. Names can use the servers of services.
+//! Groups and names of a farm that also has services.
 
 use super::*;
 use crate::dns::{
@@ -30,12 +30,12 @@ pub(super) fn balanced(text: &str, from: AddressesFrom) -> Arc<BalancedName> {
     })
 }
 
-/// A name with the servers of the service.
+/// Returns a name whose addresses are those of the servers of service `web`.
 pub(super) fn of_web(text: &str) -> Arc<BalancedName> {
     balanced(text, AddressesFrom::Services { names: vec!["web".into()], own: false })
 }
 
-/// A name with servers of its own.
+/// Returns a name with its own list of servers.
 pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
     let server = |address: &&str| OwnServer {
         name: None,
@@ -85,7 +85,8 @@ impl World {
         seen.addresses.iter().map(|one| (one.address.to_string(), one.state)).collect()
     }
 
-    /// Returns the answers ordered since the orders were cleared.
+    /// Returns the address pools that were ordered since `orders` was cleared, with the numbers of
+    /// their names.
     pub(super) fn answers(&self) -> Vec<(usize, Arc<AddressPool>)> {
         let mut answers = Vec::new();
         for order in &self.orders {
@@ -145,7 +146,8 @@ fn a_name_is_answered_with_the_servers_of_its_service_as_they_are_in_force() {
     assert_eq!(world.answers().len(), 1);
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     assert_eq!(world.addresses(0)[0].1, ServerState::Draining);
-    // The engine refuses the reload: views and answers still follow the farm in force.
+    // The engine refuses the reload, so snapshots and address pools stay those of the farm in
+    // force.
     world.orders.clear();
     world.refusal = Some("no room".into());
     world.reload(with(vec![of_web("other.example.com")], vec![]));
@@ -184,8 +186,8 @@ fn own_servers_of_name_are_probed_and_kept_over_reload() {
     world.reload(with(vec![of_its_own("www.example.com", &["192.0.2.22:80", "192.0.2.23:80"])], vec![]));
     let down = |address: &str| (address.to_string(), ServerState::Down);
     assert_eq!(world.addresses(0), [down("192.0.2.22"), down("192.0.2.23")]);
-    // Results for the first server, which is no longer listed, and for the second, which is now
-    // first.
+    // The results are for the old list: its first server is no longer listed, and its second server
+    // is now the first.
     for (place, address) in [(0, down("192.0.2.22")), (1, up("192.0.2.22"))] {
         let fact = NameFact::Server(place, Fact::Probed(Ok(5)));
         world.learn(Input::Name { name: Arc::clone(&old), fact });

@@ -1,5 +1,5 @@
-//! Hosts of an every-host farm: time without answers after a start, and adoption of other hosts at
-//! a restart.
+//! One host of an every-host farm: how long it waits after a start before it answers ARP, and how
+//! it adopts the other hosts after a restart.
 
 use super::*;
 use crate::farm::network::{Interface, KernelRoute, Network};
@@ -9,12 +9,12 @@ use crate::node::peers::wire::{Body, Datagram};
 pub(super) const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
 pub(super) const INTERVAL_MS: u64 = 500;
 
-/// The first of three hosts of an every-host farm, on one link.
+/// Returns the first of three hosts of an every-host farm on one link.
 fn host(running: Option<Tables>, now: Moment) -> Director {
     host_at(0, every_host(), running, now)
 }
 
-/// An every-host farm of three hosts.
+/// Returns an every-host farm of three hosts.
 pub(super) fn every_host() -> Farm {
     let mut farm = farm(&HOSTS);
     farm.peers = PeerOptions { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
@@ -27,7 +27,7 @@ pub(super) fn every_host() -> Farm {
     farm
 }
 
-/// The host with this index in the farm's list. All hosts are on one link.
+/// Returns the host with this index in the farm's list. All hosts are on one link.
 pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Moment) -> Director {
     let (own, number) = HOSTS[place];
     let mac = |number: u8| Mac([2, 0, 0, 0, 1, number]);
@@ -64,7 +64,7 @@ pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Mo
     Director::new(Start { network, links, host, running, ..start(farm) }, now)
 }
 
-/// Passes a time input. Returns the ordered leases and the last applied tables.
+/// Passes a time input to the director. Returns the ordered leases and the last applied tables.
 fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, Option<Arc<Tables>>) {
     let (mut leases, mut in_force) = (Vec::new(), None);
     director.handle(now, Input::Time { active: BTreeMap::new() });
@@ -84,7 +84,7 @@ fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, O
     (leases, in_force)
 }
 
-/// Frequent changes cause extra reports, which must not shorten the wait.
+/// The host must wait for the whole time, even if frequent changes cause extra reports.
 #[test]
 fn host_with_lapsed_lease_waits_two_report_intervals() {
     let at = |ms| Moment { ms, lease_holds: false, ..Moment::default() };
@@ -126,8 +126,8 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     let (_, tables) = time(&mut director, at(5_000), &mut fills);
     let tables = tables.unwrap();
     assert!(!sent_to_others(&tables), "nor after a restart");
-    // A host that got new sessions may be alive, and is known by its MAC address until its first
-    // report. Some engines store no rings.
+    // A host that got new sessions may be alive, so the director knows it by its MAC address until
+    // its first report. The weight decides that, since some engines store no rings.
     running.rings.clear();
     let b = running.servers.values_mut().find(|server| !server.local).unwrap();
     assert_eq!(b.weight, 0);
@@ -168,8 +168,8 @@ fn generation_reported(
     reported
 }
 
-/// Otherwise other hosts would reject this host's reports, or this host would accept reports of
-/// hosts with the refused file.
+/// If this host reported the refused file's generation, other hosts would reject its reports, or it
+/// would accept reports of hosts with the refused file.
 #[test]
 fn host_with_refused_reload_reports_old_generation() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };

@@ -16,8 +16,8 @@ fn serving(servers: &[(&str, u8)], passive_checks: bool) -> World {
     world
 }
 
-/// Walks the session tables: each server has 40 more new connections, and 30 stalled at each of
-/// these.
+/// Passes the result of a walk to the director. Each server has 40 more new connections, and each
+/// server in `stalling` has 30 more stalled ones.
 fn walk(world: &mut World, round: u64, stalling: &[&str]) {
     let mut walk = SessionWalk::default();
     for (slot, server) in world.director.plan().servers.clone() {
@@ -76,7 +76,7 @@ fn passive_checks_take_a_third_of_the_servers_at_most() {
     (0..3).for_each(|round| walk(&mut two, round, &["b"]));
     assert_eq!(two.ring(), ["a", "b"], "of two none");
     let mut world = serving(&FOUR, true);
-    // In different rounds, so that each server differs from the rest.
+    // The two servers stall in different rounds, so that each of them differs from the rest.
     (0..2).for_each(|round| walk(&mut world, round, &["b"]));
     (2..4).for_each(|round| walk(&mut world, round, &["c"]));
     assert_eq!(world.ring(), ["a", "c", "d"], "of four one");

@@ -5,7 +5,7 @@ use super::*;
 use crate::net::wire::arp_request;
 use crate::pool::ServerState;
 
-/// The time between two steps, in milliseconds.
+/// Time between two steps of the simulation, in milliseconds.
 const STEP_MS: u64 = 50;
 
 /// A host of the farm, with its engine, its server and its lease.
@@ -21,11 +21,11 @@ struct Node {
     lease_until_ms: u64,
 }
 
-/// All hosts, on one link.
+/// All hosts of the farm, on one link.
 struct Link {
     nodes: Vec<Node>,
     now_ms: u64,
-    /// Orders that are not carried out here, with the index of their host.
+    /// Orders that the simulation does not carry out, with the index of their host.
     orders: Vec<(usize, Output)>,
 }
 
@@ -136,20 +136,20 @@ impl Link {
         members.filter_map(|one| plan.servers.get(&one.slot).map(|name| name.server.as_str())).collect()
     }
 
-    /// Returns the servers in one lap of this host's ring, by name.
+    /// Returns the names of the servers in this host's ring.
     fn turns(&self, place: usize) -> BTreeSet<&str> {
         let node = &self.nodes[place];
         let turns = node.in_force.rings.values().flat_map(|ring| ring.order.iter());
         turns.map(|slot| node.director.plan().servers[slot].server.as_str()).collect()
     }
 
-    /// Returns the hosts that answer for the service's address.
+    /// Returns the indexes of the hosts that answer ARP for the service's address.
     fn owners(&self) -> Vec<usize> {
         let owns = |place: &usize| self.nodes[*place].director.answered_for().count() > 0;
         (0..self.nodes.len()).filter(owns).collect()
     }
 
-    /// Number of announcements of the service's address since orders were cleared.
+    /// Number of announcements of the service's address since `orders` was cleared.
     fn announcements(&self) -> usize {
         let vip = ip("192.0.2.99");
         let announced =
@@ -165,7 +165,7 @@ impl Link {
         events.collect()
     }
 
-    /// Returns the load of a host, as known to another host.
+    /// Returns the load of host `server`, as known to the host with index `place`.
     fn load(&self, place: usize, server: &str) -> Option<u32> {
         let known = self.nodes[place].director.known_hosts();
         known.iter().find(|host| host.name == server).map(|host| host.load)

@@ -1,12 +1,12 @@
-//! Facts learned while a change is in progress: they don't wait for the engine, and the next change
-//! contains them.
+//! Facts that arrive while a change is in progress. The director applies them at once, and the next
+//! change contains them.
 
 use super::*;
 use crate::farm::network::Network;
 use crate::pool::ServerState;
 use alloc::format;
 
-/// A director of two servers with a slow engine.
+/// Returns a director of two servers, whose engine answers only when the test lets it.
 fn slow() -> World {
     World { is_slow: true, ..World::serving(&[("a", 11), ("b", 12)]) }
 }
@@ -89,7 +89,7 @@ fn reload_keeps_facts_learned_during_its_change() {
         let snapshot = world.director.snapshot();
         assert!(!snapshot.reloads.pending);
         assert_eq!(snapshot.server(&name("b")).unwrap().state, ServerState::Down);
-        // Later facts are planned as usual.
+        // Facts after the change are planned as usual.
         world.learn(Input::Probed { server: name("b"), result: Ok(1) });
         finish(&mut world);
         assert_eq!(world.ring(), ["b"]);
@@ -129,7 +129,7 @@ fn refused_change_is_retried_after_pending_one() {
     assert_eq!(world.applied, 0);
     world.answer();
     assert_eq!((world.ring(), world.on_its_way.is_some()), (vec!["a".into(), "b".into()], false));
-    // Another fact does not wait for the retry.
+    // A new fact is planned without waiting for the retry.
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     finish(&mut world);
     assert_eq!(world.ring(), ["a"], "the last that worked: b is drained");
@@ -142,8 +142,8 @@ fn refused_change_is_retried_after_pending_one() {
     assert_eq!(world.ring(), ["b"]);
 }
 
-/// After a partial failure the engine has neither the old tables nor the new ones. It returns its
-/// actual tables, and the next change starts from them.
+/// If the engine fails half-way, it has neither the old tables nor the new ones. The engine returns
+/// its actual tables, and the next change starts from them.
 #[test]
 fn tables_of_engine_count_after_failed_change() {
     for reloads in [false, true] {
@@ -185,7 +185,7 @@ fn the_number_of_a_server_that_comes_back_meanwhile_stays_its_own() {
     assert_eq!(world.director.plan().servers.get(&slot), Some(&name("a")), "it is nobody else's");
 }
 
-/// Sessions of removed servers are swept before the next tables are applied.
+/// The sessions of removed servers must end before the next tables are applied.
 #[test]
 fn removed_sessions_are_released_before_next_change() {
     let mut world = slow();
@@ -203,8 +203,8 @@ fn removed_sessions_are_released_before_next_change() {
 fn a_link_that_comes_meanwhile_is_tried_and_refused_by_itself() {
     let mut world = slow();
     begin(&mut world, false);
-    // The network lists another interface that is up, which is new to the director. A repeated
-    // input makes no difference.
+    // The network lists another interface that is up, which is new to the director. Repeating the
+    // input has no effect.
     world.learn(Input::Network(Box::new(network())));
     world.learn(Input::Network(Box::new(network())));
     world.answer();
@@ -228,7 +228,8 @@ fn leaving_host_waits_for_no_tables() {
     assert_eq!(world.ring(), ["a"]);
 }
 
-/// A refused reload changes neither the network nor the links: later changes use those in force.
+/// A refused reload changes neither the network nor the links. Later changes use the network and
+/// the links in force.
 #[test]
 fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
     let mut world = slow();
@@ -265,8 +266,8 @@ fn network_learned_while_a_reload_waits_is_not_forgotten_with_the_reload() {
     }
 }
 
-/// The service keeps its servers, so the sessions of the removed address would stay, too. They must
-/// end, since the address's VIP number is reused.
+/// The service keeps its servers, so without an order the sessions of the removed address would
+/// stay. These sessions must end, since the VIP number of the address is reused.
 #[test]
 fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     let with = |addresses: &[&str]| {
@@ -285,8 +286,8 @@ fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     assert_eq!(forgotten.collect::<Vec<_>>(), [(2, 0)], "{:?}", world.orders);
 }
 
-/// In a large farm, facts of the same moment share one generation. A timer must then start the
-/// plan.
+/// In a large farm, facts that arrive at nearly the same time share one generation, so a timer must
+/// start the plan.
 #[test]
 fn tables_that_are_gathered_are_made_when_their_time_comes() {
     let names: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();

@@ -1,4 +1,4 @@
-//! A director alone: the test plays its engine, its probes and its network.
+//! One director. The test takes the part of the engine, of the prober and of the network.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -33,20 +33,21 @@ mod slow_start;
 mod snapshot;
 mod states;
 
-/// A director with its surroundings.
+/// A director with its simulated engine.
 struct World {
     director: Director,
     now_ms: u64,
     in_force: Arc<Tables>,
-    /// Refusal of the next generation by the engine, if any.
+    /// Error with which the engine refuses the next generation; `None` if it applies the
+    /// generation.
     refusal: Option<String>,
     /// True if the engine answers only when the test calls [`World::answer`].
     is_slow: bool,
     on_its_way: Option<Change>,
     fills: Fills,
-    /// Number of tables applied by the engine.
+    /// Number of generations that the engine has applied.
     applied: usize,
-    /// Orders in sequence since the last clear.
+    /// All orders since the test last cleared the list.
     orders: Vec<Output>,
 }
 

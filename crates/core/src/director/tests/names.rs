@@ -1,4 +1,5 @@
-//! Balanced names next to services: addresses of their answers, and the changes that update them.
+//! Balanced names of a farm that also has services: the addresses in answers, and the changes that
+//! update the answers.
 
 use super::consumers::{balanced, group, of_its_own, of_web, up, with};
 use super::*;
@@ -39,7 +40,8 @@ fn ranks_of_a_name_without_a_period_are_read_every_five_seconds() {
     assert_eq!(reads(&world), 2);
 }
 
-/// A name with the service's own addresses, ranked by the load of its servers.
+/// Returns a farm with a name that has the service's own addresses, weighed by the load of the
+/// service's servers.
 fn site() -> Farm {
     let mut site =
         balanced("www.example.com", AddressesFrom::Services { names: vec!["web".into()], own: true });

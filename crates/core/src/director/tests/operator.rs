@@ -1,4 +1,4 @@
-//! Operator's states of servers, and servers that can't be drained, with the reason.
+//! States that the operator sets, and the reasons why a server can't be drained.
 
 use super::consumers::{group, of_its_own, with};
 use super::*;

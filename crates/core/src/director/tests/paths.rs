@@ -1,7 +1,8 @@
 use super::*;
 use crate::farm::membership::{LinkAddress, ServerRoute};
 
-/// A farm with two servers behind tunnels: one routed, one on a link.
+/// Returns a farm with two servers that are reached through tunnels: one behind a router, one on a
+/// link.
 fn tunnels(directors: &[&str]) -> Farm {
     let mut farm = farm(&[("far", 9), ("near", 11)]);
     let service = &mut farm.services[0];

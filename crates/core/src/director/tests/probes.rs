@@ -1,4 +1,4 @@
-//! Schedule of probes.
+//! Schedule, targets and paths of probes.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn servers_are_probed_at_their_time_after_a_refused_reload_too() {
     assert_eq!(probed(&world), 3, "servers of this service are not probed any more");
 }
 
-/// Returns the destination and the way of the probe of server `a`.
+/// Returns the destination and the path of the probe of server `a`.
 fn target(farm: Farm) -> Option<(SocketAddr, ProbePath)> {
     let mut world = World::new(start(farm));
     world.pass(0);
@@ -41,7 +41,7 @@ fn target(farm: Farm) -> Option<(SocketAddr, ProbePath)> {
     probe.map(|probe| (probe.target.destination, probe.target.way))
 }
 
-/// A farm with one server at the address `server` and one service at `vip`.
+/// Returns a farm with one service at `vip` and its only server at the address `server`.
 fn one(method: farm::Method, server: &str, vip: &str) -> Farm {
     let mut farm = farm(&[("a", 11)]);
     let service = &mut farm.services[0];

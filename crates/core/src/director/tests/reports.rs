@@ -36,7 +36,7 @@ impl World {
         self.pass(0);
     }
 
-    /// Returns the scores ordered since the last call, by name.
+    /// Returns the scores that were ordered since the last call, by the server's name.
     fn scores(&mut self) -> Vec<(String, u8)> {
         let names = &self.director.plan().servers;
         let mut named = Vec::new();
@@ -150,7 +150,8 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
     assert_eq!((world.score("a"), world.score("b")), (0, 0), "round robin has no use for them");
 }
 
-/// The last score may reach a data plane that has already cleared the slot.
+/// The server's last score may reach the data plane after the data plane has cleared the server's
+/// slot.
 #[test]
 fn score_of_removed_server_is_dropped() {
     let mut world = World::asking("utilisation");

@@ -138,8 +138,8 @@ fn a_server_that_is_discovered_is_shown_by_its_own_address_where_that_is_known()
     farm.services[0].discover = Some(farm::Discover::Arp);
     let (found, unknown) = (Mac([2, 0, 0, 0, 1, 11]), Mac([2, 0, 0, 0, 1, 12]));
     let mut network = network();
-    // The same MAC behind another link is another machine. The service's address belongs to all
-    // servers.
+    // An entry with the same MAC address on another link belongs to another machine. An entry for
+    // the service's address names no server, since all servers have that address.
     network.neighbours.insert((3, ip("192.0.2.7")), unknown);
     network.neighbours.insert((2, ip("192.0.2.99")), unknown);
     let mut world = World::new(Start { network, ..start(farm) });

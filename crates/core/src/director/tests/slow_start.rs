@@ -11,7 +11,7 @@ fn slow(servers: &[(&str, u8)]) -> Farm {
 }
 
 impl World {
-    /// Returns the number of turns of each server in one lap of the ring, by name.
+    /// Returns the number of entries of each server in the ring, by name.
     pub(super) fn turns(&self) -> Vec<(String, usize)> {
         let plan = self.director.plan();
         let order = &self.in_force.rings.values().next().unwrap().order;
@@ -53,7 +53,7 @@ fn returning_server_rises_by_tenths() {
     }
     world.pass(WHOLE_MS / 10);
     assert_eq!(world.turns(), turns(1, 1));
-    // The server fails during its slow start, and starts again.
+    // A server that fails during its slow start begins a new slow start.
     world.probed("b", false);
     world.pass(500);
     world.probed("b", true);

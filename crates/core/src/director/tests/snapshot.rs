@@ -8,7 +8,7 @@ use crate::pool::signals::Signals;
 fn summary(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
     let described = snapshot.farm.services[0].servers.iter().map(|server| server.name.clone());
     let seen = snapshot.servers().map(|server| server.name.server.clone());
-    // All parts belong to one farm.
+    // All parts of the snapshot belong to the same farm.
     let planned: BTreeSet<_> = snapshot.plan.servers.values().map(|name| name.server.clone()).collect();
     let slots = snapshot.servers().filter(|server| server.slot.is_some());
     assert_eq!(slots.map(|server| server.name.server.clone()).collect::<BTreeSet<_>>(), planned);
@@ -71,7 +71,7 @@ fn fact_without_table_change_makes_no_generation() {
     let applied = world.applied;
     world.learn(Input::Network(Box::new(network())));
     assert_eq!((world.applied, world.director.snapshot().generation), (applied, before.generation));
-    // A refused change that is no longer wanted is not retried.
+    // A refused change is not retried if it is no longer wanted.
     world.refusal = Some("no room".into());
     for state in [OperatorState::Drain, OperatorState::Ready] {
         world.learn(Input::SetOperatorState { server: name("a"), state });
@@ -119,7 +119,7 @@ fn snapshot_is_rebuilt_only_after_changes() {
     assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
     assert_eq!((server.probe_failures, server.signals.latency_us), (1, Some(7)));
     assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
-    // Changed counters alone update the snapshot once a second.
+    // If only counters change, the snapshot is updated once a second.
     world.learn(Input::Probed { server: name("b"), result: Ok(9) });
     world.pass(1_000);
     assert_eq!(world.director.snapshot().server(&name("b")).unwrap().signals.latency_us, Some(9));

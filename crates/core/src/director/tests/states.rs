@@ -1,11 +1,11 @@
-//! Shown state of a server, for all combinations of facts about it.
+//! State of a server in snapshots, for all combinations of facts about the server.
 
 use super::*;
 use crate::farm::plan::MemberState;
 use crate::pool::ServerState::{self, Down, Draining, Maintenance, Up};
 use crate::pool::health::{HealthState, HealthStatus};
 
-/// Name of a fact about a server, and its change of the state.
+/// Name of a fact about a server, and the function that applies the fact to the server's state.
 type Fact = (&'static str, fn(&mut MemberState));
 
 /// Network facts about a server.
@@ -16,7 +16,7 @@ const MEMBERSHIPS: [Fact; 4] = [
     ("link gone", |state| state.member.ifindex = Some(77)),
 ];
 
-/// Facts from the operator, from the weight and from the server's report.
+/// Facts about the operator's state, the weight and the server's report.
 const WISHES: [Fact; 4] = [
     ("ready", |_| {}),
     ("drained", |state| state.admin_draining = true),
@@ -34,7 +34,7 @@ const THERE: [[ServerState; 3]; 4] =
 #[test]
 fn server_that_can_take_no_sessions_is_down_whatever_it_is_to_do() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
-    // A report's refusal counts only while other servers take sessions.
+    // A refusal by a report counts only while other servers take sessions.
     world.learn(Input::SetOperatorState { server: name("a"), state: OperatorState::Drain });
     let shown = |world: &World, set: [fn(&mut MemberState); 2], health| {
         let director = &world.director;

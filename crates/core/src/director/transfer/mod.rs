@@ -1,17 +1,18 @@
-//! Transfer of a connection: from its arrival at this host until a server owns it, or its client
-//! got a final response.
+//! Transfer of a connection to a server. It begins when the connection arrives at this host, and
+//! ends when a server owns the connection or the client has got a final response.
 //!
 //! [`Transfer`] is a state machine for one connection. [`Transfer::order`] returns the next order.
-//! The caller has the socket and the network, and passes the result of the order to
+//! The caller owns the socket, carries the order out, and passes its result to
 //! [`Transfer::handle`]. Once [`Transfer::deadline_ms`] has passed, the input is
 //! [`TransferInput::Timer`]. An input that doesn't belong to the current step is late or a
 //! duplicate, and is ignored.
 //!
 //! At any time at most one host owns the connection. This host owns it while it has the socket.
-//! From [`TransferOrder::Export`] on no host owns it, until the server acknowledges it. Meanwhile
-//! this host buffers the client's packets. A transfer without an answer is not undone, since the
-//! server may own the connection. [`TransferOrder::Restore`] restores the connection on this host
-//! only if the server has denied it, or was never sent anything.
+//! From [`TransferOrder::Export`] on no host owns it, until the server acknowledges the connection.
+//! During this time this host buffers the client's packets. A transfer without an answer is not
+//! undone, since the server may own the connection. [`TransferOrder::Restore`] restores the
+//! connection on this host only if the server has denied the connection, or nothing was sent to the
+//! server.
 //!
 //! Sequence of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
 //! [`Transfer::order`] is `None`, carry the order out and pass its result to [`Transfer::handle`],
@@ -41,16 +42,19 @@ use crate::net::http::HttpRefusal;
 use crate::node::lccp::ErrorCode;
 use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
-/// Timeout for a client's request, and for all other steps, in milliseconds.
+/// Timeout of each step without retransmissions, such as reading a client's request, in
+/// milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
-/// Retransmission times of an unacknowledged message, in milliseconds. The transfer fails after the
-/// last.
+/// Time to wait for an answer after each transmission of [`TransferOrder::Offer`], in milliseconds.
+/// After the last one the transfer fails.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
-/// Retransmission times of a release request. Their sum exceeds the time after which a silent
-/// server counts as dead, since the server may have released the connection already. It is shorter
-/// than the time for which a server remembers a release.
+/// Time to wait for an answer after each transmission of a release request, in milliseconds. The
+/// sum exceeds the time after which a silent server counts as dead, since the server may have
+/// released the connection already. The sum is shorter than the time for which a server remembers a
+/// release.
 const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
-/// Retransmission times of a request to the dispatching node.
+/// Time to wait for an answer after each transmission of a request to the dispatching node, in
+/// milliseconds.
 const DISPATCHES_MS: &[u64] = &[40, 60];
 
 /// Next order for a connection.
@@ -61,7 +65,8 @@ pub enum TransferOrder {
     Look,
     /// Forward the request to the current server. [`TransferInput::Done`].
     Pass,
-    /// Take a place in this quota, and release the previous one. [`TransferInput::Admitted`].
+    /// Count the connection in this quota, and no longer in its previous quota.
+    /// [`TransferInput::Admitted`].
     TakePlace(Quota),
     /// Send a release request to the current server. [`TransferInput::Answered`], or
     /// [`TransferInput::PeerDead`].
@@ -72,8 +77,8 @@ pub enum TransferOrder {
     /// Send a request to the dispatching node. [`TransferInput::Answered`],
     /// [`TransferInput::PeerDead`], or [`TransferInput::Undispatched`].
     Dispatch,
-    /// Select a server, and buffer the client's packets from then on: [`TransferInput::Chosen`] or
-    /// [`TransferInput::Unserved`].
+    /// Select a server, and buffer the client's packets from the selection on:
+    /// [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
     Choose,
     /// Export the socket from the kernel: [`TransferInput::Exported`] or
     /// [`TransferInput::NotExported`].
@@ -108,28 +113,28 @@ pub enum TransferOrder {
     End,
 }
 
-/// Quotas of connections. If a quota is full, a connection of the client with the most connections
-/// is dropped.
+/// Quotas of connections. A connection takes one place in a quota. If a quota is full, a connection
+/// of the client with the most connections is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
-    /// Connections being read, for a limited time.
+    /// Connections whose request is being read, which takes a limited time.
     Reading,
-    /// Spliced connections, which may last.
+    /// Spliced connections, which may last long.
     Carrying,
 }
 
 /// Final response to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalResponse {
-    /// Response to a request that is refused.
+    /// Response to a refused request.
     Refused(HttpRefusal),
-    /// Response with this status.
+    /// HTTP response with this status.
     Status(u16),
-    /// Status 408 if the bytes received are text; otherwise nothing.
+    /// HTTP status 408 if the client has sent the start of a request in text; otherwise nothing.
     TimedOut,
-    /// Response that an HTTP/2 client understands.
+    /// Response that an HTTP/2 client understands: the error HTTP_1_1_REQUIRED.
     Http1Required,
-    /// The connection is reset, without a reply.
+    /// No response: the connection is reset.
     Reset,
 }
 
@@ -138,17 +143,17 @@ pub enum FinalResponse {
 pub enum TransferInput {
     /// The deadline has passed.
     Timer,
-    /// Another connection needs the place.
+    /// Another connection needs this connection's place in the quota.
     Crowded,
     /// The order was carried out.
     Done,
-    /// The current server answers the request.
+    /// The current server also serves the next request.
     Stays,
-    /// Other servers answer the request.
+    /// Other servers than the current one serve the next request.
     Leaves,
     /// The connection has a place in the quota.
     Admitted,
-    /// The message was sent, and an answer will follow.
+    /// The message was sent, and its answer will be a later input.
     Answered,
     /// The target node of the message is not alive.
     PeerDead,
@@ -195,7 +200,7 @@ pub enum TransferInput {
     Committed(bool),
     /// True if this host has a socket of the connection.
     Restored(bool),
-    /// True if there is a connection to the server.
+    /// True if the connection to the server is open.
     Reached(bool),
 }
 
@@ -215,10 +220,10 @@ pub enum TransferEvent {
     Advised,
     /// The dispatching node named no server, so this host selects one.
     Alone {
-        /// True if there was no answer.
+        /// True if the dispatching node did not answer.
         silent: bool,
     },
-    /// The dispatching node named a server that this host's tables do not allow.
+    /// The dispatching node named a server that this host's tables do not allow for the request.
     Unbelieved,
     /// The server acknowledged the connection.
     Taken,
@@ -237,9 +242,9 @@ pub enum TransferEvent {
 /// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOutcome {
-    /// A server owns the connection, or the connection was lost on the way.
+    /// A server owns the connection, or the connection was lost during the transfer.
     Given,
-    /// The connection is spliced, or its server could not be reached for that.
+    /// The connection is spliced, or was to be spliced but its server could not be reached.
     Carried,
     /// The request was refused.
     Refused,
@@ -249,9 +254,9 @@ pub enum TransferOutcome {
     Late,
     /// The client has closed its connection.
     Left,
-    /// Another connection got the place.
+    /// Another connection got this connection's place in the quota.
     Crowded,
-    /// The server did not release the connection, which is reset.
+    /// The server did not release the connection, so the connection is reset.
     Unmoved,
     /// The connection stays with its server.
     Returned,
@@ -262,8 +267,8 @@ pub enum TransferOutcome {
 pub struct Transfer {
     step: TransferState,
     deadline_ms: u64,
-    /// True if a cookie validates the first segments, so that a server can create the socket from
-    /// them without a transfer.
+    /// True if a SYN cookie validates the client's first segments, so that a server can create the
+    /// socket from these segments without a transfer.
     has_cookie: bool,
     /// True if the client needs TLS, so that it can't get an HTTP response.
     hello: bool,
@@ -272,13 +277,14 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Starts with a new connection whose request is still to be read. A cookie validates its first
-    /// segments.
+    /// Starts the transfer of a new connection, whose request must be read first. A SYN cookie
+    /// validates the client's first segments.
     pub fn accepted(now_ms: u64) -> Transfer {
         Transfer::at(TransferState::Reading, true, now_ms)
     }
 
-    /// Starts with a connection at a server, whose next request may be for another server.
+    /// Starts the transfer of a connection that a server owns. Its next request may be for another
+    /// server.
     pub fn moving(now_ms: u64) -> Transfer {
         Transfer::at(TransferState::Looking, false, now_ms)
     }
@@ -297,8 +303,8 @@ impl Transfer {
         self.deadline_ms
     }
 
-    /// True if the connection may lose its place to another one. A connection without a socket on
-    /// this host keeps its place, for a limited time.
+    /// True if the connection may lose its place in a quota to another connection. A connection
+    /// without a socket on this host keeps its place, but only for a limited time.
     pub fn gives_way(&self) -> bool {
         self.step.gives_way()
     }
@@ -313,7 +319,7 @@ impl Transfer {
         notice
     }
 
-    /// Returns the next step, if the input leads to one.
+    /// Returns the next step; `None` if the input doesn't belong to the current step.
     fn next(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         match (self.step, input) {
             (step, TransferInput::Crowded) if step.gives_way() => Some(self.give_way()),
@@ -368,7 +374,7 @@ impl Transfer {
         match self.step {
             // The outcome was decided before.
             TransferState::Answering(_) => (TransferState::Over, None),
-            // Packets may be buffered already.
+            // The caller may buffer packets already, so they must return to the socket first.
             TransferState::Choosing { .. } => {
                 (TransferState::Keeping(AfterRestore::Answer(FinalResponse::Reset)), crowded)
             }
@@ -376,12 +382,12 @@ impl Transfer {
         }
     }
 
-    /// Steps while a server owns the connection.
+    /// Returns the next step while a server owns the connection.
     fn leave_server(&self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         Some(match (self.step, input) {
             (TransferState::Looking, TransferInput::Stays) => (TransferState::Passing, None),
             (TransferState::Looking, TransferInput::Leaves) => (TransferState::Seating(Quota::Reading), None),
-            // The client retransmits its request.
+            // The request is not lost, since the client retransmits it.
             (TransferState::Looking | TransferState::Seating(_), TransferInput::Timer) => {
                 (TransferState::Returning, None)
             }
@@ -450,7 +456,7 @@ impl Transfer {
             (TransferState::Choosing { .. }, TransferInput::Unserved) => {
                 final_response(TransferOutcome::Unserved, unserved)
             }
-            // A server may still be selected, and the packets are buffered then.
+            // The caller may have selected a server already, and then it buffers the packets.
             (TransferState::Choosing { .. }, TransferInput::Timer) => (
                 TransferState::Keeping(AfterRestore::Answer(unserved)),
                 settled(TransferOutcome::Unserved, Some(unserved)),
@@ -459,7 +465,7 @@ impl Transfer {
         })
     }
 
-    /// Steps while no host owns the connection.
+    /// Returns the next step while no host owns the connection.
     fn give(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         let given = (TransferState::Over, settled(TransferOutcome::Given, None));
         let back = TransferState::Restoring(AfterRestore::Carry);
@@ -471,8 +477,8 @@ impl Transfer {
                 self.len = len;
                 (TransferState::OFFERED, None)
             }
-            // The server gets the same segments as this host did. With the cookie they create a
-            // socket without a transfer.
+            // The server gets the segments that this host received. The SYN cookie in them lets the
+            // server create a socket without a transfer.
             (TransferState::Exporting, TransferInput::Exported { len: None }) if self.has_cookie => {
                 (TransferState::Committing(PeerKnowledge::Nothing), None)
             }
@@ -495,7 +501,7 @@ impl Transfer {
                 TransferInput::Acknowledged { missing: first } if first < self.len => {
                     (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
-                // A silent node may have restarted, so that it misses all bytes.
+                // A node that did not answer may have restarted, so it gets all bytes again.
                 TransferInput::Answered => {
                     (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
                 }
@@ -511,7 +517,8 @@ impl Transfer {
             (TransferState::Committing(PeerKnowledge::Nothing), TransferInput::Committed(false)) => {
                 (back, None)
             }
-            // This host must not restore a connection that the server may own.
+            // Packets may not have been redirected, but this host must not restore a connection
+            // that the server may own.
             (TransferState::Committing(_), TransferInput::Committed(_) | TransferInput::Timer) => given,
             _ => return None,
         })

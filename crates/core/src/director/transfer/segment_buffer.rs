@@ -1,31 +1,34 @@
-//! Buffer for clients' segments while no host owns their connection. They are forwarded once a host
-//! does.
+//! Buffer for clients' segments while no host owns their connection. The segments are forwarded
+//! once a host owns it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::path::sessions::SessionKey;
 
-/// Maximum segments per connection and in total: at most 8 MB.
+/// Maximum number of segments per connection and in total. All segments together have at most 8 MB.
 const KEPT_MAX: usize = 32;
 const KEPT_OF_ALL_MAX: usize = 4_096;
 /// Timeout of a buffered connection in milliseconds, longer than any transfer.
 const KEPT_BACK_MS: u64 = 15_000;
-/// Age at which an unclaimed connection counts as orphaned, in milliseconds: longer than a segment
-/// waits for the task that moves its connection, and shorter than a pass of the sweep.
+/// Age at which a connection without an owner counts as orphaned, in milliseconds. The age counts
+/// from the first pass of the sweep that found the connection without an owner. It is longer than a
+/// segment waits for the task that moves its connection, and shorter than the interval between two
+/// passes.
 const ORPHANED_MS: u64 = 5_000;
-/// Time after which an orphan candidate is forgotten, in milliseconds. The sweep has passed again
-/// by then, or the session is gone.
+/// Time after which an orphan candidate is forgotten, in milliseconds. By then the next pass of the
+/// sweep has found the candidate again, or its session is gone.
 const UNSEEN_MS: u64 = 60_000;
 
-/// Connections that this host holds while no server owns them. `F` is a client's segment.
+/// Buffered segments of connections that no host owns. `F` is a client's segment.
 #[derive(Debug)]
 pub struct SegmentBuffer<F> {
     connections: BTreeMap<SessionKey, BufferedSegments<F>>,
     /// Number of segments in total.
     kept: usize,
-    /// Connections that the sweep has found without an owner, with the time of the first find in
-    /// milliseconds. A task may still claim such a connection: its first segment may be queued.
+    /// Orphan candidates: connections that the sweep found without an owner, with the time of the
+    /// first find in milliseconds. A task may still claim a candidate whose first segment is
+    /// queued.
     orphans: BTreeMap<SessionKey, u64>,
 }
 
@@ -49,9 +52,8 @@ impl<F> SegmentBuffer<F> {
         self.connections.entry(key).or_insert_with(new).since_ms = now_ms;
     }
 
-    /// Buffers a segment until its connection has a server. Returns the segment if the connection
-    /// is not buffered any more. If the buffer is full the segment is dropped, and the client
-    /// retransmits it.
+    /// Buffers a segment of a buffered connection. Returns the segment if the connection is not
+    /// buffered. If the buffer is full, the segment is dropped, and the client retransmits it.
     pub fn keep(&mut self, key: &SessionKey, segment: F) -> Option<F> {
         let Some(kept) = self.connections.get_mut(key) else { return Some(segment) };
         if kept.segments.len() < KEPT_MAX && self.kept < KEPT_OF_ALL_MAX {
@@ -76,8 +78,9 @@ impl<F> SegmentBuffer<F> {
         self.orphans.retain(|_, since_ms| now_ms < *since_ms + UNSEEN_MS);
     }
 
-    /// True if a buffered connection had no owner in this pass of the sweep nor in an earlier one:
-    /// it belonged to a killed daemon, or the buffer was full.
+    /// The sweep calls this for each session of a connection that no host owns. Returns true if the
+    /// connection isn't buffered now, and an earlier pass found it at least five seconds ago.
+    /// Such a connection belonged to a killed daemon, or the buffer was full.
     pub fn is_orphan(&mut self, key: SessionKey, now_ms: u64) -> bool {
         if self.connections.contains_key(&key) {
             return false;
@@ -105,13 +108,15 @@ mod tests {
         assert!(!all.is_orphan(key(1), 1_010), "a reload sweeps too, at any time");
         assert!(!all.is_orphan(key(2), 6_000));
         assert!(all.is_orphan(key(1), 11_000));
-        // Buffered again meanwhile, and without an owner once more.
+        // The connection was buffered again after the first find, so the sweep finds it for the
+        // first time.
         all.begin(key(2), 11_000);
         assert!(!all.is_orphan(key(2), 16_000), "somebody has it");
         all.end(&key(2));
         assert!(!all.is_orphan(key(2), 16_000));
         assert!(all.is_orphan(key(2), 26_000));
-        // An orphan candidate found long ago belongs to another connection by now.
+        // An orphan candidate that was found long ago was an earlier connection of the same client
+        // port.
         assert!(!all.is_orphan(key(2), 30_000));
         all.forget_old(100_000);
         assert!(!all.is_orphan(key(2), 100_000));
@@ -165,7 +170,7 @@ mod tests {
         }
         assert_eq!(all.end(&key(connections - 1)), Vec::new());
         assert_eq!(all.kept, KEPT_OF_ALL_MAX);
-        // Connections past their timeout make room.
+        // Removing connections past their timeout frees the buffer.
         all.forget_old(KEPT_BACK_MS);
         assert_eq!(
             (all.connections.len(), all.kept),

@@ -5,13 +5,13 @@ use super::{DISPATCHES_MS, FinalResponse, OFFERS_MS, PATIENCE_MS, Quota, RELEASE
 /// Step of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferState {
-    /// A server owns the connection and may keep it.
+    /// A server owns the connection, and may also serve the next request.
     Looking,
     /// The request is being forwarded to the server that owns the connection.
     Passing,
-    /// Waits for a place in a quota.
+    /// The connection waits for a place in a quota.
     Seating(Quota),
-    /// A release request is being sent to the server.
+    /// A release request is sent to the current server.
     Releasing(RequestRound),
     /// The client's request is being read.
     Reading,
@@ -27,8 +27,7 @@ pub(super) enum TransferState {
     /// The connection is being sent to the server.
     Offered {
         round: RequestRound,
-        /// State of this round: the first byte that the server misses, and true if it has no
-        /// capacity.
+        /// First byte that the server misses, as an offset in the exported state.
         missing: u32,
         is_full: bool,
     },
@@ -57,18 +56,18 @@ pub(super) struct RequestRound {
     is_sent: bool,
 }
 
-/// State of the connection at the server, as far as this host knows.
+/// Knowledge of this host about the connection at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
-    /// Nothing was sent to the server.
+    /// The connection was not sent to the server.
     Nothing,
-    /// The connection was sent, without an answer.
+    /// The connection was sent to the server, which did not answer.
     Maybe,
     /// The server acknowledged the connection.
     Taken,
 }
 
-/// Step after the connection is restored.
+/// Step that follows once the connection is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRestore {
     Read,
@@ -95,12 +94,12 @@ impl RequestRound {
         self.number == 0
     }
 
-    /// Returns this round as sent, if it wasn't before.
+    /// Returns this round with the message sent; `None` if the message was sent before.
     pub(super) fn sent(self) -> Option<RequestRound> {
         (!self.is_sent).then_some(RequestRound { is_sent: true, ..self })
     }
 
-    /// Returns the next round, if there is one.
+    /// Returns the next round; `None` after the last round.
     pub(super) fn next(self, pauses_ms: &[u64]) -> Option<RequestRound> {
         let number = self.number + 1;
         (usize::from(number) < pauses_ms.len()).then_some(RequestRound { number, is_sent: false })
@@ -153,7 +152,8 @@ impl TransferState {
         }
     }
 
-    /// True if this is another step than `before`, or another round of it.
+    /// True if this step differs from `before`, or is another round of the same step. Then the
+    /// timeout starts anew.
     pub(super) fn begins_after(self, before: &TransferState) -> bool {
         let number = |step: &TransferState| match step {
             TransferState::Releasing(round)
@@ -164,7 +164,7 @@ impl TransferState {
         core::mem::discriminant(&self) != core::mem::discriminant(before) || number(&self) != number(before)
     }
 
-    /// True if another connection may get the place.
+    /// True if the connection may lose its place in the quota to another connection.
     pub(super) fn gives_way(self) -> bool {
         matches!(
             self,

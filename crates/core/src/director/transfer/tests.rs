@@ -13,10 +13,11 @@ use crate::node::lccp::{
     SILENCE_MS, SocketId, TcpState,
 };
 
-/// Maximum delay of a message, in milliseconds. It is shorter than the last pauses between offers,
-/// so a `NoCapacity` error arrives before the transfer gives up.
+/// Maximum delay of a message, in milliseconds. It is shorter than the last waits for an answer to
+/// an offer, so a `NoCapacity` error arrives before the transfer gives up.
 const DELAY_MAX_MS: u64 = 350;
-/// Maximum number of orders of a connection: no order is repeated more than a few times.
+/// Maximum number of orders of a connection. It is generous: no order is repeated more than a few
+/// times.
 const ORDERS_MAX: usize = 200;
 
 /// Returns the next order and all events after these inputs.
@@ -172,7 +173,7 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     };
     let reset = Some(TransferOrder::Answer(FinalResponse::Reset));
     assert_eq!(crowded(&[]), (reset, vec![settled_as(TransferOutcome::Crowded)]));
-    // Buffered segments belong to this host again before it ends.
+    // Before the connection ends, its buffered segments return to this host.
     assert_eq!(crowded(&read()), (Some(TransferOrder::Keep), vec![settled_as(TransferOutcome::Crowded)]));
     let choosing = [read(), vec![TransferInput::Crowded, TransferInput::Done]].concat();
     assert_eq!(after(Transfer::accepted(0), &choosing).0, reset);
@@ -219,9 +220,9 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
     }
 }
 
-/// A server that got a release request may have released the connection. Ending it for want of an
-/// answer would reset a client for no reason. So the transfer waits as long as a silent server
-/// counts as alive, and the server remembers its answer as long.
+/// A server that got a release request may have released the connection. If the transfer ended
+/// before the answer, it would reset the client for no reason. So the transfer waits as long as a
+/// silent server counts as alive, and the server remembers its answer for at least that time.
 #[test]
 fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
@@ -358,15 +359,15 @@ impl Dice {
 enum Parcel {
     Piece(Piece),
     Release,
-    /// The server's stack has finished.
+    /// Result of the server's stack, which created a socket or failed.
     Restored(Option<Result<(), ErrorCode>>),
     Grant(Option<Result<TcpState, ErrorCode>>),
-    /// True for the answer to an offer, false for the answer to a release request. Each exchange
-    /// ignores answers to the other one.
+    /// The flag is true for the answer to an offer, and false for the answer to a release request.
+    /// A host that waits for one kind ignores the other.
     Answer(MessageBody, bool),
 }
 
-/// A connection, this host and its server, and a network that loses, duplicates and delays.
+/// A connection, this host, the servers, and a network that loses, duplicates and delays messages.
 struct World {
     now_ms: u64,
     dice: Dice,
@@ -450,7 +451,8 @@ impl World {
         Some(parcel)
     }
 
-    /// Delivers a parcel. Returns the transfer's input, if there is one.
+    /// Delivers a parcel. Returns the input that the parcel causes for the transfer; `None` if it
+    /// causes none.
     fn arrive(&mut self, parcel: Parcel) -> Option<TransferInput> {
         match parcel {
             Parcel::Answer(_, is_offered) if is_offered != self.offered.is_some() => {}
@@ -516,7 +518,7 @@ impl World {
         self.answer(body, false);
     }
 
-    /// The server's stack creates a socket or fails. The daemon may not learn the result.
+    /// The server's stack creates a socket or fails. The server's daemon may not learn the result.
     fn make_socket(&mut self) {
         let outcome = match self.dice.below(4) {
             0 if !self.there => Some(Err(ErrorCode::NotRestored)),

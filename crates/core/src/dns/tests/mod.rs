@@ -59,7 +59,7 @@ fn zone() -> Zone {
         ("many.example.com", rtype::A, "192.0.2.3"),
         ("ns.loud.example.com", rtype::A, "192.0.2.55"),
     ];
-    // Letter case in a zone file: data keeps it.
+    // Record data keeps the letter case of the zone file.
     let loud = [
         (name("upper.example.com"), rtype::CNAME, 300, UPPER.to_vec()),
         (name("loud.example.com"), rtype::NS, 300, LOUD.to_vec()),
@@ -87,7 +87,7 @@ fn names() -> Catalog {
     names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]))
 }
 
-/// Returns a query; with `options`, the query has EDNS.
+/// Returns a query. If there are `options`, the query has EDNS.
 fn query(owner: &str, rtype: u16, options: Option<&[u8]>) -> Vec<u8> {
     let mut bytes = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(options.is_some())];
     bytes.extend(name(owner).as_wire());
@@ -251,7 +251,7 @@ fn addresses_are_answered_by_share() {
     assert_eq!(count(Selection::RoundRobin), [3_000, 1_000, 0]);
     assert_eq!(count(Selection::Failover), [4_000, 0, 0]);
     let random = count(Selection::Random);
-    // The bounds are twelve standard deviations away. The seed is fixed.
+    // The bounds are twelve standard deviations away, and the seed is fixed.
     assert!((2_670..3_330).contains(&random[0]) && random[0] + random[1] == 4_000, "{random:?}");
     let by_client = count(Selection::SourceHash);
     assert!(by_client.contains(&4_000), "one network keeps to one server: {by_client:?}");
@@ -514,8 +514,8 @@ fn shares_fall_as_loads_rise() {
     assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
 }
 
-/// A report increases a server's share by half at most: of two servers, of four, and of two with
-/// different weights.
+/// A report increases a server's share by at most half: with two servers, with four servers, and
+/// with two servers of different weight.
 #[test]
 fn report_gain_is_capped() {
     let uses = |weight, permille| PoolMember {

@@ -110,7 +110,7 @@ fn error_answer_has_edns_like_its_query() {
     assert!(answer(&names, &update).ends_with(&bare));
 }
 
-/// RFC 8945, section 5.2.1: the key is unknown.
+/// A query signed with an unknown key gets the error BADKEY (RFC 8945, section 5.2.1).
 #[test]
 fn signed_query_gets_badkey() {
     let names = names();

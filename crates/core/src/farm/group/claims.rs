@@ -1,4 +1,5 @@
-//! The claims that a credential allows members: paths and hosts of their own, and a weight.
+//! Claims that a credential allows a member to make. A member claims paths and hosts that it alone
+//! serves (its own ones), and a weight.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,13 +8,14 @@ use alloc::vec::Vec;
 use super::joiner::{Joiner, or_any};
 use crate::path::content::{HostPattern, PathPattern};
 
-/// The claims that a credential allows. The default allows no path or host, and weight 1.
+/// Claims that a credential allows. The default allows no own path or host, and a weight of at most
+/// 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// Paths that must cover a member's own paths.
     pub paths: Vec<PathPattern>,
-    /// Hosts that must cover a member's own hosts. With `paths` too, a member may have these paths
-    /// of these hosts.
+    /// Hosts that must cover a member's own hosts. If `paths` is not empty either, a member may
+    /// claim only these paths of these hosts.
     pub hosts: Vec<HostPattern>,
     /// Maximum weight that a member may request.
     pub weight_max: u16,
@@ -26,7 +28,7 @@ impl Default for Claims {
 }
 
 impl Claims {
-    /// Returns the first claim of a member that goes beyond these, as the member writes it.
+    /// Returns the first claim of a member that these claims do not cover, as the member writes it.
     pub fn excess(&self, member: &Joiner) -> Option<String> {
         if member.weight > self.weight_max {
             return Some(format!("weight={}", member.weight));
@@ -47,7 +49,8 @@ impl Claims {
         allows_host && allows_path && !(self.hosts.is_empty() && self.paths.is_empty())
     }
 
-    /// Cuts a member's own paths, hosts and weight to what some of these credentials allow.
+    /// Restricts a member's own paths, hosts and weight to the claims that at least one of these
+    /// credentials allows.
     pub fn cut(allowed: &[&Claims], member: &mut Joiner) {
         let most = allowed.iter().map(|claims| claims.weight_max).max().unwrap_or(1);
         member.weight = member.weight.min(most);
@@ -57,8 +60,8 @@ impl Claims {
         if member.pairs().into_iter().all(|(host, path)| allows(host, path)) {
             return;
         }
-        // Hosts and paths are pairs: a path stays if it is allowed of all hosts, else a host if it
-        // is allowed with all paths.
+        // A member claims each path of each host. A path stays if it is allowed for all hosts. If
+        // no path stays, a host stays if it is allowed with all paths.
         let hosts = or_any(&member.hosts);
         let of_all_hosts = |path: &&PathPattern| hosts.iter().all(|host| allows(*host, Some(path)));
         let kept: Vec<PathPattern> = member.paths.iter().filter(of_all_hosts).cloned().collect();

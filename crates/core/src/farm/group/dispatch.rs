@@ -1,8 +1,8 @@
-//! Selection of a member for a request. A selection is immutable except for counters, so many
-//! threads use it without locks.
+//! Selection of a member for a request. A [`Dispatch`] is immutable except for its counters, so
+//! many threads use it without locks.
 //!
-//! The control plane replaces it when something changes, and periodically, since reports age.
-//! Requests dispatched since then are counted here.
+//! The control plane replaces the [`Dispatch`] when a member changes, and periodically, since
+//! reports age. The [`Dispatch`] counts the requests that it dispatched since its creation.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,19 +19,19 @@ use crate::path::seed::Seed;
 use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
 use crate::pool::shares::{PERMILLE, most_permille};
 
-/// Number of turns searched for a second member.
+/// Number of entries that are searched for a second member.
 const OTHERS: u64 = 16;
-/// Slots of the hash table, a prime.
+/// Number of entries of the hash table, a prime.
 const HASH_SLOTS: usize = 2_053;
 
-/// Load that a dispatch adds until the next report, in thousandths: ten, the same as one more
-/// runnable process.
+/// Load that a dispatched request adds until the next report, in thousandths of the paper's unit.
+/// That is as much as one more runnable process adds.
 pub const PER_DISPATCH: u64 = 10_000;
 
 /// A member that may be selected.
 #[derive(Clone, Debug)]
 pub struct MemberCandidate {
-    /// Number of the member, assigned by the creator.
+    /// Number of the member, assigned by the caller of [`Dispatch::new`].
     pub id: usize,
     /// URL that clients are redirected to.
     pub url: Arc<Url>,
@@ -39,11 +39,11 @@ pub struct MemberCandidate {
     pub anonymous: bool,
     /// Allowed addresses of connections, if the member joined by itself and is proxied.
     pub reach: Option<Arc<Reach>>,
-    /// True if the member is selected only if no other candidate can be.
+    /// True if the member is selected only while no candidate is available that is not a backup.
     pub backup: bool,
-    /// Share relative to the others; 0 is never selected.
+    /// Share relative to the other candidates. A candidate with weight 0 is never selected.
     pub weight: u16,
-    /// Part of the weight by load, in thousandths.
+    /// Part of the weight that is in force because of the load, in thousandths.
     pub permille: u64,
     /// Current estimate of the load, in thousandths of the paper's unit.
     pub load: u64,
@@ -51,7 +51,7 @@ pub struct MemberCandidate {
     pub dispatched: Arc<AtomicU64>,
 }
 
-/// A route: requests for some members only.
+/// A route, and the members that serve its requests.
 #[derive(Clone, Debug)]
 pub struct RouteTo {
     pub route: crate::farm::Route,
@@ -70,13 +70,13 @@ pub struct DispatchRequest<'a> {
     pub target: &'a str,
 }
 
-/// All input of a selection.
+/// Selects members for requests, by its policy and the candidates' state at its creation.
 #[derive(Debug)]
 pub struct Dispatch {
     candidates: Vec<MemberCandidate>,
-    /// Requests dispatched to each candidate since the creation.
+    /// Number of requests dispatched to each candidate since the creation.
     given: Vec<AtomicU64>,
-    /// Set of all candidates, followed by those of routes.
+    /// Set of all candidates, followed by the candidate set of each route.
     sets: Vec<CandidateSet>,
     routes: Option<RouteIndex>,
     choice: Choice,
@@ -87,16 +87,17 @@ pub struct Dispatch {
 /// Candidates for a request.
 #[derive(Debug)]
 struct CandidateSet {
-    /// Each candidate as often as its share.
+    /// Ring of candidates, in which each candidate has as many entries as its share.
     order: Vec<u16>,
-    /// Candidates with a weight.
+    /// Indexes of the candidates with a weight above 0.
     members: Vec<usize>,
     cursor: AtomicU64,
 }
 
 impl Dispatch {
-    /// Creates a selection among candidates. Routes name some of them. Within a set no candidate
-    /// gains more by its load than `gain_percent` of its fair share.
+    /// Creates a selection among candidates. Each route names the candidates for its requests.
+    /// Because of a low load, a candidate gains at most `gain_percent` of its fair share within its
+    /// set.
     pub fn new(
         choice: Choice,
         gain_percent: u64,
@@ -128,8 +129,8 @@ impl Dispatch {
         }
     }
 
-    /// Continues turns and draws of an earlier selection, so that turns stay evenly spread if most
-    /// members and shares are unchanged.
+    /// Takes over the cursors and the count of random draws of an earlier selection. So requests
+    /// stay evenly spread if most members and shares are unchanged.
     #[must_use]
     pub fn continuing(mut self, before: &Dispatch) -> Dispatch {
         self.draws = AtomicU64::new(before.draws.load(Relaxed));
@@ -149,8 +150,8 @@ impl Dispatch {
         Some(candidate)
     }
 
-    /// Returns the number of requests dispatched to each candidate since the creation, by
-    /// [`MemberCandidate::id`].
+    /// Returns the number of requests that were dispatched to each candidate since the creation.
+    /// The first number is [`MemberCandidate::id`].
     pub fn given(&self) -> impl Iterator<Item = (usize, u64)> {
         self.candidates.iter().zip(&self.given).map(|(candidate, given)| (candidate.id, given.load(Relaxed)))
     }
@@ -159,8 +160,8 @@ impl Dispatch {
         &self.candidates
     }
 
-    /// Returns the indexes of the candidates for a request, and the index of its route, if any.
-    /// Counts nothing.
+    /// Returns the index of the route of a request, if one matches, and the indexes of the
+    /// candidates for the request. Unlike [`Dispatch::choose`], this counts no request.
     pub fn may_have(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, &[usize]) {
         let (route, set) = self.routed(wanted);
         (route, self.sets.get(usize::from(set)).map_or(&[], |set| &set.members))
@@ -174,7 +175,7 @@ impl Dispatch {
     fn routed(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, u16) {
         let Some(routes) = &self.routes else { return (None, 0) };
         let path = wanted.target.split(['?', '#']).next().unwrap_or_default();
-        // A malformed target matches no route that has a path.
+        // A malformed target becomes an empty path, which matches no route that has a path.
         let (host, path) = (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
         let class = RequestClass::of(wanted.method.as_bytes());
         routes.find_all(&RequestKey { class, host: &host, path: &path, method: wanted.method.as_bytes() })
@@ -193,13 +194,15 @@ impl Dispatch {
     /// Draws two different members by weight and returns the one with less load.
     fn lesser_of_two(&self, set: &CandidateSet) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
-        // Turns of members are spread evenly, so another member is found soon.
+        // The entries of members are spread evenly, so another member is found within a few
+        // entries.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
         let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
         Some(if self.compare(other, one).is_lt() { other } else { one })
     }
 
-    /// Compares two members' load for their weight, including requests dispatched since.
+    /// Compares the load per weight of two members. The load includes the requests dispatched since
+    /// the creation.
     fn compare(&self, one: usize, other: usize) -> core::cmp::Ordering {
         let load = |at: usize| {
             let (candidate, given) = (self.candidates.get(at)?, self.given.get(at)?.load(Relaxed));
@@ -214,7 +217,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns a random number, unpredictable without the seed.
+    /// Returns a random number that clients can't predict, since they don't know the seed.
     fn random(&self) -> u64 {
         let turn = self.draws.fetch_add(1, Relaxed);
         let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
@@ -223,7 +226,7 @@ impl Dispatch {
     }
 
     fn hash_of(&self, client: IpAddr) -> u64 {
-        // Unkeyed, so that every host computes the same hash.
+        // The hash has no key, so that every host computes the same hash.
         let mut hasher = SipHasher13::new();
         match client.to_canonical() {
             IpAddr::V4(client) => hasher.write(&client.octets()),
@@ -260,7 +263,7 @@ impl CandidateSet {
         CandidateSet { order, members, cursor: AtomicU64::new(0) }
     }
 
-    /// Scales the cursor to an order of another length.
+    /// Returns the cursor's position, scaled to a ring of another length.
     fn place_in(&self, len: usize) -> u64 {
         let (len, own) = (len as u64, self.order.len() as u64);
         let place = self.cursor.load(Relaxed).checked_rem(own).unwrap_or_default();
@@ -274,8 +277,8 @@ impl CandidateSet {
     }
 }
 
-/// Returns the shares of candidates: their weights, or weights reduced by load and scaled so that
-/// the heaviest candidate has at most a thousand.
+/// Returns the shares of candidates. If load reduces no weight, they are the weights. Otherwise
+/// they are the reduced weights, scaled so that the largest share is at most a thousand.
 fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCandidate> + Clone) -> Vec<u16> {
     if candidates.clone().all(|candidate| candidate.permille >= PERMILLE) {
         return candidates.map(|candidate| candidate.weight).collect();
@@ -291,7 +294,7 @@ fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCand
     parts.into_iter().map(share).collect()
 }
 
-/// Hash seed of a member, from its URL alone.
+/// Seed of a member's entries in the hash table. It depends on the member's URL alone.
 fn seed_of(url: &Url) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(url.as_str().as_bytes());

@@ -1,4 +1,4 @@
-//! A plain group for tests, which set only the fields that they need.
+//! A plain group for tests. A test changes only the fields that it needs.
 
 use alloc::vec;
 
@@ -10,8 +10,8 @@ use crate::pool::policy::Consumer;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// Returns a group without members that any host may join, with policy least-load, reports as in
-/// the paper and no probes.
+/// Returns a group without members that any host may join. Its policy is least-load with reports as
+/// in the paper, and it has no probes.
 pub(crate) fn group() -> Group {
     Group {
         name: "shop".into(),

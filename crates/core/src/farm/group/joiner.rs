@@ -1,4 +1,5 @@
-//! Description of a member by itself: a line of text, the same in messages and in the saved record.
+//! Description of a member, which the member itself sends when it joins. It is a line of text,
+//! which is also the format of the saved record.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,23 +10,24 @@ use crate::path::content::{HostPattern, PathPattern, PatternError};
 
 /// Maximum weight that a member may request, so that a single member can't outweigh a whole group.
 pub const WEIGHT_MAX: u16 = 1_000;
-/// Maximum number of own paths, and of own hosts, of one member.
+/// Maximum number of own paths of one member, and of own hosts.
 pub const PATTERNS_MAX: usize = 16;
 
-/// Description of a member by itself.
+/// Description of a member, sent by the member itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joiner {
     /// URL that clients are redirected to.
     pub url: Url,
-    /// Share relative to the others; 0 drains.
+    /// Share of requests relative to the other members; 0 drains the member.
     pub weight: u16,
     /// True if clients must not learn the URL.
     pub anonymous: bool,
     /// URL for load queries, if it isn't the member's own URL.
     pub control: Option<Url>,
-    /// Paths that only members with the same path serve.
+    /// Own paths of the member: only members with the same own path serve a path.
     pub paths: Vec<PathPattern>,
-    /// Hosts that only members with the same host serve. With `paths`: these paths of these hosts.
+    /// Own hosts of the member: only members with the same own host serve a host. If `paths` is not
+    /// empty either, the member claims these paths of these hosts.
     pub hosts: Vec<HostPattern>,
 }
 
@@ -45,7 +47,7 @@ pub enum JoinerError {
     Weight,
     #[error("{0}")]
     Pattern(PatternError),
-    /// More than [`PATTERNS_MAX`] patterns.
+    /// The line has more than [`PATTERNS_MAX`] paths or hosts.
     #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
     Patterns,
     /// A repeated key that may occur only once.
@@ -56,20 +58,20 @@ pub enum JoinerError {
 }
 
 impl JoinerError {
-    /// True if the syntax is correct and only a value is invalid.
+    /// True if the line's syntax is correct and only a value is invalid.
     pub fn is_value(self) -> bool {
         !matches!(self, JoinerError::Empty | JoinerError::NoUrl | JoinerError::Twice | JoinerError::Unknown)
     }
 }
 
 impl Joiner {
-    /// Returns a description with defaults for this URL.
+    /// Returns the description of a member with this URL and default values.
     pub fn new(url: Url) -> Joiner {
         Joiner { url, weight: 1, anonymous: false, control: None, paths: Vec::new(), hosts: Vec::new() }
     }
 
-    /// Parses `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`; the last two may
-    /// repeat.
+    /// Parses `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`; `path` and `host`
+    /// may repeat.
     ///
     /// # Errors
     /// The first error of the line.
@@ -100,23 +102,23 @@ impl Joiner {
         Ok(joiner)
     }
 
-    /// Adds an own path, unless it is known.
+    /// Adds an own path, unless the member has it already.
     ///
     /// # Errors
-    /// The path is malformed, or there are too many.
+    /// The path is malformed, or the member has [`PATTERNS_MAX`] paths.
     pub fn add_path(&mut self, text: &str) -> Result<(), JoinerError> {
         add(&mut self.paths, member_path(text)?)
     }
 
-    /// Adds an own host, unless it is known.
+    /// Adds an own host, unless the member has it already.
     ///
     /// # Errors
-    /// The host is malformed, or there are too many.
+    /// The host is malformed, or the member has [`PATTERNS_MAX`] hosts.
     pub fn add_host(&mut self, text: &str) -> Result<(), JoinerError> {
         add(&mut self.hosts, member_host(text)?)
     }
 
-    /// Returns all pairs of own hosts and paths; `None` in a pair stands for any.
+    /// Returns all pairs of own hosts and paths. `None` stands for any host or any path.
     pub(super) fn pairs(&self) -> Vec<(Option<&HostPattern>, Option<&PathPattern>)> {
         let paths = or_any(&self.paths);
         let pairs =
@@ -145,7 +147,7 @@ pub fn member_host(text: &str) -> Result<HostPattern, JoinerError> {
     HostPattern::parse(text).map_err(JoinerError::Pattern)
 }
 
-/// Returns the entries of a list, or a single `None` if it is empty.
+/// Returns the entries of a list, or a single `None` if the list is empty.
 pub(super) fn or_any<T>(list: &[T]) -> Vec<Option<&T>> {
     if list.is_empty() { alloc::vec![None] } else { list.iter().map(Some).collect() }
 }
@@ -153,7 +155,7 @@ pub(super) fn or_any<T>(list: &[T]) -> Vec<Option<&T>> {
 /// Parses the URL that identifies a member.
 ///
 /// # Errors
-/// The URL is malformed, or no URL of a server.
+/// The text is not a valid URL.
 pub fn member_url(text: &str) -> Result<Url, JoinerError> {
     if text.contains("://") { Url::parse(text).map_err(JoinerError::Url) } else { Err(JoinerError::NoUrl) }
 }
@@ -161,7 +163,7 @@ pub fn member_url(text: &str) -> Result<Url, JoinerError> {
 /// Parses a member's weight.
 ///
 /// # Errors
-/// The weight is malformed.
+/// The text is not a number, or the number exceeds [`WEIGHT_MAX`].
 pub fn member_weight(text: &str) -> Result<u16, JoinerError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let weight = text.parse().ok().filter(|weight| digits && *weight <= WEIGHT_MAX);
@@ -184,7 +186,7 @@ fn add<T: PartialEq>(list: &mut Vec<T>, one: T) -> Result<(), JoinerError> {
 }
 
 impl fmt::Display for Joiner {
-    /// Writes the line that [`Joiner::parse`] reads.
+    /// Writes the line in the format that [`Joiner::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.url.as_str())?;
         if self.weight != 1 {
@@ -201,7 +203,8 @@ impl fmt::Display for Joiner {
     }
 }
 
-/// Returns the default name of a route: its host and path.
+/// Returns the host and the path of an announced route as texts, by which routes are sorted. An
+/// empty text stands for any host or any path.
 pub(super) fn pattern_text(host: Option<&HostPattern>, path: Option<&PathPattern>) -> (String, String) {
     (host.map(ToString::to_string).unwrap_or_default(), path.map(ToString::to_string).unwrap_or_default())
 }

@@ -1,24 +1,27 @@
-//! A member's side of a group (section 3.3 of the paper): the member joins once its server answers,
-//! reports its load, and joins again when the director has forgotten it. The caller reports the
-//! result of each order before it polls the next.
+//! Membership in a group, as the member runs it (section 3.3 of the paper). The member joins once
+//! its own server answers. Then it reports its load, and joins again if the director has forgotten
+//! it. The caller passes the result of each order before it polls the next order.
 
 use core::fmt;
 
-/// Maximum interval of probes of the own server while it fails, in milliseconds.
+/// Maximum interval of probes while this host's own server fails, in milliseconds.
 const PROBE_MS: u64 = 1_000;
-/// Minimum interval between exchanges caused by LOAD-QUERY, in milliseconds.
+/// Minimum interval between two exchanges with the director because of a LOAD-QUERY, in
+/// milliseconds.
 const QUERIED_MS: u64 = 1_000;
 
-/// Orders of a member.
+/// Order to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipOrder {
-    /// Probe the own server at its URL, and return the result to [`GroupMembership::probed`].
+    /// Probe this host's own server at its URL, and return the result to
+    /// [`GroupMembership::probed`].
     Probe,
     /// Send GROUP-ADD, and return the answer to [`GroupMembership::answered`].
     Join,
     /// Send LOAD-INFORM, and return the answer to [`GroupMembership::answered`].
     Report {
-        /// True if the message has a time stamp: the director hasn't refused this host's clock.
+        /// True if the message must have a time stamp. The director refuses time stamps of a wrong
+        /// clock, and then messages have none.
         is_stamped: bool,
     },
 }
@@ -27,16 +30,16 @@ pub enum MembershipOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorAnswer {
     Status(u16),
-    /// No answer: the director is unreachable or too slow.
+    /// The director is unreachable or did not answer in time.
     NoAnswer,
-    /// Nothing was sent: this host lacks a resource.
+    /// The message was not sent, since this host lacks a resource.
     Unsent,
 }
 
 /// Reason why this host isn't a member, or may soon not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipTrouble {
-    /// The server doesn't answer, so no messages are sent.
+    /// This host's own server doesn't answer, so no messages are sent.
     Server,
     /// The director refuses the member, or can't be reached.
     Director(DirectorAnswer),
@@ -76,20 +79,21 @@ pub struct GroupMembership {
     step: JoinState,
     due_ms: u64,
     is_member: bool,
-    /// True if the director may know the member: a message may have arrived whose answer was lost.
+    /// True if the director may count this host as a member, perhaps by a message whose answer was
+    /// lost.
     may_be_known: bool,
     is_stamped: bool,
     joined_ms: Option<u64>,
-    /// Start of the last exchange, in milliseconds.
+    /// Start of the last exchange with the director, in milliseconds.
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
-    /// Last problem that was reported.
+    /// Last trouble that [`GroupMembership::news`] returned.
     reported_problem: Option<MembershipTrouble>,
 }
 
 impl GroupMembership {
-    /// Returns a member that joins as soon as its server answers, and reports at this interval in
-    /// milliseconds.
+    /// Returns the state of a host that joins as soon as its own server answers. `report_ms` is the
+    /// interval of its reports.
     pub fn new(now_ms: u64, report_ms: u64) -> GroupMembership {
         GroupMembership {
             report_ms,
@@ -105,7 +109,7 @@ impl GroupMembership {
         }
     }
 
-    /// Returns the order that is due, if any.
+    /// Returns the order that is due; `None` if none is due.
     pub fn poll(&mut self, now_ms: u64) -> Option<MembershipOrder> {
         if self.step != JoinState::Idle || now_ms < self.due_ms {
             return None;
@@ -119,7 +123,8 @@ impl GroupMembership {
         if self.step == JoinState::Idle { self.due_ms } else { u64::MAX }
     }
 
-    /// Applies the result of a probe of the own server. Returns the next order, if any.
+    /// Applies the result of a probe of this host's own server. Returns the order that follows at
+    /// once, if there is one.
     pub fn probed(&mut self, now_ms: u64, works: bool) -> Option<MembershipOrder> {
         if self.step != JoinState::Probing {
             return None;
@@ -147,13 +152,14 @@ impl GroupMembership {
         (self.step, self.due_ms) = (JoinState::Idle, now_ms.saturating_add(for_ms));
     }
 
-    /// Applies the director's answer to the last message. Returns the next order, if any. `draw` is
-    /// a random number that spreads the messages of members that started at the same time.
+    /// Applies the director's answer to the last message. Returns the order that follows at once,
+    /// if there is one. `draw` is a random number. It spreads over time the messages of members
+    /// that started together.
     pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
         let was = core::mem::replace(&mut self.step, JoinState::Idle);
         let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
         self.trouble = match self.trouble {
-            // A rate limit (429) does not replace the earlier problem.
+            // Status 429 (too many requests) does not replace the earlier trouble.
             Some(MembershipTrouble::Director(DirectorAnswer::Status(_)))
                 if answer == DirectorAnswer::Status(429) =>
             {
@@ -167,16 +173,16 @@ impl GroupMembership {
                 // A first report follows at once, so that the member is selected by load.
                 Some(self.next_message())
             }
-            // The director has forgotten the member, which joins again at once, except shortly
-            // after joining.
+            // The director has forgotten the member. The member joins again at once, unless it
+            // joined only a short time ago.
             (JoinState::Reporting, DirectorAnswer::Status(409)) => {
                 self.is_member = false;
                 let joined_ms = self.joined_ms.unwrap_or_default();
                 let again = now_ms.saturating_sub(joined_ms) >= self.report_ms;
                 again.then(|| self.next_message())
             }
-            // The director refuses the time stamp, so the clock was probably set. A report without
-            // a stamp is accepted.
+            // The director refuses the time stamp, probably because a clock was set. Reports
+            // without a time stamp are accepted.
             (JoinState::Reporting, DirectorAnswer::Status(422)) => {
                 self.is_stamped = false;
                 None
@@ -190,13 +196,13 @@ impl GroupMembership {
         order
     }
 
-    /// Applies a LOAD-QUERY of the director: the next exchange is due soon.
+    /// Applies a LOAD-QUERY of the director. The next exchange is then due soon.
     pub fn queried(&mut self, now_ms: u64) {
         let least_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms.saturating_add(QUERIED_MS));
         self.due_ms = self.due_ms.min(least_ms.max(now_ms));
     }
 
-    /// Applies a change of the member's own URL: the member has to join again.
+    /// Applies a change of the member's own URL. The member then has to join again.
     pub fn rejoin(&mut self) {
         self.is_member = false;
     }
@@ -206,7 +212,7 @@ impl GroupMembership {
         self.may_be_known
     }
 
-    /// True if the director has accepted the member, as far as known.
+    /// True if the director has accepted the member, and has not refused it since.
     pub fn is_member(&self) -> bool {
         self.is_member
     }
@@ -216,7 +222,8 @@ impl GroupMembership {
         self.trouble
     }
 
-    /// Returns the problem if it changed since the last call.
+    /// Returns the current trouble if it changed since the last call. The inner `None` stands for
+    /// no trouble.
     pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
         let is_news = self.reported_problem != self.trouble;
         self.reported_problem = self.trouble;
@@ -236,7 +243,7 @@ mod tests {
 
     const REPORT: MembershipOrder = Report { is_stamped: true };
 
-    /// Returns a member that joined at 0 and has reported.
+    /// Returns a member that joined at time 0 and has reported.
     fn member() -> GroupMembership {
         let mut member = GroupMembership::new(0, 15_000);
         assert_eq!(member.poll(0), Some(Probe));

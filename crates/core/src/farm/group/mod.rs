@@ -1,7 +1,7 @@
 //! Server groups: web servers that clients are redirected to by HTTP, after *Implementing
-//! Distributed Server Groups for the World Wide Web* (CMU-CS-95-114). [`Group`] is the meaning of a
-//! file, [`Members`] has the members and their states, and [`Dispatch`] selects the member for a
-//! request.
+//! Distributed Server Groups for the World Wide Web* (CMU-CS-95-114). [`Group`] is a group as the
+//! farm file describes it, [`Members`] has the members and their states, and [`Dispatch`] selects
+//! the member for a request.
 
 mod claims;
 mod dispatch;

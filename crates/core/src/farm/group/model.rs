@@ -1,4 +1,4 @@
-//! The meaning of a valid service of method `redirect`.
+//! A service of method `redirect`, as the farm file describes it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,31 +16,32 @@ use crate::pool::{HealthCheck, Reporting};
 pub struct Group {
     /// Unique among the services of a farm.
     pub name: String,
-    /// Addresses for clients. At least one.
+    /// Addresses for clients. There is at least one.
     pub addresses: Vec<SocketAddr>,
     pub status: RedirectStatus,
-    /// Policy that selects members, one that supports groups.
+    /// Policy that selects members. It must support groups.
     pub policy: &'static Policy,
-    /// With [`Choice::Head`]: use of load reports.
+    /// Use of load reports, if the policy's choice is [`Choice::Head`].
     pub load: LoadReading,
-    /// Limit of the requests that a member gains by its reports, in percent of its fair share. Not
-    /// used with [`LoadReading::Paper`].
+    /// Limit of the requests that a member gains by its reports, in percent of its fair share.
+    /// [`LoadReading::Paper`] has no such limit.
     pub report_gain_percent: u64,
     /// Settings of report queries to members, if enabled.
     pub report: Option<Reporting>,
     /// Duration of the slow start, in milliseconds; 0 for none.
     pub slow_start_ms: u64,
-    /// Percentage of working members below which probes are not trusted; 0 for never.
+    /// If the percentage of working members falls below this value, failed members get requests,
+    /// too. 0 disables this.
     pub panic_percent: u8,
     pub joining: Joining,
-    /// Claims of members that join with a certificate, or without credential.
+    /// Claims allowed to members that join with a certificate, or without a credential.
     pub claims: Claims,
-    /// Networks in which joining members must be. Empty: their source address, and known members'
-    /// addresses.
+    /// Networks in which joining members must be. If empty, a member must have its message's source
+    /// address, a host of its credential, or a listed member's address.
     pub allow: Vec<Prefix>,
     /// Members listed by the operator.
     pub members: Vec<GroupMember>,
-    /// Routes: the first match counts; requests without a route go to all members.
+    /// Routes, of which the first match counts. Requests that match no route go to all members.
     pub routes: RouteList,
     pub health: HealthCheck,
 }
@@ -51,7 +52,8 @@ impl Group {
         self.policy.redirect.map_or(Choice::Turn, |by| by.choice)
     }
 
-    /// Returns the load that reduces a member's turns, if the policy depends on reports or latency.
+    /// Returns how load reduces a member's share; `None` if the policy uses neither reports nor
+    /// latency.
     pub fn weighing(&self) -> Option<&'static Weighing> {
         self.policy.redirect?.weighing
     }
@@ -64,13 +66,13 @@ pub struct GroupMember {
     pub name: String,
     /// URL that clients are redirected to.
     pub url: Url,
-    /// Share relative to the others; 0 drains.
+    /// Share of requests relative to the other members; 0 drains the member.
     pub weight: u16,
-    /// True if the member serves only while no other one can.
+    /// True if the member serves only while no member can that is not a backup.
     pub backup: bool,
-    /// Address to probe, if it isn't that of the URL.
+    /// Address to probe; `None` for the URL's address.
     pub health_address: Option<IpAddr>,
-    /// True if clients must not learn the URL: their requests are proxied.
+    /// True if clients must not learn the URL, so that their requests are proxied.
     pub anonymous: bool,
     /// URL for load queries, if it isn't the member's own URL.
     pub control: Option<Url>,
@@ -79,17 +81,18 @@ pub struct GroupMember {
 /// Use of load reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadReading {
-    /// Reports gradually change the shares of members. Selecting the least loaded member by an old
-    /// report would send all clients there (Mitzenmacher, *How useful is old information?*).
+    /// Reports gradually change the shares of members. If an old report selected the least loaded
+    /// member, all clients would go to that member (Mitzenmacher, *How useful is old
+    /// information?*).
     Aged,
-    /// As in the paper: the last report, and the head of the queue.
+    /// As in the paper, the member with the least load in its last report gets the request.
     Paper,
 }
 
-/// Settings of joining, and duties of members that joined.
+/// Settings for joining, and for members that have joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// True if any host may join.
+    /// True if hosts may join without a credential.
     pub insecure: bool,
     /// Interval of members' reports, in milliseconds.
     pub report_ms: u64,

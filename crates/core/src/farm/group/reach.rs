@@ -1,6 +1,6 @@
 //! Addresses to which a director opens connections for a member that joined by itself. A joining
-//! member must not make the director connect to third parties: its own services, those of the host,
-//! or those of a network that only the director can reach.
+//! member must not make the director connect to third parties. Such parties are the director's own
+//! services, other services of its host, and hosts in a network that only the director can reach.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,20 +12,20 @@ use crate::net::prefix::Prefix;
 /// Allowed addresses of one member that joined by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// Networks configured by the operator; if empty, the fields below count.
+    /// Networks configured by the operator. If empty, `addresses` and `hosts` decide.
     allow: Vec<Prefix>,
     /// Source address of the member's messages, and addresses of listed members.
     addresses: Vec<IpAddr>,
-    /// Hosts of listed members, and those that the member's credential names.
+    /// Hosts in the URLs of listed members, and hosts that the member's credential names.
     hosts: Vec<String>,
 }
 
 /// Origin of a member's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageOrigin {
-    /// Source address, if the message came by the network.
+    /// Source address; `None` if the message did not come from the network.
     pub from: Option<IpAddr>,
-    /// Hosts that the credential names; empty if it is valid for all.
+    /// Hosts that the credential names; empty if the credential is valid for all hosts.
     pub hosts: Vec<String>,
     /// True if the operator sent the message, which needs no credential.
     pub is_operator: bool,
@@ -43,7 +43,8 @@ pub enum ReachError {
     /// An address outside of the configured networks.
     #[error("{0} is not in the networks of the group's `allow`")]
     NotAllowed(IpAddr),
-    /// An unknown address, without configured networks.
+    /// No `allow` network is configured, and the address belongs neither to the member's origin nor
+    /// to a listed member.
     #[error(
         "{0} is neither the address that the member joined from, nor in its credential, nor a listed member: add its network to `allow` in [service.group]"
     )]
@@ -51,7 +52,7 @@ pub enum ReachError {
 }
 
 impl Reach {
-    /// Returns the allowed addresses of a member with this origin.
+    /// Returns the addresses to which connections for a member with this origin may go.
     pub(super) fn new(group: &Group, origin: &MessageOrigin) -> Reach {
         let listed = || group.members.iter().map(|member| &member.url);
         Reach {
@@ -61,8 +62,8 @@ impl Reach {
         }
     }
 
-    /// Checks if a connection may be opened to `address`, as resolved for this host of a URL for
-    /// this connection.
+    /// Checks if a connection may be opened to `address`. The caller has resolved `host`, the host
+    /// of a URL, to this address for this connection.
     ///
     /// # Errors
     /// The address is forbidden, for the returned reason.
@@ -74,7 +75,7 @@ impl Reach {
         }
         let covers = |prefix: &&Prefix| prefix.contains(at);
         if is_local(at) {
-            // A prefix that covers all addresses does not name local ones.
+            // A prefix such as 0.0.0.0/0 covers local addresses, too, but does not name them.
             let named = self.allow.iter().filter(covers).any(|prefix| is_local(prefix.address()));
             return if named { Ok(()) } else { Err(ReachError::Local(at)) };
         }

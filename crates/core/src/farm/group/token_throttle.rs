@@ -1,8 +1,9 @@
-//! Rate limit for wrong tokens, by network; addresses with a valid token are counted individually.
+//! Rate limit for wrong tokens, per network of clients. Addresses that have shown a valid token are
+//! counted individually.
 //!
-//! A wrong token uses one of a network's tries, and a try is regained each second. The state of a
-//! network is the time when it has all tries again, which sorts networks by used tries. If the
-//! table is full, the network with the fewest used tries is evicted. So an attacker can clear a
+//! A wrong token uses one of a network's tries. A network regains one try per second. The state of
+//! a network is the time when it has all tries again. So networks can be sorted by used tries. If
+//! the table is full, the network with the fewest used tries is evicted. So an attacker can clear a
 //! network's state only by using as many tries from all other networks.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -10,14 +11,15 @@ use core::net::IpAddr;
 
 use crate::net::prefix::client_network;
 
-/// Number of tries of a network, and time to regain one in milliseconds.
+/// Number of tries of a network, and time to regain a try in milliseconds.
 const TRIES: u64 = 10;
 const TRY_MS: u64 = 1_000;
 /// Value of Retry-After for a throttled client, in seconds (RFC 6585, section 4).
 pub const RETRY_AFTER_S: u64 = TRY_MS / 1_000;
 /// Time for which an address with a valid token is counted individually, in milliseconds.
 const KNOWN_MS: u64 = 3_600_000;
-/// Maximum numbers of throttled sources and of known addresses.
+/// Maximum number of sources whose tries are counted, and of addresses that have shown a valid
+/// token.
 const SOURCES_MAX: usize = 16_384;
 const KNOWN_MAX: usize = 4_096;
 
@@ -26,7 +28,7 @@ const KNOWN_MAX: usize = 4_096;
 pub struct TokenThrottle {
     /// Time at which each source has all tries again, in milliseconds.
     tries: Expiring<ThrottleKey>,
-    /// Expiry of known addresses, in milliseconds.
+    /// Addresses that have shown a valid token, until this time in milliseconds.
     known: Expiring<IpAddr>,
 }
 
@@ -34,7 +36,7 @@ pub struct TokenThrottle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ThrottleKey {
     Network(IpAddr),
-    /// An address that has shown a valid token, and may guess those of other members.
+    /// An address that has shown a valid token, but may guess the tokens of other members.
     Address(IpAddr),
 }
 
@@ -84,7 +86,7 @@ impl<K: Copy + Ord> Expiring<K> {
         Expiring { max, times_ms: BTreeMap::new(), order: BTreeSet::new() }
     }
 
-    /// Returns 0 for an unknown key.
+    /// Expiry time of a key; 0 if the map lacks the key.
     fn until_ms(&self, key: &K) -> u64 {
         self.times_ms.get(key).copied().unwrap_or_default()
     }
@@ -111,12 +113,12 @@ mod tests {
     const SAME_NETWORK_AS_A: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(203, 0, 113, 8));
     const ELSEWHERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 51, 100, 7));
 
-    /// A client of the network with this number.
+    /// Returns a client in the network with this number.
     fn of_network(number: u128) -> IpAddr {
         Ipv6Addr::from(0x2001_0db8 << 96 | number << 72 | 1).into()
     }
 
-    /// Returns the number of wrong tokens, of `count`, that are checked at once.
+    /// Sends `count` wrong tokens at once, and returns how many of them are checked.
     fn guess(throttle: &mut TokenThrottle, now_ms: u64, client: IpAddr, count: usize) -> usize {
         let looked_up = (0..count).filter(|_| {
             let may = throttle.may_look_up(now_ms, client);
@@ -144,9 +146,9 @@ mod tests {
         throttle.looked_up(1_000, A, true);
         guess(&mut throttle, 2_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(2_000, SAME_NETWORK_AS_A) && throttle.may_look_up(2_000, A));
-        // A known address is limited, too.
+        // An address that has shown a valid token is limited, too.
         assert_eq!(guess(&mut throttle, 2_000, A, 100), 10);
-        // The hour of the known address ends.
+        // An hour later the address counts as part of its network again.
         guess(&mut throttle, KNOWN_MS + 1_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(KNOWN_MS + 1_000, A));
     }
@@ -176,7 +178,8 @@ mod tests {
         let mut throttle = TokenThrottle::default();
         assert_eq!(guess(&mut throttle, 0, A, 10), 10);
         throttle.looked_up(0, ELSEWHERE, true);
-        // Five times as many networks as there are places, with nine wrong tokens each.
+        // The attacker uses nine wrong tokens in each of five times as many networks as the table
+        // can hold.
         for number in 0..5 * SOURCES_MAX as u128 {
             guess(&mut throttle, 0, of_network(number), 9);
         }

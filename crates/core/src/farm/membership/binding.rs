@@ -1,5 +1,5 @@
-//! Location of the holder of an IP or MAC address: the first place that answers, until it is
-//! silent.
+//! Location of the holder of an IP or MAC address. A place is a MAC address on the LAN of an
+//! interface. The first place that answers is the holder, until it is silent.
 
 use core::fmt;
 
@@ -19,34 +19,35 @@ impl fmt::Display for LinkAddress {
     }
 }
 
-/// Tracks one holder over rounds of requests.
+/// Tracks the holder of one address over rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding {
     place: Option<LinkAddress>,
     /// True if the holder answered since the last round.
     answered: bool,
     silent_rounds: u32,
-    /// Another place that claims to be the holder, and true if it did so since the last round.
+    /// Another place that claims the address, and true if it did so since the last round.
     claim: Option<(LinkAddress, bool)>,
-    /// True if the interface of the place is gone.
+    /// True if the interface of the holder's place is gone.
     stranded: bool,
 }
 
-/// Meaning of an answer.
+/// Meaning of an answer, for the place of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BindingChange {
-    /// First answer: the holder is found.
+    /// The first answer: its place is the holder's.
     First,
-    /// Answer of the holder, as expected.
+    /// An answer from the holder's place.
     Again,
-    /// First claim from another place in a round.
+    /// A claim from another place, while no earlier claim is tracked.
     Claim {
         /// Place of the holder.
         from: LinkAddress,
     },
-    /// Further claim from another place.
+    /// A claim from another place, while an earlier claim is tracked.
     OldClaim,
-    /// Answer from another place, after the interface of the holder's place was removed.
+    /// An answer from another place, after the interface of the holder's place was removed. The new
+    /// place becomes the holder's.
     Landed {
         /// Earlier place of the holder.
         from: LinkAddress,
@@ -54,7 +55,7 @@ pub(super) enum BindingChange {
 }
 
 impl Binding {
-    /// Returns a known holder, as if it had answered in the current round.
+    /// Returns the state of a holder that has answered from this place in the current round.
     pub(super) fn at(place: LinkAddress) -> Binding {
         Binding { place: Some(place), answered: true, ..Binding::default() }
     }
@@ -95,8 +96,8 @@ impl Binding {
         }
     }
 
-    /// Ends a round. Once the holder has been silent for `rounds`, a claim of the last round is
-    /// followed; returns the old and the new place.
+    /// Ends a round. If the holder has been silent for `rounds`, a place that claimed the address
+    /// in the last round becomes the holder's. Returns the old and the new place then.
     pub(super) fn end_round(&mut self, rounds: u32) -> Option<(LinkAddress, LinkAddress)> {
         let from = self.place?;
         self.silent_rounds = if self.answered { 0 } else { self.silent_rounds.saturating_add(1) };
@@ -113,8 +114,8 @@ impl Binding {
         None
     }
 
-    /// Records that the holder's interface is gone. The next answer is followed, since the old
-    /// place can't answer any more.
+    /// Records that the holder's interface is gone. The next answer decides the new place, since
+    /// the old place can't answer any more.
     pub(super) fn strand(&mut self) {
         self.stranded = self.place.is_some();
     }

@@ -7,21 +7,21 @@ use core::fmt;
 use super::binding::LinkAddress;
 use super::neighbour_reply::NeighbourReply;
 
-/// An event with its service; `None` if it is about the whole farm.
+/// An event with the name of its service. The name is `None` for an event of the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceNotice {
     pub service: Option<String>,
     pub event: MembershipEvent,
 }
 
-/// Event of a server, or of a host that claims to be one. All except
+/// Event of a server, or of a host that claims to be a server. All except
 /// [`MembershipEvent::AddressConflict`] and [`MembershipEvent::Refused`] require a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {
     /// A server answered for the first time, or its next hop became known.
     Joined {
         server: String,
-        /// Place of the answer.
+        /// MAC address that answered, or next hop.
         place: LinkAddress,
     },
     /// A server has been silent for several rounds and takes no new sessions.
@@ -30,7 +30,8 @@ pub enum MembershipEvent {
     Returned { server: String },
     /// A server was removed.
     Removed { server: String, why: Removal },
-    /// Another place claims to be the server, which still answers from its own. Not followed.
+    /// Another place claims the server's address, but the server still answers from its own place.
+    /// The claim is ignored.
     AddressConflict {
         server: String,
         /// Place of the server.
@@ -38,8 +39,8 @@ pub enum MembershipEvent {
         /// Place that claims the address.
         to: LinkAddress,
     },
-    /// The server had been silent for several rounds, and another place that answers for its
-    /// address is followed.
+    /// The server was silent for several rounds, and packets now go to another place that answers
+    /// for the server's address.
     Moved {
         server: String,
         /// Place of the server before.
@@ -55,7 +56,7 @@ pub enum MembershipEvent {
         /// Next hop of the server now.
         to: LinkAddress,
     },
-    /// An answer was refused; published once for each MAC address and reason.
+    /// An answer was refused. The event is published once for each MAC address and reason.
     Refused { reply: NeighbourReply, refusal: ReplyRefusal },
 }
 
@@ -64,9 +65,9 @@ pub enum MembershipEvent {
 pub enum Removal {
     /// The server was silent for twice the rounds that drain it.
     Silent,
-    /// The MAC address is that of the listed server with this name.
+    /// The MAC address of the discovered server is that of the listed server with this name.
     Listed(String),
-    /// The MAC address is a router's or the director's.
+    /// The MAC address of the server is a router's or the director's.
     NotAServer,
     /// The configuration no longer lists or allows the server.
     Configuration,
@@ -79,7 +80,7 @@ pub enum ReplyRefusal {
     NotAllowed,
     /// The service has `servers_max` servers.
     Full,
-    /// The answer claims the director's own address.
+    /// The answer claims an address of the director's host.
     ClaimsDirector,
     /// The answer claims a router's address.
     ClaimsRouter,
@@ -108,7 +109,7 @@ impl ReplyRefusal {
         ReplyRefusal::Malformed,
     ];
 
-    /// Name in views and metrics.
+    /// Name in status output and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             ReplyRefusal::NotAllowed => "not_allowed",
@@ -132,7 +133,7 @@ impl MembershipEvent {
 }
 
 impl ServiceNotice {
-    /// Text with this host's interface names.
+    /// Returns the event as a text. `interface` returns the name of an interface index.
     pub fn sentence(&self, interface: impl Fn(u32) -> Option<String>) -> String {
         let at = |place: &LinkAddress| match interface(place.ifindex) {
             Some(name) => format!("{} on {name}", place.mac),
@@ -158,7 +159,7 @@ impl fmt::Display for MembershipEvent {
     }
 }
 
-/// An event with the format of places.
+/// An event, and the function that formats the places in its text.
 struct EventText<'a> {
     event: &'a MembershipEvent,
     at: &'a dyn Fn(&LinkAddress) -> String,

@@ -16,8 +16,8 @@ use crate::farm::{self, Allow};
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
 
-/// Interval between the first two rounds, in milliseconds, so that a lost answer at the start does
-/// not cost a whole interval.
+/// Interval between the first two rounds, in milliseconds. It is short, so that an answer that is
+/// lost at the start is soon requested again.
 const SECOND_ROUND_MS: u64 = 1_000;
 
 /// The servers of one service, by name.
@@ -25,7 +25,7 @@ const SECOND_ROUND_MS: u64 = 1_000;
 pub(super) struct ServiceMembers {
     service: farm::Service,
     records: BTreeMap<String, ServerRecord>,
-    /// Hosts that answer for the addresses on the `allow` list.
+    /// Hosts that answer for the addresses on the `allow` list, by address.
     allowed: BTreeMap<IpAddr, Binding>,
     /// Hosts that answered for the service address before all listed and allowed hosts were
     /// resolved.
@@ -63,7 +63,8 @@ impl ServiceMembers {
         self.configure(around, now_ms)
     }
 
-    /// Follows the service's settings, keeping known servers, and starts new rounds.
+    /// Applies the service's settings and starts new rounds. Servers that the settings still allow
+    /// stay.
     fn configure(&mut self, around: &LocalNetwork, now_ms: u64) -> Vec<MembershipEvent> {
         let mut old = core::mem::take(&mut self.records);
         for server in &self.service.servers {
@@ -100,7 +101,7 @@ impl ServiceMembers {
     pub(super) fn resume(&mut self, known: &RestoredServer, around: &LocalNetwork, now_ms: u64) {
         let RestoredServer { server: name, place, .. } = known;
         let record = self.records.get_mut(name);
-        // Servers behind a router have the router's MAC address.
+        // The place of a server behind a router has the router's MAC address.
         let misplaced =
             around.excludes(place.mac) && !record.as_ref().is_some_and(|record| record.is_routed());
         if misplaced || !around.interfaces.contains_key(&place.ifindex) {
@@ -138,7 +139,7 @@ impl ServiceMembers {
             || self.records.values().any(|record| record.address == Some(address))
     }
 
-    /// True if this is an address of the service.
+    /// True if the service has this address.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         self.service.addresses.iter().any(|service| service.ip() == address)
     }
@@ -175,10 +176,11 @@ impl ServiceMembers {
         events
     }
 
-    /// Applies an answer for the service address (LSMAC, section 3.1).
+    /// Applies an answer for a service address (LSMAC, section 3.1).
     fn note_discovered(&mut self, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         if !self.discovers() {
-            // With `every-host` each host answers for its own addresses.
+            // In an every-host farm, an answer of another host for a service address that it owns
+            // is no conflict.
             let conflicting = self.service.announce && !self.service.is_on_every_host();
             return conflicting
                 .then(|| self.server_refusals.refuse(*reply, ReplyRefusal::Announced))
@@ -239,7 +241,8 @@ impl ServiceMembers {
     }
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
-        // Servers behind routers are not resolved here, however many there are.
+        // Servers that are found by routes are not resolved in rounds. The check comes first, since
+        // there may be many of them.
         let listed_unanswered = || {
             !self.service.is_routed()
                 && self.records.values().any(|record| record.address_to_resolve().is_some())
@@ -248,7 +251,8 @@ impl ServiceMembers {
         sends_round.then_some(self.next_round_ms)
     }
 
-    /// Ends a round and starts the next: adds the addresses to request.
+    /// Ends a round and starts the next round. Adds the addresses that must be requested to
+    /// `requests`.
     pub(super) fn round(&mut self, now_ms: u64, requests: &mut BTreeSet<IpAddr>) -> Vec<MembershipEvent> {
         let events = if self.rounds_sent > 0 { self.end_round(now_ms) } else { Vec::new() };
         self.rounds_sent = self.rounds_sent.saturating_add(1);
@@ -273,7 +277,7 @@ impl ServiceMembers {
         for name in self.names(|record| record.source == ServerOrigin::Listed) {
             events.extend(self.merge(&name));
         }
-        // If all are silent at once, the director's own link is the likely cause.
+        // If all servers are silent at once, the likely cause is the director's own link.
         if !self.service.keep_last || self.records.values().any(ServerRecord::is_present) {
             for server in self.names(|record| record.is_gone(rounds)) {
                 self.records.remove(&server);
@@ -284,8 +288,8 @@ impl ServiceMembers {
         events
     }
 
-    /// Removes discovered servers that the `allow` list no longer names, once all its addresses are
-    /// resolved.
+    /// Removes discovered servers that the `allow` list no longer names. Does nothing until all
+    /// addresses of the list are resolved.
     fn remove_disallowed(&mut self) -> Vec<MembershipEvent> {
         if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();

@@ -1,14 +1,15 @@
-//! Servers and their MAC addresses, by ARP and neighbour discovery (LSMAC, section 3.1), or by
-//! routes.
+//! Membership: the servers of services and their MAC addresses. They are found by ARP and neighbour
+//! discovery (LSMAC, section 3.1), or by routes.
 //!
 //! The director requests a service address on its links. Every MAC address that answers is a
-//! server. Listed servers are requested by their own address. A silent server is drained, then
-//! removed. An answer proves no identity, so answers pass an `allow` list, a limit, and
-//! [`LocalNetwork`]. If a second host claims a server's address, the claim is logged. The
-//! membership follows the claim only once the server is silent.
+//! server. Listed servers are requested by their own address. A silent server is drained. If it was
+//! discovered, it is removed later. An answer proves no identity, so it is checked against an
+//! `allow` list, a limit, and [`LocalNetwork`]. If a second host claims a server's address, the
+//! claim is logged. The membership follows the claim only once the server is silent.
 //!
-//! Servers of methods `nat` and `tunnel` may be on other networks, and don't answer requests. They
-//! are listed, their next hops arrive in [`LocalNetwork::hops`], and only probes show if they work.
+//! Servers of methods `nat` and `tunnel` may be on other networks, so they are not requested. The
+//! operator lists these servers. Their next hops arrive in [`LocalNetwork::hops`], and only probes
+//! show if they work.
 //!
 //! [`Membership`] is a state machine. Its inputs are frames and the time. Its outputs are addresses
 //! to request and [`ServiceNotice`]s. [`Membership::members`] returns its state.
@@ -43,9 +44,9 @@ use refusal_log::RefusalLog;
 /// Origin of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerOrigin {
-    /// Listed by the operator.
+    /// The operator has listed the server.
     Listed,
-    /// Answered for the service address; the name is the MAC address.
+    /// The server answered for a service address. Its name is its MAC address.
     Discovered,
 }
 
@@ -56,22 +57,23 @@ pub struct Member {
     pub name: String,
     /// Own address; `None` for discovered servers.
     pub address: Option<IpAddr>,
-    /// Destination of its frames; `None` until known, and for a local server.
+    /// Destination MAC address of frames to the server. `None` until it is known, and if the server
+    /// is this host.
     pub mac: Option<Mac>,
-    /// Interface that leads to the server; `None` as for `mac`.
+    /// Interface that leads to the server; `None` if `mac` is `None`.
     pub ifindex: Option<u32>,
-    /// Next hop, if the server is found by routes.
+    /// Next hop; `None` unless the server is found by routes.
     pub hop: Option<ServerRoute>,
     /// Share of new sessions; 1 for discovered servers.
     pub weight: u16,
-    /// True if the server takes new sessions only while no other one can serve.
+    /// True if the server takes new sessions only while no server can that is not a backup.
     pub backup: bool,
     /// True if the server is this host itself.
     pub local: bool,
     /// True if the server has been silent for so long that it takes no new sessions.
     pub draining: bool,
     pub source: ServerOrigin,
-    /// Time of the last joining, silence or return, in milliseconds.
+    /// Time at which the server last joined, became silent or returned, in milliseconds.
     pub since_ms: u64,
     /// Time of the last answer in milliseconds; `None` for servers found by routes.
     pub last_seen_ms: Option<u64>,
@@ -91,11 +93,11 @@ pub struct DiscoveryRound {
 pub struct RestoredServer {
     /// Name of the service.
     pub service: String,
-    /// Name of the server: that of a listed server, or the MAC address of a discovered one.
+    /// Name of a listed server, or MAC address of a discovered server.
     pub server: String,
-    /// Destination of its frames.
+    /// Destination of frames to the server.
     pub place: LinkAddress,
-    /// Next hop, if the server is found by routes.
+    /// Next hop; `None` unless the server is found by routes.
     pub hop: Option<ServerRoute>,
 }
 
@@ -104,15 +106,16 @@ pub struct RestoredServer {
 pub struct Membership {
     surroundings: LocalNetwork,
     services: BTreeMap<String, ServiceMembers>,
-    /// Refused claims of an address of the director or a router.
+    /// Refused answers that claim an address of the director or of a router.
     address_refusals: RefusalLog,
 }
 
 impl Membership {
-    /// Maximum number of address_refusals remembered; further ones are counted but not logged.
+    /// Maximum number of pairs of MAC address and reason that `address_refusals` remembers. Further
+    /// refusals are counted but not logged.
     const ADDRESS_REFUSALS_MAX: usize = 4 * SERVICE_SERVERS_MAX;
 
-    /// Returns the membership of a farm without any answer yet.
+    /// Returns the membership of a farm before any answer.
     pub fn new(services: &[farm::Service], surroundings: LocalNetwork, now_ms: u64) -> Membership {
         let address_refusals = RefusalLog::new(Self::ADDRESS_REFUSALS_MAX);
         let mut membership = Membership { surroundings, services: BTreeMap::new(), address_refusals };
@@ -120,7 +123,8 @@ impl Membership {
         membership
     }
 
-    /// Follows the services of a reload. Servers of remaining services stay.
+    /// Applies the services of a reload. Servers stay if the new settings of their service still
+    /// allow them.
     pub fn reconfigure(&mut self, services: &[farm::Service], now_ms: u64) -> Vec<ServiceNotice> {
         let mut old = core::mem::take(&mut self.services);
         let mut notices = Vec::new();
@@ -149,16 +153,16 @@ impl Membership {
         self.each_service(|members, surroundings| members.surroundings_changed(surroundings, now_ms))
     }
 
-    /// Restores a server of a running data plane after a restart. It has as many rounds to answer
-    /// as any other. Unknown services and servers are ignored.
+    /// Restores a server of a running data plane after a restart. The server has as many rounds to
+    /// answer as other servers. Servers that the services neither list nor discover are ignored.
     pub fn resume(&mut self, known: &RestoredServer, now_ms: u64) {
         if let Some(members) = self.services.get_mut(&known.service) {
             members.resume(known, &self.surroundings, now_ms);
         }
     }
 
-    /// Applies a received frame. Frames other than ARP replies and neighbour advertisements, and
-    /// those about unknown addresses, are ignored.
+    /// Applies a received frame. Other frames than ARP replies and neighbour advertisements are
+    /// ignored, and so are frames about addresses that no service needs.
     pub fn frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<ServiceNotice> {
         match NeighbourReply::read(ifindex, frame) {
             Ok(Some(reply)) => self.answer(now_ms, reply),
@@ -180,13 +184,13 @@ impl Membership {
         self.each_service(|members, _| members.note_reply(now_ms, &reply))
     }
 
-    /// Time of the next round in milliseconds; `None` if no service needs any.
+    /// Time of the next round in milliseconds; `None` if no service needs rounds.
     pub fn next_round_at(&self) -> Option<u64> {
         self.services.values().filter_map(ServiceMembers::next_round_at).min()
     }
 
-    /// Evaluates the silence since the last round, and starts the next one, for each service whose
-    /// round is due.
+    /// Ends the current round and starts the next round of each service whose round is due. Servers
+    /// that were silent in the ended round may be drained or removed.
     pub fn round(&mut self, now_ms: u64) -> DiscoveryRound {
         let mut requests = BTreeSet::new();
         let notices = self.each_service(|members, _| {
@@ -205,8 +209,8 @@ impl Membership {
         self.services.get(service)?.member(server)
     }
 
-    /// Returns the numbers of refused answers by reason: those of a service, or with `None` those
-    /// refused for the whole farm.
+    /// Returns the numbers of refused answers by reason. For `None`, these are the answers that
+    /// claimed an address of the director or of a router.
     pub fn refused(&self, service: Option<&str>) -> RefusalCounts {
         match service {
             None => self.address_refusals.refused(),

@@ -11,14 +11,14 @@ use crate::net::wire::{ARP_LEN, ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETH
 /// An ARP reply or neighbour advertisement: a MAC address claims an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourReply {
-    /// Claiming MAC address, and the interface on which the frame arrived.
+    /// MAC address that claims the IP address, and the interface on which the frame arrived.
     pub place: LinkAddress,
     pub address: IpAddr,
 }
 
 impl NeighbourReply {
     /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour
-    /// advertisement. The error of a malformed frame has its Ethernet source.
+    /// advertisement. The error for a malformed frame contains the frame's Ethernet source.
     pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let Some((header, body)) = frame.split_at_checked(ETHERNET_LEN) else {
             return Ok(None);
@@ -34,8 +34,8 @@ impl NeighbourReply {
         }
     }
 
-    /// The Ethernet source may differ from the ARP sender with bonded interfaces and virtual
-    /// routers. Frames must be sent to the ARP sender.
+    /// Reads an ARP frame. The place is the ARP sender, to which frames must be sent. The Ethernet
+    /// source may differ, with bonded interfaces and virtual routers.
     fn read_arp(from: LinkAddress, body: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv4Addr::UNSPECIFIED.into() };
         let arp = body.get(..ARP_LEN).and_then(|body| Arp::ref_from_bytes(body).ok()).ok_or(malformed)?;
@@ -47,8 +47,8 @@ impl NeighbourReply {
         Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
     }
 
-    /// An answer to a unicast solicitation may omit the MAC address: frames reach the host at the
-    /// solicited one.
+    /// Reads a neighbour advertisement. The answer to a unicast solicitation may omit the MAC
+    /// address. Then the place is the Ethernet source.
     fn read_advertisement(from: LinkAddress, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
         let found = Advertisement::read(frame).map_err(|_| malformed)?;

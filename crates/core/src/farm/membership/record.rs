@@ -23,7 +23,7 @@ pub(super) struct ServerRecord {
     /// MAC address configured by the operator.
     pub(super) fixed: Option<Mac>,
     pub(super) draining: bool,
-    /// True if the server is found by routes: no ARP is needed, and `hop` is its next hop.
+    /// True if the server is found by routes. Then ARP is not needed, and `hop` is the next hop.
     routed: bool,
     hop: Option<ServerRoute>,
     binding: Binding,
@@ -75,7 +75,8 @@ impl ServerRecord {
         }
     }
 
-    /// True if the record matches the operator's listing, except weight and `backup`.
+    /// True if the record matches the server as listed by the operator. Weight and `backup` may
+    /// differ.
     pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
         self.source == ServerOrigin::Listed
             && self.address == Some(server.address)
@@ -83,23 +84,24 @@ impl ServerRecord {
             && self.routed == routed
     }
 
-    /// Place of the server, if it is known and isn't this host.
+    /// Place of the server; `None` if the place is unknown or the server is this host.
     pub(super) fn place(&self) -> Option<LinkAddress> {
         if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.binding.place() }
     }
 
-    /// True if this MAC address is the server's own. Servers behind a router have the router's.
+    /// True if this MAC address is the server's own. For a server that is found by routes, only a
+    /// configured MAC address counts, since the next hop's may be a router's.
     pub(super) fn has_mac(&self, mac: Mac) -> bool {
         let found = self.place().is_some_and(|place| place.mac == mac);
         self.fixed == Some(mac) || (found && !self.routed)
     }
 
-    /// Address to request for the server, if needed.
+    /// Address to request in each round; `None` if the server needs no request.
     pub(super) fn address_to_resolve(&self) -> Option<IpAddr> {
         self.address.filter(|_| !self.local && !self.routed)
     }
 
-    /// True if the server is not resolved yet.
+    /// True if the place of the server is not known yet.
     pub(super) fn is_missing(&self) -> bool {
         !self.local && self.place().is_none()
     }
@@ -139,11 +141,11 @@ impl ServerRecord {
         }
     }
 
-    /// Ends a round: follows the server if it has moved, drains it if it has been silent for
-    /// `rounds`.
+    /// Ends a round. Applies a new place if the server has moved, and drains the server if it was
+    /// silent for `rounds`.
     ///
-    /// Silence of a server with a configured MAC address, or behind a router, means nothing; only
-    /// probes count there.
+    /// Silence means nothing for a server with a configured MAC address, or for one that is found
+    /// by routes. For these only probes count.
     pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<MembershipEvent> {
         if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
@@ -158,7 +160,7 @@ impl ServerRecord {
         })
     }
 
-    /// True if the server is a discovered one, silent for twice the rounds that drain it.
+    /// True if the server was discovered, and was silent for twice the rounds that drain it.
     pub(super) fn is_gone(&self, rounds: u32) -> bool {
         self.source == ServerOrigin::Discovered && self.binding.silent_rounds() >= rounds.saturating_mul(2)
     }
@@ -178,9 +180,9 @@ impl ServerRecord {
         self.routed
     }
 
-    /// Follows the next hop of a server found by routes. While the next hop is unresolved the last
-    /// one is kept, with its sessions: the kernel resolves it again, and probes show if it works.
-    /// The source address of existing sessions is kept as long as this host has it.
+    /// Applies the next hop of a server that is found by routes. While the next hop is unresolved,
+    /// the last one stays, since the kernel resolves it again and probes show if it works. The
+    /// source address of existing sessions stays as long as this host has it.
     fn follow(&mut self, around: &LocalNetwork, now_ms: u64) -> Option<MembershipEvent> {
         let mut hop = *around.hops.get(&self.address?)?;
         if let Some(before) = self.hop.filter(|before| before.place.ifindex == hop.place.ifindex)
@@ -201,7 +203,8 @@ impl ServerRecord {
         })
     }
 
-    /// Forgets the place if no server can be there, and updates `local`.
+    /// Applies a changed network. Forgets the server's place if no server can be there, and updates
+    /// `local`.
     pub(super) fn surroundings_changed(
         &mut self,
         around: &LocalNetwork,
@@ -233,7 +236,8 @@ impl ServerRecord {
         events
     }
 
-    /// A configured MAC address with a single interface needs no request.
+    /// Sets the place without a request, if the MAC address is configured and there is only one
+    /// interface.
     fn place_fixed(&mut self, around: &LocalNetwork) {
         let mut interfaces = around.interfaces.keys();
         if let (Some(mac), Some(&ifindex), None, true) =

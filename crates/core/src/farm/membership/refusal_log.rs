@@ -1,4 +1,5 @@
-//! Refused answers. Each is counted, and the first of each MAC and reason is logged, up to a limit.
+//! Refused answers. All of them are counted. The first answer of each pair of MAC address and
+//! reason is logged, up to a limit.
 
 use alloc::collections::BTreeSet;
 
@@ -11,12 +12,12 @@ use crate::net::wire::Mac;
 pub struct RefusalCounts([u64; ReplyRefusal::ALL.len()]);
 
 impl RefusalCounts {
-    /// Number for this reason.
+    /// Number of answers refused for this reason.
     pub fn count(&self, refusal: ReplyRefusal) -> u64 {
         self.0[refusal as usize]
     }
 
-    /// Returns all reasons with their numbers.
+    /// Returns all reasons, each with its number of refused answers.
     pub fn iter(&self) -> impl Iterator<Item = (ReplyRefusal, u64)> + '_ {
         ReplyRefusal::ALL.into_iter().map(|refusal| (refusal, self.count(refusal)))
     }
@@ -35,7 +36,8 @@ impl RefusalLog {
         RefusalLog { max, ..RefusalLog::default() }
     }
 
-    /// Counts a refusal. Returns the event on the first occurrence, if it can be remembered.
+    /// Counts a refusal. Returns the event if the pair of MAC address and reason is new and the log
+    /// has room for it.
     pub(super) fn refuse(&mut self, reply: NeighbourReply, refusal: ReplyRefusal) -> Option<MembershipEvent> {
         let count = &mut self.refused.0[refusal as usize];
         *count = count.saturating_add(1);
@@ -43,7 +45,7 @@ impl RefusalLog {
         news.then_some(MembershipEvent::Refused { reply, refusal })
     }
 
-    /// Forgets a MAC that has become a server.
+    /// Forgets the refusals of a MAC address that has become a server's.
     pub(super) fn forget(&mut self, mac: Mac) {
         self.logged.retain(|(logged, _)| *logged != mac);
     }

@@ -1,4 +1,5 @@
-//! Neighbours that are no servers: the director itself and the routers.
+//! The director's own network, by which neighbours are recognised that are no servers: the director
+//! itself and the routers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ pub struct LocalNetwork {
     pub interfaces: BTreeMap<u32, Mac>,
     /// The director's own addresses on all interfaces.
     pub addresses: BTreeSet<IpAddr>,
-    /// Gateways of its routes.
+    /// Gateways of the director's routes.
     pub routers: Vec<Router>,
     /// Known next hops of servers found by routes (methods `nat` and `tunnel`), by server address.
     pub hops: BTreeMap<IpAddr, ServerRoute>,
@@ -29,23 +30,23 @@ pub struct ServerRoute {
     pub place: LinkAddress,
     /// The director's address towards the server.
     pub own: IpAddr,
-    /// The director's address from which servers accept tunnels.
+    /// The director's address that is the outer source of tunnels to the server.
     pub tunnel: IpAddr,
     /// MTU of the path, in bytes.
     pub mtu: u16,
-    /// True if the server is on the link, not behind a router.
+    /// True if the server is on this host's link; false if it is behind a router.
     pub on_link: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Router {
     pub address: IpAddr,
-    /// MAC address, once the kernel has resolved it.
+    /// MAC address; `None` until the kernel has resolved it.
     pub mac: Option<Mac>,
 }
 
 impl LocalNetwork {
-    /// True if an answer for this address has to be judged.
+    /// True if an answer for this address may conflict with the director or a router.
     pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.routers.iter().any(|router| router.address == address)
     }
@@ -60,8 +61,8 @@ impl LocalNetwork {
         self.is_own(mac) || self.is_router(mac)
     }
 
-    /// Judges an answer. `service_address` is true for a service's address, which the director may
-    /// have too if it is also a server (LSMAC, section 4.2.4).
+    /// Judges an answer. `service_address` is true if the answer is for a service's address. The
+    /// director may have that address too, if it is also a server (LSMAC, section 4.2.4).
     pub(super) fn judge(&self, reply: &NeighbourReply, service_address: bool) -> Result<(), ReplyRefusal> {
         let LinkAddress { mac, .. } = reply.place;
         let address = reply.address;

@@ -196,8 +196,8 @@ fn a_listed_server_that_answers_for_the_service_is_itself() {
     let servers = vec![listed(11), listed(12)];
     let mut lan = Lan::new(Service { servers, ..service() });
     assert_eq!(lan.membership.clone().round(1_000).requests, [own_address(11), own_address(12), VIP]);
-    // A host that answers for the service before all listed servers are resolved may be a listed
-    // one.
+    // A host that answers for the service address before all listed servers are resolved may be a
+    // listed server.
     assert_eq!(lan.reply(place(1), VIP), []);
     assert_eq!(lan.reply(place(3), VIP), []);
     lan.reply(place(1), own_address(11));
@@ -240,7 +240,7 @@ fn the_director_may_be_a_server_itself() {
     assert_eq!(lan.reply(place(1), VIP), [joined(1)], "nobody waits for it to answer");
     lan.rounds(20, &[1]);
     assert!(!lan.member("web2").unwrap().draining);
-    // The director has the service address too, and other hosts still answer for it.
+    // The director also has the service address, and other hosts still answer for the address.
     let addresses = [DIRECTOR, VIP].into();
     lan.membership.surroundings(LocalNetwork { addresses, ..around() }, lan.now_ms);
     assert_eq!(lan.reply(place(7), VIP), [joined(7)]);
@@ -395,7 +395,7 @@ fn a_restart_knows_the_servers_that_packets_go_to() {
     let mut lan = Lan { membership, now_ms: 0 };
     assert_eq!(lan.names(), [name(2), "web11".into()]);
     assert_eq!(lan.member("web11").unwrap().mac, Some(mac(1)));
-    // Restored servers have as long to answer as servers that just answered.
+    // A restored server has as many rounds to answer as a server that has just answered.
     assert_eq!(lan.rounds(ROUNDS + 1, &[]), []);
 }
 
@@ -453,7 +453,7 @@ fn servers_of_an_ipv6_address_are_discovered_alike() {
 #[test]
 fn unicast_solicitation_may_be_answered_without_mac() {
     let mut lan = Lan::new(Service { addresses: vec![SocketAddr::new(VIP6.into(), 80)], ..service() });
-    // Type, code and checksum; solicited; to the director's own address. No option.
+    // The advertisement is solicited, goes to the director's own address and has no option.
     let mut bare = announcement(mac(1), VIP6);
     bare.truncate(78);
     bare[19] = 24;
@@ -480,8 +480,8 @@ fn notices_are_sentences() {
 }
 
 proptest! {
-    /// With any answers, the number of servers stays within the cap, and the director and routers
-    /// are never servers.
+    /// Whatever answers arrive, the number of servers stays within `servers_max`, and the director
+    /// and the routers never become servers.
     #[test]
     fn any_answers(
         heard in prop::collection::vec(

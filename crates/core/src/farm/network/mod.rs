@@ -1,4 +1,4 @@
-//! Network configuration of this host, from its kernel: interfaces, addresses, routes and
+//! Network configuration of this host, as read from its kernel: interfaces, addresses, routes and
 //! neighbours.
 
 mod pick;
@@ -51,9 +51,9 @@ pub struct Interface {
 pub struct KernelRoute {
     /// Destination with prefix length.
     pub destination: (IpAddr, u8),
-    /// Metric: the lowest among routes to one destination is used.
+    /// Metric. Of several routes to one destination, the one with the lowest metric is used.
     pub priority: u32,
-    /// Interface; `None` for some unreachable routes. The first of several next hops.
+    /// Interface of the route's first next hop; `None` for some unreachable routes.
     pub ifindex: Option<u32>,
     /// True if the destination is on the link, not behind a gateway.
     pub on_link: bool,
@@ -66,7 +66,7 @@ pub struct KernelRoute {
 pub struct NextHop {
     /// Index of the interface.
     pub ifindex: u32,
-    /// MAC address, once the kernel has resolved it.
+    /// MAC address; `None` until the kernel has resolved it.
     pub mac: Option<Mac>,
     /// Gateway; `None` if the address is on the link.
     pub gateway: Option<IpAddr>,
@@ -75,7 +75,8 @@ pub struct NextHop {
 }
 
 impl Network {
-    /// Returns the interface by which this address is reached on the link, without a gateway.
+    /// Returns the interface whose link has this address. `None` if a gateway leads to the address,
+    /// or no route.
     ///
     /// Only the main table counts, without policy routing.
     pub fn route_to(&self, address: IpAddr) -> Option<u32> {
@@ -83,8 +84,8 @@ impl Network {
         best.ifindex.filter(|_| best.on_link)
     }
 
-    /// Returns the next hop to this address: the address itself on the link, or a gateway. `None`
-    /// without a route, and for this host's own addresses.
+    /// Returns the next hop to this address: the address itself if it is on a link, else a gateway.
+    /// `None` if there is no route, and for this host's own addresses.
     ///
     /// Only the main table counts, without policy routing.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
@@ -109,7 +110,8 @@ impl Network {
         self.addresses().any(|own| own == address)
     }
 
-    /// Returns the neighbours that are no servers, for a director on these interfaces.
+    /// Returns the network of a director on these interfaces, by which the membership recognises
+    /// neighbours that are no servers.
     pub fn surroundings(&self, ifindexes: impl Iterator<Item = u32>) -> LocalNetwork {
         let found = ifindexes.filter_map(|ifindex| Some((ifindex, self.interfaces.get(&ifindex)?.mac)));
         LocalNetwork {
@@ -120,18 +122,20 @@ impl Network {
         }
     }
 
-    /// Returns the source address for `destination` on an interface: one of the same subnet if
-    /// possible, else another one of that interface, else another one of this host. The address has
-    /// the destination's family, and is link-local only if the destination is (RFC 6724, section 5,
-    /// rule 2).
+    /// Returns the source address for `destination` on an interface. It is an address of the
+    /// destination's subnet if possible, else another address of the interface, else another
+    /// address of this host. The address has the destination's family, and is link-local only if
+    /// the destination is (RFC 6724, section 5, rule 2).
     ///
-    /// Never `destination` itself, which a director that is also a server has too.
+    /// The result is never `destination` itself. A director that is also a server has that address,
+    /// too.
     pub fn source_for(&self, ifindex: u32, destination: IpAddr) -> Option<IpAddr> {
         let there = self.interfaces.get(&ifindex)?;
         let elsewhere = self.interfaces.values().filter(|interface| interface.up && !interface.loopback);
         let others = elsewhere.flat_map(|interface| &interface.addresses);
         let same_subnet = there.addresses.iter().filter(|subnet| is_within(destination, **subnet));
-        // Host prefixes come last: such an address is most likely a service's.
+        // Addresses with a host prefix (/32 or /128) come last, since they are most likely service
+        // addresses.
         let is_alone = |(own, bits): &&(IpAddr, u8)| *bits == if own.is_ipv4() { 32 } else { 128 };
         let of_networks = there.addresses.iter().filter(|own| !is_alone(own));
         let candidates = same_subnet.chain(of_networks).chain(&there.addresses).chain(others);
@@ -151,7 +155,7 @@ impl Network {
         self.source_for(next.ifindex, gateway.unwrap_or(address))
     }
 
-    /// Returns this host's addresses on its links, as text.
+    /// Returns this host's addresses as text, without loopback addresses.
     pub fn own_addresses(&self) -> String {
         let interfaces = self.interfaces.values().filter(|interface| !interface.loopback);
         let addresses: Vec<String> =
@@ -165,7 +169,8 @@ impl Network {
 }
 
 /// True if the address is valid on its own link only (RFC 4291, section 2.5.6). Every IPv6
-/// interface has one; IPv4 link-local addresses are treated as others.
+/// interface has such an address. False for IPv4 link-local addresses, which need no special
+/// treatment.
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

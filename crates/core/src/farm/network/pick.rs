@@ -1,5 +1,5 @@
-//! Selection of a director's interfaces: those named in the file, or all by which clients' packets
-//! may arrive.
+//! Selection of the interfaces that the engine uses: those named in the file, or all on which
+//! clients' packets may arrive.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -28,7 +28,7 @@ pub enum PickError {
         /// Reason why the interface is needed, in words.
         why: String,
     },
-    /// No usable interface exists.
+    /// No interface can be used.
     #[error(
         "no Ethernet interface of this host is up and has an address or a route: set `interfaces` in [engine], for example interfaces = [\"eth0\"]"
     )]
@@ -38,11 +38,11 @@ pub enum PickError {
 impl Network {
     /// Returns the interfaces of these names with their MAC addresses. Without names, returns every
     /// Ethernet interface that is up and has an address or a route, since clients' packets may
-    /// arrive on any. Interfaces that lead to listed servers are included even while down; servers
-    /// by `nat` and `tunnel` may be behind a gateway there.
+    /// arrive on any of them. Interfaces that lead to listed servers are included even while they
+    /// are down.
     ///
     /// # Errors
-    /// A name doesn't exist, an interface isn't Ethernet, or none is left.
+    /// An interface does not exist or isn't Ethernet, or no interface is left.
     pub fn pick_interfaces(
         &self,
         configured: &[String],
@@ -76,7 +76,7 @@ impl Network {
 
     /// Returns the interfaces by which replies and later packets of these services' servers arrive:
     /// those that lead to servers and service addresses, and those of default routes. If a service
-    /// address is on no link, every interface in use.
+    /// address is on no link, all Ethernet interfaces with an address or a route are included.
     pub fn passing_answers<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> BTreeSet<u32> {
         let mut passing: BTreeSet<u32> = self.default_routes().collect();
         for service in services {
@@ -116,7 +116,7 @@ impl Network {
         Some((ifindex, self.interfaces.get(&ifindex)?))
     }
 
-    /// Returns the interface towards an address, which may be behind a gateway.
+    /// Returns the interface that leads to an address. The address may be behind a gateway.
     fn interface_towards(&self, address: IpAddr) -> Option<(u32, &Interface)> {
         let ifindex = self.next_hop(address)?.ifindex;
         Some((ifindex, self.interfaces.get(&ifindex)?))
@@ -131,7 +131,7 @@ impl Network {
     }
 
     /// Returns the Ethernet interfaces that are up and have an address or a route. Link-local
-    /// routes don't count, since every interface has one.
+    /// addresses and routes don't count, since every interface has them.
     fn leading_somewhere(&self) -> BTreeSet<u32> {
         let routed = |ifindex| {
             let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));

@@ -34,7 +34,8 @@ pub(crate) fn via(destination: &str, prefix_len: u8, ifindex: u32, gateway: &str
     KernelRoute { gateway: Some(ip(gateway)), ..route(destination, prefix_len, ifindex, false) }
 }
 
-/// A director on two networks and a tunnel, which also has the service address.
+/// Returns the network of a director on two networks and a tunnel. The director also has the
+/// service address.
 pub(crate) fn director() -> Network {
     Network {
         interfaces: BTreeMap::from([

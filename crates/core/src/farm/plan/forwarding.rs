@@ -1,4 +1,4 @@
-//! Forwarding to servers, by their service's method.
+//! How packets are forwarded to servers, by the service's method.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,12 +12,13 @@ use crate::path::tables::Forwarding;
 pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let packet_form = service.method.properties().packet_form;
     if member.local {
-        // Packets for this host's own stack are not translated: it serves on the service's own
-        // address and port, or not at all.
+        // Packets for this host's own stack are not translated, so the stack can serve only on the
+        // service's own address and port.
         let serves = packet_form != PacketForm::Translated || service.keeps_ports(&member.name);
         return serves.then_some(Forwarding::Link);
     }
-    // The path to each host depends on its location (Distributed Packet Rewriting, section 3).
+    // A host on the link is reached by its MAC address, other hosts through a tunnel (Distributed
+    // Packet Rewriting, section 3).
     if service.goes_by_link() && !member.hop?.on_link {
         return first(service, member);
     }
@@ -34,12 +35,13 @@ pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<For
     }
 }
 
-/// Returns the forwarding to another host that must not forward the packet again.
+/// Returns the forwarding of a packet to another host that must not forward the packet again.
 pub(super) fn last(member: &Member) -> Option<Forwarding> {
     tunnel(Encapsulation::Gue, None, member, Some(ForwardCount::Twice))
 }
 
-/// Returns the forwarding by the service's tunnel. Only GUE has room for a mark.
+/// Returns the forwarding through the service's tunnel. Only GUE has room for a mark (see
+/// [`crate::path::mark`]).
 fn first(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let is_marked = service.is_on_every_host() && service.encapsulation == Encapsulation::Gue;
     tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(ForwardCount::Once))
@@ -56,7 +58,7 @@ fn tunnel(
     (from.is_ipv4() == to.is_ipv4()).then_some(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
 }
 
-/// Returns a server's own endpoint.
+/// Returns the address and port at which a server of method `nat` serves.
 pub(super) fn endpoint(service: &farm::Service, server: &str, address: IpAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, service.server_port(server)?))
 }

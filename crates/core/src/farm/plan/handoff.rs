@@ -1,5 +1,5 @@
-//! Tables of a service that hands over connections: routes, a ring for each set of servers in
-//! routes, and the slot of punted packets.
+//! Tables of a service that hands off connections: routes, a ring for each set of servers in
+//! routes, and the slots for punted and for held packets.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,10 +20,10 @@ use crate::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode, ServerE
 use crate::pool::policy::Weighted;
 use crate::pool::serving::ServingRule;
 
-/// Default MTU of a link.
+/// Default and maximum MTU of the paths to servers, in bytes.
 const MTU: u16 = 1500;
 
-/// Returns the parameters with which connections of the service are accepted.
+/// Returns the parameters with which this host accepts connections of the service.
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
     let overhead = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
@@ -42,12 +42,12 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Ha
     }
 }
 
-/// Slots of a service that have no server. [`NO_SERVER`] if there is no such slot.
+/// Slots of a service that belong to no server. A slot is [`NO_SERVER`] if no slot was left.
 #[derive(Clone, Copy)]
 pub(super) struct HandoffSlots {
     /// Slot of this host's own process, which reads punted packets.
     punt: u16,
-    /// Slot of held connections, which no host owns.
+    /// Slot of connections that no host owns. Their packets are held.
     held: u16,
 }
 
@@ -55,13 +55,13 @@ pub(super) struct HandoffSlots {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompiledRoutes {
     routes: RouteList,
-    /// Ring of each set of servers; `None` if no number was left.
+    /// Number of the ring of each set of servers; `None` if no number was left.
     rings: Vec<Option<u16>>,
 }
 
 impl Planner<'_> {
-    /// Adds the routes of service `number` to the tables. Returns their input, and the slots
-    /// without a server.
+    /// Adds the routes of service `number` to the tables. Returns the input of the compiled routes,
+    /// and the slots that belong to no server.
     pub(super) fn hand_off(
         &mut self,
         state: &ServiceState<'_>,
@@ -79,7 +79,7 @@ impl Planner<'_> {
         if !self.hosts.reads_punted {
             return (compiled, HandoffSlots { punt: NO_SERVER, held: NO_SERVER });
         }
-        // No interface leads to this slot: its packets are buffered.
+        // No interface leads to this slot, so its packets are buffered.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
         (compiled, HandoffSlots { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
@@ -101,7 +101,7 @@ impl Planner<'_> {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.clone(),
-            // A route without a ring has no servers; `check` reports it.
+            // A route without a ring has no servers. The check of the farm file reports this.
             ring: ring(set).unwrap_or(u16::MAX),
         });
         let routes = RouteIndex::compile(&routes.collect::<Vec<_>>(), number, key);
@@ -112,7 +112,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the ring of a set of servers, if a number is left.
+    /// Adds the ring of a set of servers. Returns its number, or `None` if no number is left.
     fn set_of_servers(
         &mut self,
         state: &ServiceState<'_>,
@@ -127,8 +127,8 @@ impl Planner<'_> {
             |one: &&Weighted| self.plan.servers.get(&one.slot).is_some_and(|name| is_named(&name.server));
         let mut members: Vec<Weighted> = of_service.chosen.iter().filter(of_set).copied().collect();
         if members.is_empty() {
-            // Backups of the set serve while no other server of the set can, independent of the
-            // service's other servers.
+            // While no other server of the set can serve, backups of the set serve. The service's
+            // other servers don't matter.
             let of_set = servers.iter().filter(|server| is_named(&server.state.member.name));
             (members, _) = members_by(ServingRule::default(), of_set);
         }
@@ -160,8 +160,8 @@ impl Planner<'_> {
         Some(ring)
     }
 
-    /// Adds the set of servers that answers a ring's requests, if later requests on open
-    /// connections need it.
+    /// Records which servers answer a ring's requests, if the service reads later requests on open
+    /// connections.
     fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
         if service.later_requests == RehandoffMode::Stay {
             return;
@@ -172,9 +172,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns a slot of the service that has no server.
+    /// Returns a slot of the service that belongs to no server.
     fn place(&mut self, service: &farm::Service, what: &str, local: bool) -> Option<u16> {
-        // No server has such a name.
+        // No server has the identity of this name, since no server's name begins with a slash.
         let identity = digest(&format!("{}//{what}", service.name));
         let slot = self.slots.server(identity)?;
         let entry = ServerEntry {

@@ -1,4 +1,5 @@
-//! Members of a service's tables: servers that take new sessions, and the base of the hash table.
+//! Members of a service's tables: the servers that take new sessions, and the base of the hash
+//! table. The base contains also servers that may replace them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -11,8 +12,8 @@ use crate::pool::HealthKind;
 use crate::pool::policy::Weighted;
 use crate::pool::serving::{Candidate, Serving, ServingRule, serving};
 
-/// Returns the weights for load offered to this host: the shares of the policy, or else the
-/// weights.
+/// Returns the weights by which this host spreads the load that reaches it. They are the shares of
+/// the policy, or the weights if there are no shares.
 pub(super) fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
@@ -20,7 +21,8 @@ pub(super) fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
-/// Returns the servers that take new sessions, and true if some do despite their state.
+/// Returns the servers of a service that take new sessions, and true if failed or refusing servers
+/// are among them.
 pub(super) fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
     let rule = ServingRule {
         panic_percent: service.panic_percent,
@@ -30,8 +32,8 @@ pub(super) fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) ->
     members_by(rule, servers.iter())
 }
 
-/// Returns the servers of a hash table's base: all configured ones, reachable or not, without
-/// backups (or backups only, if backups serve). Servers without a slot are left out.
+/// Returns the base of a hash table: all configured servers, reachable or not, without backups.
+/// While backups serve, the base contains only backups.
 pub(super) fn configured(
     state: &ServiceState<'_>,
     servers: &[WeightedServer<'_>],
@@ -39,7 +41,8 @@ pub(super) fn configured(
     is_one: impl Fn(&String) -> bool,
 ) -> Vec<Weighted> {
     if state.service.is_on_every_host() {
-        // Second chances remember a single change, and a host that joins would make two.
+        // A second chance covers a single change of the table. A host that joins would cause two
+        // changes if it were in the base before.
         return chosen.to_vec();
     }
     let serves = |server: &&WeightedServer<'_>| chosen.contains(&server.slot_weight);
@@ -57,8 +60,9 @@ pub(super) fn configured(
         .collect()
 }
 
-/// Returns the servers of a base that get flows without a session: working ones, drained ones
-/// included, and selected ones. With handoff such flows are not forwarded.
+/// Returns the servers of a base that get flows without a session: the working servers, even if
+/// drained, and those that take new sessions. With handoff, flows without a session are not
+/// forwarded, so the result is `chosen`.
 pub(super) fn working(
     service: &farm::Service,
     configured: &[Weighted],
@@ -73,7 +77,8 @@ pub(super) fn working(
     configured.iter().filter(|one| one.weight > 0 && slots.contains(&one.slot)).copied().collect()
 }
 
-/// Returns the servers that take new sessions by a rule, and true if some do despite their state.
+/// Returns the servers that take new sessions by a rule, and true if failed or refusing servers are
+/// among them.
 pub(super) fn members_by<'s>(
     rule: ServingRule,
     servers: impl Iterator<Item = &'s WeightedServer<'s>> + Clone,
@@ -84,7 +89,8 @@ pub(super) fn members_by<'s>(
     (chosen.map(|(server, _)| server.slot_weight).collect(), degraded)
 }
 
-/// Time within which simultaneous failures of servers are noticed, in milliseconds.
+/// Time within which the director notices that all servers failed at the same moment, in
+/// milliseconds.
 fn time_to_notice_ms(service: &farm::Service) -> u64 {
     let health = &service.health;
     let interval_ms =
@@ -93,7 +99,8 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
         HealthKind::None => 0,
         _ => interval_ms.saturating_mul(u64::from(health.fall) + 1).saturating_add(health.timeout_ms),
     };
-    // A lost answer makes one server silent a round earlier than the others. Probes notice sooner.
+    // A lost answer makes one server silent a round earlier than the others, so two rounds count.
+    // Probes notice failures sooner.
     match health.kind == HealthKind::None || service.discover.is_some() {
         true => probes_ms.max(service.discover_interval_ms.saturating_mul(2)),
         false => probes_ms,

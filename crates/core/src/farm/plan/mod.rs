@@ -50,7 +50,7 @@ pub struct ServiceState<'a> {
     pub members: Vec<MemberState>,
 }
 
-/// A server with all state that decides if it takes new sessions.
+/// A server with everything that decides if it takes new sessions.
 #[derive(Clone, Debug)]
 pub struct MemberState {
     pub member: Member,
@@ -59,30 +59,30 @@ pub struct MemberState {
     pub admin_draining: bool,
     /// True if the server's report refuses new sessions.
     pub refuses: bool,
-    /// Share of the load offered to this host, if the policy computes shares; otherwise the weight
-    /// counts.
+    /// Share of the load that reaches this host; `None` if the policy computes no shares, so that
+    /// the weight counts.
     pub share: Option<u16>,
-    /// Part of the weight that the server has, in tenths: [`crate::pool::FULL_WEIGHT`] except
-    /// during slow start or by report.
+    /// Tenths of the weight that are in force: [`crate::pool::FULL_WEIGHT`] unless slow start or a
+    /// report reduces them.
     pub tenths: u16,
 }
 
-/// Local host's part of a plan in an every-host farm.
+/// Input of a plan that concerns this host alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
-    /// Service addresses that this host answers for.
+    /// Service addresses of an every-host farm that this host answers ARP for.
     pub owned: BTreeSet<IpAddr>,
-    /// MAC addresses of other hosts.
+    /// MAC addresses of the other hosts of an every-host farm.
     pub macs: BTreeSet<Mac>,
-    /// True if a process on this host reads punted packets, for services that hand over
-    /// connections.
+    /// True if a process on this host reads punted packets, for services that hand off connections.
     pub reads_punted: bool,
     /// Secret for the hash of requests.
     pub seed: Seed,
 }
 
 impl MemberState {
-    /// True if neither the operator nor weight 0 drains the server; it may have failed or refuse.
+    /// True if neither the operator nor weight 0 drains the server. The server may have failed or
+    /// refuse sessions.
     fn is_wanted(&self) -> bool {
         !self.admin_draining && self.member.weight > 0
     }
@@ -103,7 +103,7 @@ impl MemberState {
         Candidate { backup: self.member.backup, condition }
     }
 
-    /// True if the server could take new sessions if it did not refuse.
+    /// True if the server is up and not silent. It may be drained or refuse new sessions.
     fn is_able(&self) -> bool {
         self.health.state == health::HealthState::Up && !self.member.draining
     }
@@ -112,7 +112,7 @@ impl MemberState {
         self.health.state == health::HealthState::Down || self.member.draining
     }
 
-    /// Time of the failure of a server that was up, in milliseconds.
+    /// Time in milliseconds at which a server failed or became silent.
     fn failed_since_ms(&self) -> Option<u64> {
         let down = (self.health.state == health::HealthState::Down).then_some(self.health.since_ms);
         let silent = self.member.draining.then_some(self.member.since_ms);
@@ -121,13 +121,13 @@ impl MemberState {
     }
 }
 
-/// Tables and their meaning.
+/// Tables, and the names of what their numbers stand for.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Plan {
     /// Tables for the engine.
     pub tables: Arc<Tables>,
     pub services: BTreeMap<u16, PlannedService>,
-    /// Sets of servers in routes, by the number of their ring.
+    /// Sets of servers that routes name, by the number of their ring.
     pub pools: BTreeMap<u16, PlannedService>,
     pub servers: BTreeMap<u16, ServerName>,
     /// Servers without a slot, because the farm is full.
@@ -141,18 +141,18 @@ pub struct PlannedService {
     /// Policy that filled the ring.
     pub policy: &'static str,
     pub ring_members: Vec<Weighted>,
-    /// Members of the ring with their shares of the load offered to this host.
+    /// Members of the ring with their shares of the load that reaches this host.
     pub shares: Vec<Weighted>,
-    /// Base of the hash table: members and all servers that may replace them, at configured
+    /// Base of the hash table: the members and all servers that may replace them, with configured
     /// weights.
     configured: Vec<Weighted>,
-    /// Working servers of the base, drained ones included: they get flows without a session.
+    /// Servers of the base that get flows without a session: those that work, even if drained.
     working: Vec<Weighted>,
-    /// True if too few servers work, so that the ring has failed or refusing ones.
+    /// True if too few servers work, so that the ring contains failed or refusing servers.
     pub degraded: bool,
-    /// Local host among the members, with `every-host`.
+    /// Slot of this host, and last hops to the other hosts, for an `every-host` service.
     standing: Option<OwnPlace>,
-    /// Input of the compiled routes, with handoff.
+    /// Input of the compiled routes, for a service with handoff.
     compiled: Option<CompiledRoutes>,
 }
 
@@ -165,7 +165,7 @@ pub struct ServerName {
     pub server: String,
 }
 
-/// Reason why there is no plan. A checked configuration has none of these errors.
+/// Reason why a farm has no valid plan. A farm from a checked file has a valid plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Two services have the same address, port and protocol.
@@ -183,7 +183,7 @@ pub enum PlanError {
     /// Two services have the same name.
     #[error("two services are called {0}")]
     SharedName(String),
-    /// A server endpoint with more than [`BEHIND_MAX`] service addresses.
+    /// An address and port of a server serves more than [`BEHIND_MAX`] service addresses.
     #[error(
         "{protocol} {address} serves {count} service addresses by method nat; the maximum is {BEHIND_MAX}: use another port of the server for some of them", protocol = .key.protocol,
         address = SocketAddr::new(.key.address, .key.port)
@@ -202,18 +202,19 @@ pub enum PlanError {
     },
 }
 
-/// Identity of the forwarding entry to a host that must not forward the packet again; no server has
-/// such a name.
+/// Identity of the entry for packets to a host that must not forward them again. No server has this
+/// identity, since a server's name contains no slash.
 fn last_identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server, "/last"])
 }
 
-/// Identity of a server across restarts and reloads: a digest of its names.
+/// Identity of a server across restarts and reloads: a digest of the names of its service and
+/// server.
 pub fn identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server])
 }
 
-/// Digest of a text, the same after restarts and on every host.
+/// Digest of a text. It is the same after restarts and on every host.
 pub fn digest(text: &str) -> u64 {
     digest_of(&[text])
 }
@@ -225,11 +226,12 @@ fn digest_of(parts: &[&str]) -> u64 {
     hasher.finish()
 }
 
-/// Computes the tables for these services, with packets from these interfaces.
+/// Computes the tables for these services. The engine accepts packets on these interfaces.
 ///
-/// The result depends on the arguments alone. `slots` gains new numbers; on an error it is
-/// unchanged. `previous` is the plan in force: rings with unchanged members are reused, and with
-/// `every-host` it supplies second chances. `fills` is a cache.
+/// The result depends on the arguments alone. New servers and VIPs get numbers in `slots`, which is
+/// unchanged on an error. `previous` is the plan in force. Its rings are reused if their members
+/// are unchanged, and for `every-host` services it supplies second chances. `fills` is a cache of
+/// filled rings.
 pub fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
@@ -252,7 +254,7 @@ pub fn plan(
     Ok(Plan { tables: Arc::new(tables), ..plan })
 }
 
-/// Checks for errors before any number is assigned. Returns the services' policies.
+/// Checks the services before any number is assigned. Returns the services' policies.
 fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
@@ -278,7 +280,7 @@ fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, Pl
     }
 }
 
-/// Returns the number of VIPs of each endpoint of listed servers.
+/// Returns the number of VIPs that each address and port of a `nat` server serves.
 fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMap<VipKey, usize> {
     let mut behind = BTreeMap::new();
     for service in services.filter(|service| service.method.translates()) {
@@ -292,8 +294,8 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
     behind
 }
 
-/// Returns the servers in a running data plane's tables, for
-/// [`crate::farm::membership::Membership::resume`].
+/// Returns the servers in a running data plane's tables, which
+/// [`crate::farm::membership::Membership::resume`] restores.
 pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<RestoredServer> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
@@ -346,7 +348,7 @@ impl Planner<'_> {
         let (chosen, degraded) = chosen(service, &servers);
         for slot in chosen.iter().map(|member| member.slot) {
             if let Some(entry) = self.tables.servers.get_mut(&slot) {
-                // Selected servers count as working, also if all failed at once.
+                // Servers in a ring count as up, even if all servers have failed at once.
                 entry.up = true;
             }
         }
@@ -397,7 +399,7 @@ impl Planner<'_> {
         self.weigh(&service.name, &servers);
     }
 
-    /// Sets the weights of servers that are in rings.
+    /// Sets the weights of those servers of a service that are in rings.
     fn weigh(&mut self, service: &str, servers: &[WeightedServer<'_>]) {
         let rings = self.plan.services.values().chain(self.plan.pools.values());
         let members = rings.filter(|ring| ring.name == service).flat_map(|ring| &ring.ring_members);
@@ -409,7 +411,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Records that packets from these servers' endpoints may be replies of this VIP.
+    /// Records that packets from the addresses and ports of these servers may be replies of this
+    /// VIP.
     fn add_reply_origins(&mut self, vip: u16, key: VipKey, servers: &[WeightedServer<'_>]) {
         let tables = &mut self.tables;
         for server in servers.iter().map(|servers| servers.slot_weight.slot) {
@@ -425,7 +428,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Assigns slots and entries to all servers that packets can be forwarded to.
+    /// Assigns a slot and an entry to each server that packets can be forwarded to.
     fn assign_slots<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<WeightedServer<'a>> {
         let (mut servers, scale) = (Vec::new(), Scale::of(&state.members));
         for member in &state.members {
@@ -456,8 +459,8 @@ impl Planner<'_> {
         servers
     }
 
-    /// Returns the destination of a server's frames, if it is known and an interface of the engine
-    /// leads there.
+    /// Returns the MAC address and interface of a server's frames. `None` if the MAC address is
+    /// unknown, or the engine does not use the interface.
     fn destination(&self, member: &Member) -> Option<(Mac, u32)> {
         if member.local {
             return Some((Mac::default(), 0));
@@ -467,15 +470,16 @@ impl Planner<'_> {
         member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
     }
 
-    /// Returns this host among the servers, if placement is `every-host` and this host is one of
-    /// them. Every other host gets a second entry, by which it must not forward the packet again. A
-    /// host without reports may still serve its sessions.
+    /// Returns the slot of this host and the last hops to the other hosts. `None` if the service is
+    /// not `every-host`, or this host is none of its servers. Every other host gets a second entry,
+    /// for packets that it must not forward again. This includes hosts that have not reported,
+    /// since they may still serve sessions.
     fn standing(&mut self, service: &farm::Service, servers: &[WeightedServer<'_>]) -> Option<OwnPlace> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_hops = BTreeMap::new();
-        // With handoff only the accepting host knows a connection, so no other host's ring can find
-        // it.
+        // With handoff, only the host that accepted a connection knows the connection's server, so
+        // no other host's ring can find it.
         let others = servers.iter().filter(|_| !service.method.hands_over());
         for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
@@ -500,8 +504,8 @@ impl Planner<'_> {
         Some(OwnPlace { own, last_hops })
     }
 
-    /// Records the MAC addresses of other hosts that forward packets on the link: configured ones
-    /// and those of the link.
+    /// Records the MAC addresses from which other hosts forward packets on the link. They are the
+    /// known ones in `hosts`, and those of servers on the link.
     fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
         let passes_on =
             |state: &&ServiceState<'_>| state.service.is_on_every_host() && state.service.goes_by_link();
@@ -524,7 +528,8 @@ fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError
 
 fn idle_ticks(service: &farm::Service) -> IdleTicks {
     let timeouts = &service.timeouts;
-    // A session owns its port, which must not be freed before the server releases the connection.
+    // A session owns its source-NAT port. The port must not be freed before the server forgets the
+    // connection.
     let borrows_ports = service.method.translates() && service.source_nat;
     let least_ms = if borrows_ports { HOLD_MS } else { 0 };
     IdleTicks {

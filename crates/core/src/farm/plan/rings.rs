@@ -1,5 +1,6 @@
-//! Rings of a service, and tables for flows without a session: a director's include drained
-//! servers, and those of `every-host` give second chances.
+//! Rings of a service, and tables for flows without a session. On a director, such a table includes
+//! drained servers. In an every-host farm it contains second chances: the hosts that get a packet
+//! which another host has forwarded to this host because of a different table.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -14,26 +15,26 @@ pub(super) struct RingPolicy<'a> {
     /// Name of the policy.
     pub(super) policy: &'static str,
     pub(super) packets: &'static PacketPolicy,
-    /// Members and all servers that may replace them, at configured weights.
+    /// Members and all servers that may replace them, with configured weights.
     pub(super) configured: &'a [Weighted],
-    /// Configured servers that work, drained ones included.
+    /// Configured servers that work, even if drained.
     pub(super) working: &'a [Weighted],
     /// Members with the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
-    /// Members with their shares of the load offered to this host.
+    /// Members with their shares of the load that reaches this host.
     pub(super) shares: &'a [Weighted],
 }
 
-/// Marks an earlier second chance.
+/// Bit of an entry that was already a second chance in the previous table.
 const KEPT: u16 = SERVER_SLOTS as u16;
 
-/// Local host among the servers of a service.
+/// This host among the servers of a service, and the last hops to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
     /// Slot of this host.
     pub(super) own: u16,
-    /// Slots of the other reachable hosts, with the slot of the entry by which each must not
-    /// forward the packet again.
+    /// Last hops: by the slot of each other reachable host, the slot of its second entry. A packet
+    /// that is forwarded by the second entry must not be forwarded again.
     pub(super) last_hops: BTreeMap<u16, u16>,
 }
 
@@ -52,7 +53,7 @@ pub(super) fn ring(
         .filter(|before| before.configured == members.configured);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
-    // The same hash table and the same entries give the same second chances.
+    // If neither the members nor the last hops have changed, the second chances are the same, too.
     if let Some(known) = order
         && before
             .is_some_and(|before| before.standing.as_ref() == standing && before.working == members.working)
@@ -84,13 +85,13 @@ fn of_older_flows(fills: &mut Fills, members: &RingPolicy<'_>, hash: &Arc<[u16]>
     if older == *hash { Arc::default() } else { older }
 }
 
-/// Returns the second chances by slot of the hash table: the target of packets that another host
-/// has forwarded to this one, because its table is newer or older.
+/// Returns the second chances. For each slot of the hash table, this is the host for packets that
+/// another host has forwarded to this host because its table is newer or older.
 ///
 /// If this host's table assigns a flow to another host, the packet is forwarded there, since the
-/// sender's table has changed already. If it assigns the flow to this host, the packet is forwarded
-/// to the slot's previous host, until the slot changes again. Unreachable hosts are left out:
-/// nothing can be forwarded to them, and their slots may be reused.
+/// tables of the two hosts differ. If this host's table assigns the flow to this host, the packet
+/// is forwarded to the host that the table named before, until the entry changes again. Unreachable
+/// hosts are left out, since nothing can be forwarded to them and their slots may be reused.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
     let OwnPlace { own, last_hops } = standing;
     if last_hops.is_empty() {
@@ -101,15 +102,16 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Ar
     let kept = known.map(|known| &*known.previous).filter(whole).unwrap_or_default();
     let mut chances: Arc<[u16]> = hash.into();
     let slots = Arc::make_mut(&mut chances);
-    // Branch-free passes, since branches on hash table entries are unpredictable. An unknown slot
-    // counts as this host's own before.
+    // The passes have no branches, since branches on hash table entries are unpredictable. If there
+    // was no table before, this host counts as the previous host.
     for (slot, before) in slots.iter_mut().zip(before) {
         *slot = select_unpredictable(slot == own, *before, *slot);
     }
     for (slot, kept) in slots.iter_mut().zip(kept) {
         *slot = select_unpredictable(slot == own, KEPT | *kept, *slot);
     }
-    // Entries of the hosts, followed by earlier second chances that still exist.
+    // The first half translates slots of hosts to last hops. The second half keeps earlier second
+    // chances whose last hop still exists.
     let mut ways = [NO_SERVER; 2 * SERVER_SLOTS];
     for (slot, way) in last_hops {
         ways[place(*slot)] = *way;

@@ -1,5 +1,5 @@
-//! Stable numbers: sessions name servers and VIPs by number, so a number is not reused while a
-//! session may still hold it.
+//! Stable numbers of servers, VIPs and services. Sessions contain the numbers of their server and
+//! VIP, so a number is not reused while a session may still contain it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,7 +9,8 @@ use super::VIPS_MAX;
 use crate::farm;
 use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VIP_IDS, VipKey};
 
-/// Maximum number of services of a farm, each with a VIP, and limit of their numbers.
+/// Maximum number of services of a farm. Each service has at least one VIP. All service numbers are
+/// below this limit.
 pub const SERVICES_MAX: usize = VIPS_MAX;
 
 /// Assignment of numbers to servers, VIPs and services.
@@ -19,14 +20,14 @@ pub struct Slots {
     servers: BTreeMap<u64, u16>,
     /// All slots in `servers`.
     taken: BTreeSet<u16>,
-    /// All slots below this one are taken.
+    /// Lower bound of free slots: all slots below are taken.
     full_below: u16,
-    /// Slots of removed servers that may still have sessions.
+    /// Slots of removed servers to which sessions may still refer.
     retired: BTreeSet<u16>,
     vips: BTreeMap<VipKey, u16>,
     last_vip_id: u16,
     services: BTreeMap<String, u16>,
-    /// Numbers of rings for sets of servers in routes, by service and names.
+    /// Numbers of the rings for sets of servers in routes, by service number and servers' names.
     pools: BTreeMap<(u16, Vec<String>), u16>,
     /// Service numbers of a running data plane by VIP, until the first plan names the services.
     adopted: BTreeMap<VipKey, u16>,
@@ -55,12 +56,12 @@ impl Slots {
         }
     }
 
-    /// Returns the slots of removed servers. Each stays reserved until [`Slots::released`].
+    /// Returns the slots of removed servers. Each slot stays reserved until [`Slots::released`].
     pub fn retired(&self) -> impl Iterator<Item = u16> + '_ {
         self.retired.iter().copied()
     }
 
-    /// Frees a retired slot that no session names any more.
+    /// Frees a retired slot, to which no session refers any more.
     pub fn released(&mut self, slot: u16) {
         if self.retired.remove(&slot) {
             self.taken.remove(&slot);
@@ -69,7 +70,8 @@ impl Slots {
         }
     }
 
-    /// Returns the slot of a server, assigning a free one if needed; `None` if all are taken.
+    /// Returns the slot of a server. A server without a slot gets a free one; `None` if all slots
+    /// are taken.
     pub(super) fn server(&mut self, identity: u64) -> Option<u16> {
         if let Some(&slot) = self.servers.get(&identity) {
             self.retired.remove(&slot);
@@ -84,7 +86,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Returns the number of a VIP, assigning a free one if needed.
+    /// Returns the number of a VIP. A VIP without a number gets a free one.
     pub(super) fn vip_id(&mut self, key: VipKey) -> u16 {
         if let Some(&id) = self.vips.get(&key) {
             return id;
@@ -92,15 +94,16 @@ impl Slots {
         let ids = 1..VIP_IDS as u16;
         let after_last = ids.clone().filter(|id| *id > self.last_vip_id).chain(ids);
         let is_free = |id: &u16| self.vips.values().all(|taken| taken != id);
-        // At most VIPS_MAX are in use by a plan, and those of the previous plan are freed after it.
+        // A plan uses at most VIPS_MAX numbers, and the numbers of the previous plan are freed
+        // later. So a number is always free.
         let id = after_last.into_iter().find(is_free).unwrap_or_default();
         self.vips.insert(key, id);
         self.last_vip_id = id;
         id
     }
 
-    /// Returns the numbers of services in their order: their own, those of the data plane, or the
-    /// lowest free ones.
+    /// Returns the numbers of services, in the order of the services. A service keeps its number,
+    /// or gets its number in the running data plane, or the lowest free number.
     pub(super) fn number_services<'a>(
         &mut self,
         services: impl Iterator<Item = &'a farm::Service> + Clone,
@@ -108,7 +111,7 @@ impl Slots {
         let adopted = core::mem::take(&mut self.adopted);
         let names: BTreeSet<&str> = services.clone().map(|service| service.name.as_str()).collect();
         self.services.retain(|name, _| names.contains(name.as_str()));
-        // Services with a number come first, so that it is not assigned to another one.
+        // Services that have a number come first, so that no other service gets this number.
         for service in services.clone() {
             let mut keys = service.vip_keys().filter_map(|key| adopted.get(&key).copied());
             let number = keys.find(|number| self.is_free(*number));
@@ -142,7 +145,7 @@ impl Slots {
         self.pools.retain(|(number, set), _| wanted.contains(&(*number, set)));
     }
 
-    /// Returns the ring number of a set of servers; `None` if all are taken.
+    /// Returns the ring number of a set of servers; `None` if all numbers are taken.
     pub(super) fn pool(&mut self, service: u16, servers: &[String]) -> Option<u16> {
         let key = (service, servers.to_vec());
         if let Some(&number) = self.pools.get(&key) {
@@ -153,7 +156,7 @@ impl Slots {
         Some(number)
     }
 
-    /// Retires servers and frees VIPs that are not in the tables.
+    /// Retires the slots of servers, and frees the numbers of VIPs, that are not in the tables.
     pub(super) fn retain(&mut self, tables: &Tables) {
         let gone = self.taken.iter().filter(|slot| !tables.servers.contains_key(slot));
         self.retired = gone.copied().collect();

@@ -66,7 +66,7 @@ fn change(mut member: MemberState, change: impl FnOnce(&mut MemberState)) -> Mem
     member
 }
 
-/// Makes the plan of a dedicated director.
+/// Computes the plan of a dedicated director.
 fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
@@ -76,8 +76,8 @@ fn plan(
     super::plan(services, interfaces, &Hosts::default(), slots, &mut Fills::default(), previous)
 }
 
-/// Makes the plan of one service with fresh numbers: its servers a, b, c ... have the slots 1, 2, 3
-/// ...
+/// Computes the plan of one service with fresh numbers. The servers a, b, c ... have the slots 1,
+/// 2, 3 ...
 fn plan_one(members: Vec<MemberState>) -> Plan {
     plan_service(&service("web", 80), members)
 }
@@ -427,8 +427,8 @@ fn any_member() -> impl Strategy<Value = MemberState> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// With any history of the farm, rings have only servers that may be tried, no number changes
-    /// its meaning, and the same state gives the same tables.
+    /// Whatever the history of the farm, rings contain only servers that may get sessions, no
+    /// number changes its meaning, and equal states have equal tables.
     #[test]
     fn any_history(
         policy in prop::sample::select(policy::names_for_packets().collect::<Vec<_>>()),

@@ -1,4 +1,4 @@
-//! Weights of servers in slow start.
+//! Scale of weights, so that servers in slow start can have a part of their weight.
 
 use super::MemberState;
 use crate::pool::FULL_WEIGHT;
@@ -7,15 +7,16 @@ use crate::pool::FULL_WEIGHT;
 pub(super) struct Scale(u16);
 
 impl Scale {
-    /// Returns factor ten while a server of the service starts slowly, so that a tenth of weight 1
-    /// can be represented. Weights too large for that are reduced without the factor.
+    /// Returns factor ten while a server of the service has less than its whole weight, so that a
+    /// tenth of weight 1 is a whole number. If a weight is too large for the factor, returns factor
+    /// one.
     pub(super) fn of(members: &[MemberState]) -> Scale {
         let rises = members.iter().any(|member| member.tenths < FULL_WEIGHT);
         let fits = members.iter().all(|member| member.member.weight <= u16::MAX / FULL_WEIGHT);
         Scale(if rises && fits { FULL_WEIGHT } else { 1 })
     }
 
-    /// Returns a server's current weight, at least 1 if it has any.
+    /// Returns the server's weight in force. It is at least 1 unless the configured weight is 0.
     pub(super) fn weight(&self, member: &MemberState) -> u16 {
         let whole = u64::from(member.member.weight);
         let risen =

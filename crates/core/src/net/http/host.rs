@@ -8,7 +8,8 @@ use super::refusal::HttpRefusal;
 
 /// Maximum length of a host, in bytes: that of a DNS name (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;
-/// Maximum number of nested percent-encodings: no known server decodes more than twice.
+/// Maximum number of nested percent-encodings that are decoded. No known server decodes more than
+/// twice.
 const CODES_MAX: usize = 4;
 
 /// Returns a host in lower case, without its port.
@@ -17,8 +18,7 @@ const CODES_MAX: usize = 4;
 /// The host is malformed.
 pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let text = core::str::from_utf8(value).map_err(|_| HttpRefusal::Host)?.trim();
-    // User information before the host is refused, since it is no part of a host (RFC 9110, section
-    // 4.2.4).
+    // User information before the host is refused (RFC 9110, section 4.2.4).
     let host = match text.strip_prefix('[') {
         Some(rest) => rest
             .split_once(']')
@@ -66,9 +66,9 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     Ok(path)
 }
 
-/// True if a server that parses the path differently from [`normal_path`] may resolve it elsewhere:
-/// dot segments with parameters (`..;a=b`), white space or control characters beside dots,
-/// backslashes, or nested encodings (`%252e`, `%c0%ae`).
+/// True if a server that parses paths differently from [`normal_path`] may resolve this path to
+/// another resource. Such paths have dot segments with parameters (`..;a=b`), white space or
+/// control characters beside dots, backslashes, or nested encodings (`%252e`, `%c0%ae`).
 pub fn has_hidden_dots(path: &str) -> bool {
     let Ok(mut path) = normal_path(path) else { return true };
     for _ in 0..CODES_MAX {

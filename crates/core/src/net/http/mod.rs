@@ -1,4 +1,4 @@
-//! HTTP/1 for a front (RFC 9110, RFC 9112): parsing of request heads, and own responses.
+//! HTTP/1 (RFC 9110, RFC 9112): parsing of request heads, and responses that Evener itself sends.
 
 mod host;
 mod refusal;

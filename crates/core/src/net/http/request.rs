@@ -16,14 +16,14 @@ const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DEL
 /// Head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// Method as written: methods are case-sensitive (RFC 9110, section 9.1).
+    /// Method as the client wrote it. Methods are case-sensitive (RFC 9110, section 9.1).
     pub method: &'b str,
-    /// Path and query, beginning with a slash; or `*`.
+    /// Path and query, which begin with a slash, or `*`.
     pub target: &'b str,
-    /// Host as written: from an absolute target, else from the Host field; empty if an HTTP/1.0
-    /// request has none.
+    /// Host as the client wrote it, in an absolute target or else in the Host field. Empty if an
+    /// HTTP/1.0 request has no host.
     pub host: &'b [u8],
-    /// True for HTTP/1.0.
+    /// True if the request has version HTTP/1.0.
     pub is_old: bool,
     /// True if more requests may follow on the connection.
     pub keeps_alive: bool,
@@ -41,7 +41,7 @@ pub struct Request<'b> {
 /// Framing of the body after a head (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// Length in bytes; mostly 0.
+    /// Length of the body in bytes. Most requests have length 0.
     Length(u64),
     Chunked,
 }
@@ -60,7 +60,7 @@ pub fn read(bytes: &[u8]) -> HeadParse<'_> {
     read_within(bytes, HEAD_MAX)
 }
 
-/// Parses a head of at most `max` bytes. All listeners use this parser, so all refuse the same
+/// Parses a head of at most `max` bytes. All listeners use this parser, so they refuse the same
 /// requests.
 pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -106,8 +106,8 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     let is_old = parsed.version == Some(0);
     let lines = HeaderFields::read(parsed.headers, is_old)?;
     let (authority, target) = target(method, parsed.path.ok_or(HttpRefusal::Malformed)?)?;
-    // RFC 9112, section 3.2.2: the target's host takes precedence over the Host field. The field is
-    // still required.
+    // RFC 9112, section 3.2.2: the target's host takes precedence over the Host field. The Host
+    // field is still required.
     let host = match (authority, lines.host) {
         (_, None) if !is_old => return Err(HttpRefusal::Host),
         (Some(authority), _) => authority.as_bytes(),
@@ -163,7 +163,7 @@ fn stays_inside(target: &str) -> Result<(), HttpRefusal> {
     normal_path(&separated).map(drop)
 }
 
-/// True if a host is a name with optional port that needs no further checks.
+/// True if a host is a plain name, with or without a port, that needs no further checks.
 fn is_plain(host: &[u8]) -> bool {
     let (name, port) = match host.iter().rposition(|byte| *byte == b':') {
         Some(at) => (host.get(..at).unwrap_or_default(), host.get(at + 1..).unwrap_or_default()),

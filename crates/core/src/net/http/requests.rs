@@ -1,5 +1,5 @@
-//! Successive requests of one connection: each head is parsed, and each body of a known length is
-//! tracked to its end.
+//! Tracks the successive requests of one connection. It parses each head, and counts the bytes of
+//! each body of known length.
 
 use super::{BodyFraming, HeadParse, HttpRefusal, read};
 
@@ -7,7 +7,7 @@ use super::{BodyFraming, HeadParse, HttpRefusal, read};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPosition {
     Head,
-    /// In a body with this number of bytes left.
+    /// In a body, of which this number of bytes is left.
     Length(u64),
     /// In a chunked body. The reader of the body finds its end. No further request of the
     /// connection is parsed.
@@ -18,7 +18,7 @@ enum StreamPosition {
     Lost(HttpRefusal),
 }
 
-/// Result of received bytes.
+/// Part of the received bytes that may be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestProgress {
     /// Number of bytes that may be forwarded, at least one: a complete head, or a part of a body.
@@ -38,7 +38,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Returns the state at the start of a connection. With `is_single`, only one request is
+    /// Returns the state at the start of a connection. If `is_single` is true, only one request is
     /// parsed.
     pub const fn new(is_single: bool) -> Requests {
         Requests { position: StreamPosition::Head, is_single }

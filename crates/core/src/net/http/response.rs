@@ -1,4 +1,4 @@
-//! HTTP responses made by Evener itself.
+//! HTTP responses that Evener itself sends.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -96,7 +96,7 @@ impl Response {
     }
 }
 
-/// Value of the Server field in all own responses.
+/// Value of the Server field in all these responses.
 pub const SERVER: &str = "evener";
 pub const CACHE_CONTROL: &str = "no-store";
 

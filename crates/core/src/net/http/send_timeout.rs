@@ -1,8 +1,8 @@
 //! Timeout for clients that do not read their response.
 //!
 //! Bytes written to a socket fill the kernel's buffer first. The socket becomes writable again only
-//! when a third of the buffer is free: at 1 KB/s that takes minutes. Progress is therefore measured
-//! by the client's acknowledgments.
+//! when a third of the buffer is free, which takes minutes at 1 KB/s. Progress is therefore
+//! measured by the client's acknowledgments.
 
 /// Timeout of a response, from the time at which the socket's buffer is full until the socket is
 /// writable again.
@@ -21,8 +21,8 @@ impl SendTimeout {
         SendTimeout { timeout_ms, unacknowledged, since_ms: now_ms }
     }
 
-    /// True if the client has acknowledged nothing for too long. Nothing is written meanwhile, so
-    /// fewer unacknowledged bytes mean progress.
+    /// True if the client has acknowledged nothing for too long. Nothing is written while the
+    /// timeout runs, so fewer unacknowledged bytes mean progress.
     pub fn has_expired(&mut self, now_ms: u64, unacknowledged: usize) -> bool {
         if unacknowledged < self.unacknowledged {
             (self.unacknowledged, self.since_ms) = (unacknowledged, now_ms);

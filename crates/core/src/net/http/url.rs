@@ -71,7 +71,8 @@ impl Url {
         }
         let (host, port) = host_and_port(authority, if scheme == "https" { 443 } else { 80 })?;
         let path = path.trim_end_matches('/');
-        // Empty and dot segments are refused: servers disagree about what is below such a path.
+        // Empty and dot segments are refused, since servers disagree about which paths are below
+        // such a path.
         if path.split('/').skip(1).any(|segment| matches!(decoded(segment), "" | "." | "..")) {
             return Err(UrlError::Characters);
         }
@@ -92,12 +93,12 @@ impl Url {
         self.text.starts_with("https:")
     }
 
-    /// Host without brackets.
+    /// Host of the URL, without the brackets of an IPv6 address.
     pub fn host(&self) -> &str {
         self.text.get(self.host.0..self.host.1).unwrap_or_default().trim_matches(['[', ']'])
     }
 
-    /// Host, if it is an address.
+    /// Host of the URL as an address; `None` if the host is a name.
     pub fn address(&self) -> Option<IpAddr> {
         self.host().parse().ok()
     }
@@ -112,12 +113,12 @@ impl Url {
         self.port
     }
 
-    /// Path prefix of the server's pages; mostly empty.
+    /// Path prefix of the server's pages, which is empty for most servers.
     pub fn path(&self) -> &str {
         self.text.get(self.path..).unwrap_or_default()
     }
 
-    /// True if this URL is the other one, or below it by whole segments.
+    /// True if this URL equals the other URL or is below it, by whole path segments.
     pub fn is_below(&self, other: &Url) -> bool {
         self.text
             .strip_prefix(&other.text)

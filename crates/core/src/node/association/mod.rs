@@ -1,15 +1,15 @@
-//! State shared with one other node, for all protocols. Decides which of the node's messages are
-//! accepted.
+//! Association: the state that this node keeps about one other node, for all protocols. It decides
+//! which messages of the other node are accepted.
 //!
 //! Clocks are not compared. Each start of a node begins a new *life*, with a random incarnation and
-//! message numbers from 1. A message *echoes* the incarnation of the receiver that it is meant for,
-//! and the last number received from that incarnation. A node therefore accepts no message from
-//! before its own start, and knows the maximum age of each message. A new life of a node is
-//! accepted only once it echoes a message sent after the previous life became known. A life that
-//! ended earlier can't have received such a message.
+//! message numbers from 1. A message *echoes* the incarnation of the receiver for which it is
+//! meant, and the last number that the sender received from that incarnation. A node therefore
+//! accepts no message from before its own start, and knows the maximum age of each message. A new
+//! life of a node is accepted only once it echoes a message sent after the previous life became
+//! known. A life that ended earlier can't have received such a message.
 //!
-//! Protocols differ in [`Delivery`]: a message reports the sender's state, or is a request of its
-//! own.
+//! Protocols differ in [`Delivery`]: a message either reports the sender's state, or is an
+//! independent request.
 
 mod refusal;
 #[cfg(test)]
@@ -26,16 +26,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use window::{REACH_MAX, ReplayWindow};
 
-/// Maximum number of messages whose sending time is stored. A silence has a few intervals, with at
-/// most four early reports and four answers each. Echoes of older messages are refused.
+/// Maximum number of messages whose sending time is stored. A node counts as silent after a few
+/// intervals. In each interval a node sends at most four early reports and four answers. Echoes of
+/// older messages are refused.
 const SENT_MAX: usize = 64;
 
-/// Identification of a message of a node. All zero if there is no message.
+/// Identification of a message. Both numbers are zero if there is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Numbers {
-    /// Random for each start, never 0.
+    /// Random number of the sender's start, never 0.
     pub incarnation: u64,
-    /// Counts the messages of one incarnation to one receiver, from 1.
+    /// Number of the message among those of one incarnation to one receiver, from 1.
     pub sequence: u64,
 }
 
@@ -71,30 +72,30 @@ impl NumbersBytes {
 /// Semantics of a protocol's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// Each message reports the sender's state: only the latest counts, and only if it was sent
-    /// recently.
+    /// Each message reports the sender's state. Only the latest message counts, and only if it was
+    /// sent recently.
     Latest,
-    /// Each message is independent, and accepted once, in any order.
+    /// Each message is independent of the others, and is accepted once, in any order.
     Each,
 }
 
 /// Role of a message in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handshake {
-    /// First message. The sender need not know the receiver's incarnation.
+    /// First message. Its sender need not know the receiver's incarnation.
     Hello,
     /// Answer to a first message.
     Ack,
-    /// Not part of the handshake.
+    /// The message is not part of the handshake.
     None,
 }
 
-/// Fields of an authentic message that decide about its acceptance.
+/// Fields of an authentic message that decide if it is accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedMessage {
     pub(super) numbers: Numbers,
-    /// Incarnation of the receiver that the message is meant for, and the last number that the
-    /// sender received from it.
+    /// Incarnation of the receiver for which the message is meant, and the last number that the
+    /// sender received from that incarnation.
     pub(super) echo: Numbers,
     pub(super) handshake: Handshake,
 }
@@ -110,9 +111,9 @@ pub(super) enum MessageVerdict {
         revived: bool,
     },
     /// First message of a node that has not received a message of this node yet. Only its numbers
-    /// are used, for the echo.
+    /// are used: this node's messages echo them.
     Hello,
-    /// Refused, and not counted yet: see [`Association::refuse`].
+    /// The message is refused. The caller counts the refusal: see [`Association::refuse`].
     Refused(Refusal),
 }
 
@@ -121,9 +122,9 @@ pub(super) enum MessageVerdict {
 struct Life {
     incarnation: u64,
     window: ReplayWindow,
-    /// Time of the first message, in milliseconds.
+    /// Time of the first message of this life, in milliseconds.
     first_ms: u64,
-    /// Time of the last message, in milliseconds.
+    /// Time of the last message of this life, in milliseconds.
     last_ms: u64,
 }
 
@@ -133,26 +134,26 @@ impl Life {
     }
 }
 
-/// The state shared with one other node.
+/// State about one other node.
 #[derive(Clone, Debug)]
 pub(super) struct Association {
     delivery: Delivery,
     /// Incarnation of this node.
     own: u64,
-    /// Time without messages after which a node is silent, in milliseconds.
+    /// Time without messages after which the other node is silent, in milliseconds.
     silence_ms: u64,
-    /// Number of the last message sent.
+    /// Number of the last message that was sent to the node.
     sequence: u64,
-    /// Number of the last message sent before the accepted life was known. Another life that echoes
-    /// this number or a lower one is refused.
+    /// Number of the last message that was sent before the accepted life became known. Another life
+    /// that echoes this number or a lower one is refused.
     settled: u64,
     /// Number and time of recently sent messages, if the protocol needs them.
     sent: VecDeque<(u64, u64)>,
     life: Option<Life>,
-    /// Another life, which has sent a first message.
+    /// Another life of the node than the accepted one. It has sent a first message.
     caller: Option<Life>,
     received_ms: Option<u64>,
-    /// Time of the last answer to the node, in milliseconds.
+    /// Time of the last answer that was sent to the node, in milliseconds.
     answered_ms: Option<u64>,
     alive: bool,
     alive_until_ms: u64,
@@ -162,8 +163,8 @@ pub(super) struct Association {
 }
 
 impl Association {
-    /// Returns the state for a node without messages. Numbers continue after `after`, which is 0
-    /// unless this incarnation may have sent messages to the node before.
+    /// Returns the state for a node that has sent no message. Message numbers continue after
+    /// `after`, which is 0 unless this incarnation may have sent messages to the node before.
     pub(super) fn new(delivery: Delivery, own: u64, silence_ms: u64, after: u64) -> Association {
         Association {
             delivery,
@@ -249,8 +250,8 @@ impl Association {
             return Ok(first);
         }
         *(if first { &mut self.caller } else { &mut self.life }) = Some(life);
-        // Both lives send messages for a long time, so neither has ended: two nodes have the same
-        // name.
+        // Both lives have sent messages for a long time, so neither has ended. This means that two
+        // nodes have the same name.
         let both =
             self.alive && self.received_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
         match for_us {
@@ -265,17 +266,17 @@ impl Association {
         sent.is_some_and(|(_, at_ms)| now_ms.saturating_sub(*at_ms) <= self.silence_ms)
     }
 
-    /// Counts a refusal. True if it has to be reported: once per reason, until the node's next
-    /// accepted message. See also [`Association::suspect`].
+    /// Counts a refusal. Returns true if the refusal must be reported. Each reason is reported once
+    /// until the node's next accepted message. See also [`Association::suspect`].
     pub(super) fn refuse(&mut self, refusal: Refusal) -> bool {
         self.tally.refuse(refusal)
     }
 
-    /// Records a possible reason why the node is silent. True if the reason is new.
+    /// Records a possible reason why the node is silent. Returns true if the reason is new.
     pub(super) fn suspect(&mut self, refusal: Refusal) -> bool {
         let before = self.trouble();
         let certain = matches!(refusal, Refusal::Key { .. } | Refusal::Version { .. });
-        // Messages with these refusals may come from anyone.
+        // A message with one of these refusals may come from anyone.
         let possible = matches!(refusal, Refusal::Forged | Refusal::Misdirected) && self.trouble.is_none();
         if certain || possible {
             self.trouble = Some(refusal);
@@ -283,9 +284,11 @@ impl Association {
         self.trouble() != before
     }
 
-    /// Reason why all messages of the node are refused, if known; `None` while one is accepted.
+    /// Reason why all messages of the node are refused. `None` if one is accepted, or if the reason
+    /// is unknown.
     pub(super) fn trouble(&self) -> Option<Refusal> {
-        // A wrong tag can be forged, and a node of another version may be alive.
+        // Anyone can send a wrong tag in the node's name, so that reason counts only while the node
+        // is silent. Another version is a reason even while the node is alive.
         self.trouble.filter(|trouble| !self.alive || matches!(trouble, Refusal::Version { .. }))
     }
 
@@ -306,15 +309,15 @@ impl Association {
         numbers
     }
 
-    /// Numbers to echo in unsolicited messages: those of the accepted life, so that replayed first
-    /// messages have no effect. While the node is silent, those of the life with the latest
-    /// message.
+    /// Returns the numbers to echo in unsolicited messages. They are those of the accepted life, so
+    /// that replayed first messages have no effect. While the node is silent, they are those of the
+    /// life with the latest message.
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
         self.caller.filter(later).or(self.life).map(|life| life.numbers()).unwrap_or_default()
     }
 
-    /// True if an answer may be sent now; the next one is allowed after `pause_ms`.
+    /// Returns true if an answer may be sent now. Then the next answer is allowed after `pause_ms`.
     pub(super) fn may_answer(&mut self, now_ms: u64, pause_ms: u64) -> bool {
         let may = self.answered_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= pause_ms);
         if may {
@@ -327,7 +330,7 @@ impl Association {
         self.life.map(|life| life.incarnation)
     }
 
-    /// Number of the last message sent.
+    /// Number of the last message that was sent to the node.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -341,7 +344,7 @@ impl Association {
         self.received_ms
     }
 
-    /// True if the node was not silent at the last [`Association::expire`].
+    /// True if the node is not silent. [`Association::expire`] detects silence.
     pub(super) fn is_alive(&self) -> bool {
         self.alive
     }
@@ -351,26 +354,27 @@ impl Association {
         self.alive.then_some(self.alive_until_ms)
     }
 
-    /// Counts the node as alive until its next message is due. True if it was not alive.
+    /// Counts the node as alive until its next message is overdue. Returns true if the node was not
+    /// alive before.
     pub(super) fn mark_alive(&mut self, now_ms: u64) -> bool {
         self.alive_until_ms = now_ms.saturating_add(self.silence_ms);
         !core::mem::replace(&mut self.alive, true)
     }
 
-    /// Extends the time for which the node counts as alive, since its messages were not read for a
-    /// while.
+    /// Extends the time for which the node counts as alive, by the time for which its messages were
+    /// not read.
     pub(super) fn extend_liveness(&mut self, ms: u64) {
         self.alive_until_ms = self.alive_until_ms.saturating_add(ms);
     }
 
-    /// Checks for silence. True if the node has just stopped being alive.
+    /// Checks for silence. Returns true if the node was alive and no longer is.
     pub(super) fn expire(&mut self, now_ms: u64) -> bool {
         let expired = self.alive && now_ms >= self.alive_until_ms;
         self.alive &= !expired;
         expired
     }
 
-    /// Number of stored entries, for tests of bounds.
+    /// Number of stored entries, for tests that memory is bounded.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.sent.len()

@@ -2,19 +2,19 @@
 
 use core::fmt;
 
-/// Reason why a message or its content was refused.
+/// Reason why a message or its content was refused. A message is *authentic* if its tag is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The message has a wrong format.
     Malformed,
     /// The tag is wrong.
     Forged,
-    /// Authentic, but with the key of another hour: the clocks differ.
+    /// The message is authentic, but its key is that of another hour, so the clocks differ.
     Key {
         /// Hours by which the sender's clock is ahead of this node's; negative if behind.
         ahead_h: i64,
     },
-    /// Authentic, but of another protocol version.
+    /// The message is authentic, but of another protocol version.
     Version {
         /// Version of the sender.
         theirs: u8,
@@ -27,19 +27,19 @@ pub enum Refusal {
     Stranger,
     /// Two running nodes have the same name.
     Namesake,
-    /// The message was received before, or arrived after later ones.
+    /// The message was received before, or arrived after later messages.
     Replayed,
-    /// The message belongs to a life of its sender that ended before the accepted one.
+    /// The message belongs to a life of its sender that ended before the accepted life.
     Ended,
     /// The message echoes a message that was sent too long ago, so it may have been delayed.
     Stale,
-    /// The message is meant for an earlier life of this node, or for none.
+    /// The message is meant for an earlier life of this node, or for no life.
     Former,
     /// The sender's life is unknown, and the message is not part of a handshake.
     Unknown,
     /// The message is for a component that this node doesn't have.
     Receptor,
-    /// The sender has another configuration: it is alive, but its load and health are not used.
+    /// The sender has another configuration. It is alive, but its load and health are not used.
     Generation,
 }
 
@@ -62,7 +62,7 @@ impl Refusal {
         "generation",
     ];
 
-    /// Name of the refusal in views and metrics.
+    /// Name of the refusal in status output and metrics.
     pub const fn name(self) -> &'static str {
         Refusal::NAMES[self.index()]
     }
@@ -132,7 +132,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Counters of messages.
+/// Numbers of sent, accepted and refused messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MessageCounters {
     /// Number of messages sent.
@@ -150,12 +150,12 @@ impl MessageCounters {
         self.refused.get(refusal.index()).copied().unwrap_or_default()
     }
 
-    /// Number of refusals for each reason, by name.
+    /// Returns the number of refusals for each reason, with the name of the reason.
     pub fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Refusal::NAMES.into_iter().zip(self.refused)
     }
 
-    /// Returns all counters by name. Of the refusals, only these are included.
+    /// Returns all counters by name. Refusals are included only if their name is in `refusals`.
     pub fn named(&self, refusals: &[&str]) -> impl Iterator<Item = (&'static str, u64)> {
         let rest = self.refusals().filter(|(name, _)| refusals.contains(name));
         [("sent", self.sent), ("accepted", self.accepted), ("hellos", self.hellos)].into_iter().chain(rest)

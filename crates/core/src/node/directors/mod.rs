@@ -1,13 +1,15 @@
-//! Directors of a farm: their liveness, release, configuration, readiness and operator's states.
+//! Exchange of reports between the directors of a farm. A report contains the director's release,
+//! configuration, readiness, and the values that operators have set.
 //!
 //! Directors with the same file and key select the same servers without this protocol. Reports are
-//! for views only; no packet depends on them. Datagrams are accepted as [`super::association`]
-//! decides, so clocks may differ by hours. A director is identified by its address in the file.
+//! for status output only, and no packet depends on them. [`super::association`] decides which
+//! datagrams are accepted, so clocks may differ by hours. A director is identified by its address
+//! in the file.
 //!
-//! [`Directors`] is a state machine: datagrams and the time go in; datagrams and events come out.
-//! [`Directors::known`] is the state. Sequence of calls: [`Directors::new`], then
-//! [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`]; [`Directors::receive`]
-//! for each datagram.
+//! [`Directors`] is a state machine: its inputs are datagrams and the time, and its outputs are
+//! datagrams and events. [`Directors::known`] is the state. Sequence of calls: [`Directors::new`],
+//! then [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`];
+//! [`Directors::receive`] for each datagram.
 
 #[cfg(test)]
 mod tests;
@@ -46,20 +48,21 @@ pub struct DirectorSettings {
     pub key: Key,
 }
 
-/// State of another director, as far as it is known.
+/// Known state of another director.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownDirector {
     /// Address in the file.
     pub address: IpAddr,
-    /// True if the director is not silent.
+    /// True unless the director is silent.
     pub alive: bool,
     /// Time of the last change of `alive`, in milliseconds.
     pub since_ms: u64,
     /// Time of the last accepted datagram, in milliseconds.
     pub received_ms: Option<u64>,
-    /// Last report; `None` for another version.
+    /// Last report; `None` if the director has another protocol version, or has not reported.
     pub report: Option<DirectorReport>,
-    /// Reason why all datagrams of the director are refused, if known.
+    /// Reason why all datagrams of the director are refused; `None` if one is accepted or the
+    /// reason is unknown.
     pub trouble: Option<Refusal>,
 }
 
@@ -72,16 +75,16 @@ pub enum DirectorDifference {
         /// Release of the other director.
         theirs: String,
     },
-    /// Values that operators have set differ.
+    /// The values that operators have set differ.
     Changes {
-        /// Entries that only the other director has, as far as they are known.
+        /// Values that only the other director has, as far as its report contains them.
         theirs: Vec<String>,
-        /// Entries that only this director has.
+        /// Values that only this director has.
         ours: Vec<String>,
     },
 }
 
-/// Event of another director.
+/// Event that concerns another director.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorEvent {
     /// A silent director sends datagrams again.
@@ -97,7 +100,7 @@ pub enum DirectorEvent {
 }
 
 impl DirectorEvent {
-    /// Director of the event, if certain.
+    /// Director that the event concerns; `None` if that is not certain.
     pub fn director(&self) -> Option<IpAddr> {
         match self {
             DirectorEvent::Answers(director) | DirectorEvent::Silent(director) => Some(*director),
@@ -141,8 +144,8 @@ struct DirectorLink {
 pub struct Directors {
     settings: DirectorSettings,
     incarnation: u64,
-    /// Highest sequence number sent to a removed director. If that director is configured again,
-    /// numbers continue after it, since the director may remember them.
+    /// Highest sequence number that was sent to a removed director. If the director is configured
+    /// again, numbers continue after this one, since the director may remember earlier numbers.
     last_sequence_of_removed: u64,
     own: DirectorReport,
     /// Other directors, by digest of their addresses.
@@ -168,7 +171,8 @@ impl Directors {
         directors
     }
 
-    /// Applies other settings after a reload. The state of remaining directors is kept.
+    /// Applies other settings after a reload. The state of directors that are still configured
+    /// stays.
     pub fn reconfigure(&mut self, settings: DirectorSettings, now_ms: u64) {
         self.settings = settings;
         self.arrange(now_ms);
@@ -286,7 +290,7 @@ impl Directors {
     }
 
     /// Returns the other directors, sorted by address. If a director has reported several addresses
-    /// of the file, only the one that it sends from is included.
+    /// of the file, only the address from which it sends is included.
     pub fn known(&self) -> Vec<KnownDirector> {
         let reports = self.links.values().filter_map(|link| Some((link.address, link.report.as_ref()?)));
         let more: BTreeSet<IpAddr> = reports
@@ -300,8 +304,8 @@ impl Directors {
         known
     }
 
-    /// Returns the differences between another director and this one; none while the other one is
-    /// silent.
+    /// Returns the differences between another director and this one. The list is empty while the
+    /// other director is silent.
     pub fn differences(&self, other: &KnownDirector) -> Vec<DirectorDifference> {
         let Some(theirs) = other.report.as_ref().filter(|_| other.alive) else { return Vec::new() };
         let differ =
@@ -342,7 +346,8 @@ impl Directors {
         DirectorEffect { events: event.into_iter().collect(), datagrams: Vec::new() }
     }
 
-    /// Returns an answer that echoes the datagram, rate-limited, to the address in the file.
+    /// Returns an answer that echoes a datagram, for the director's address in the file. `None` if
+    /// the rate limit forbids an answer.
     fn answer(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let may = self.links.get_mut(&to).is_some_and(|link| link.association.may_answer(now_ms, pause_ms));
@@ -394,7 +399,7 @@ impl DirectorLink {
     }
 }
 
-/// Returns the digest by which datagrams name a director.
+/// Returns the digest of an address, by which datagrams name a director.
 fn name_of(address: IpAddr) -> u64 {
     digest(&address.to_string())
 }

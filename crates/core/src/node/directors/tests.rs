@@ -56,7 +56,7 @@ impl Fleet {
         }
     }
 
-    /// Lets time pass. The directors in `but` neither send nor receive.
+    /// Lets time pass. The directors in `but` neither send nor receive datagrams.
     fn run(&mut self, ms: u64, but: &[u8]) {
         let until = self.now_ms + ms;
         while self.now_ms < until {
@@ -156,7 +156,7 @@ fn differences_are_known_soon_and_end() {
 #[test]
 fn other_address_of_a_director_is_no_director() {
     let mut fleet = Fleet::new(2);
-    // The second director has the third address, too.
+    // The second director reports that it has the third address, too.
     fleet.directors[0].reconfigure(settings(1, 3), 0);
     fleet.directors[1].set_own(DirectorReport { addresses: vec![address(2), address(3)], ..report(1) });
     let known =
@@ -232,14 +232,14 @@ fn stranger_mirror_and_host_datagram_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Recorded datagrams, replayed in any order and at any time, don't change the state of a
-    /// director.
+    /// Recorded datagrams don't change the state of a director, in whatever order and at whatever
+    /// time they are replayed.
     #[test]
     fn replayed_datagrams_change_nothing(played in prop::collection::vec((any::<prop::sample::Index>(), 0u64..2_000), 1..40)) {
         let mut fleet = Fleet::new(2);
         fleet.run(2_000, &[]);
         let recorded = fleet.sent.clone();
-        // The second director restarts, with another report.
+        // The second director restarts and has another report.
         fleet.directors[1] = Directors::new(settings(2, 2), 999, fleet.now_ms);
         fleet.directors[1].set_own(report(5));
         fleet.run(1_000, &[]);

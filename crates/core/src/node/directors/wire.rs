@@ -1,5 +1,5 @@
 //! Body of a datagram between directors, as in `docs/how-it-works/directors.md`. The body consists
-//! of items. Unknown items are skipped, so that later releases can add some.
+//! of items. Unknown items are skipped, so that later releases can add kinds of items.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -8,18 +8,18 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use crate::node::envelope::ReadError;
 
-/// Version of datagrams written here. Bodies of other versions are not decoded.
+/// Version of the datagrams that this release writes. Bodies of other versions are not decoded.
 pub const VERSION: u8 = 1;
-/// Kind of datagrams between directors.
+/// Value of the kind field in datagrams between directors.
 pub(super) const KIND: u8 = 2;
-/// Maximum length of the release, in bytes.
+/// Maximum length of the release's name in a report, in bytes.
 const RELEASE_LEN: usize = 32;
-/// Maximum length of the reason, in bytes.
+/// Maximum length of the reason why a director is not ready, in bytes.
 const REASON_LEN: usize = 240;
-/// Maximum length of the changes, in bytes.
+/// Maximum length of the lines of [`Changes`] together, in bytes.
 const CHANGES_LEN: usize = 512;
 
-/// Kinds of items.
+/// Kinds of items in a report, as the first byte of an item.
 const FINGERPRINT: u8 = 1;
 const RELEASE: u8 = 2;
 const READINESS: u8 = 3;
@@ -29,27 +29,27 @@ const ADDRESSES: u8 = 6;
 /// Maximum number of addresses in a report.
 const ADDRESSES_MAX: usize = 8;
 
-/// Report of a director. Missing items are `None`.
+/// Report of a director. An item that the datagram lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DirectorReport {
-    /// Digest of the farm's file under the farm's key.
+    /// Digest of the farm file, computed with the farm's key.
     pub fingerprint: Option<u64>,
     /// Release of the program.
     pub release: Option<String>,
-    /// Readiness for clients, or the reason against it.
+    /// `Ok` if the director is ready for clients, or else the reason why it is not.
     pub readiness: Option<Result<(), String>>,
     /// Values that operators have set.
     pub changes: Option<Changes>,
-    /// Addresses of the director in the file, if there are several.
+    /// Addresses of the director in the file. Empty if the file has only one.
     pub addresses: Vec<IpAddr>,
 }
 
 /// Values that operators have set.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// Digest of all lines.
+    /// Digest of all lines, also of those that the datagram lacks.
     pub digest: u64,
-    /// One line for each value. A datagram contains only the first lines that fit.
+    /// Lines of text, one for each value. A datagram contains only the first lines that fit.
     pub lines: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ fn text(bytes: &[u8]) -> Result<String, ReadError> {
     core::str::from_utf8(bytes).map(ToOwned::to_owned).map_err(|_| ReadError::Malformed)
 }
 
-/// Returns the start of a text, at most `len` bytes and only whole characters.
+/// Returns the longest start of a text that has at most `len` bytes and only whole characters.
 fn cut(text: &str, len: usize) -> &str {
     let end = (0..=len.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or_default()).unwrap_or_default()

@@ -20,11 +20,11 @@ pub enum GroupMessage {
     Add(Vec<Joiner>),
     /// GROUP-EXIT: members that leave.
     Exit(Vec<Url>),
-    /// GROUP-QUERY: list the members.
+    /// GROUP-QUERY: request for a list of the members.
     Query,
     /// LOAD-INFORM: load of a member.
     Inform(LoadInform),
-    /// LOAD-QUERY: report your load.
+    /// LOAD-QUERY: request to a member to report its load.
     LoadQuery,
 }
 
@@ -101,7 +101,7 @@ impl GroupMessage {
             }
             Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(GroupMessage::Exit),
             Verb::Inform => report(text).map(GroupMessage::Inform),
-            // Messages without a body; any content is ignored.
+            // These messages have no body, so any content is ignored.
             Verb::Query => Ok(GroupMessage::Query),
             Verb::LoadQuery => Ok(GroupMessage::LoadQuery),
         }

@@ -1,4 +1,5 @@
-//! Bodies of messages: Receptor and Command of the LCCP paper, and the data of each command.
+//! Bodies of messages: the Receptor and Command fields of the LCCP paper, and the data of each
+//! command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -23,7 +24,7 @@ pub enum Receptor {
     Dispatcher = 2,
     /// Forwards the packets of connections that were handed off.
     Forwarder = 3,
-    /// The node itself. Every node has this component.
+    /// Represents the node itself. Every node has this component.
     Agent = 4,
 }
 
@@ -71,7 +72,7 @@ pub enum ErrorCode {
     NoServer = 1,
     /// There is no room for another connection.
     NoCapacity = 2,
-    /// The connection's state can't be restored on this host.
+    /// The host can't restore the connection from its state.
     NotRestored = 3,
     /// The connection is unknown.
     Unknown = 4,
@@ -93,8 +94,8 @@ impl ErrorCode {
     }
 }
 
-/// A client's request. All fields are empty if the request is unknown. A TLS ClientHello has a host
-/// only.
+/// A client's request. All fields are empty if the request is unknown. A TLS ClientHello has only a
+/// host.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientRequest {
     host: Vec<u8>,
@@ -103,8 +104,8 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// Returns `None` if the request is too long: host and method have at most 255 bytes each, all
-    /// fields together at most [`CONTENT_MAX`].
+    /// Returns the request with these fields. `None` if host or method has more than 255 bytes, or
+    /// all fields together have more than [`CONTENT_MAX`] bytes.
     pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<ClientRequest> {
         let fits = host.len().max(method.len()) <= usize::from(u8::MAX)
             && host.len().saturating_add(method.len()).saturating_add(path.len()) <= CONTENT_MAX;
@@ -123,7 +124,8 @@ impl ClientRequest {
         &self.path
     }
 
-    /// Returns the lengths of host, method and path as the Data field: 8 bits, 8 bits, 16 bits.
+    /// Returns the lengths of host (8 bits), method (8 bits) and path (16 bits), as in the Data
+    /// field.
     fn lengths(&self) -> u32 {
         (self.host.len() as u32) << 24 | (self.method.len() as u32) << 16 | self.path.len() as u32
     }
@@ -161,8 +163,8 @@ pub enum MessageBody {
     /// Acknowledgment of a handoff's pieces.
     HandoffAck {
         socket: SocketId,
-        /// Number of bytes of the queues received without a gap. If all bytes were received, the
-        /// connection is accepted.
+        /// Number of bytes of the queues that were received without a gap. If this is all bytes,
+        /// the connection is accepted.
         missing: u32,
     },
     /// Request to forward this connection's packets to a server.
@@ -171,7 +173,8 @@ pub enum MessageBody {
     ForwardAck { socket: SocketId },
     /// The connection has ended.
     Close { socket: SocketId },
-    /// Request to release this connection, if it is idle where the client's next segment begins.
+    /// Request to release this connection. The server releases it only if it is idle, with all data
+    /// before the client's next segment exchanged.
     Release {
         socket: SocketId,
         /// Sequence number of the client's next segment.
@@ -192,7 +195,7 @@ pub enum MessageBody {
     },
 }
 
-/// Numbers of the commands.
+/// Numbers of the commands in the Command field.
 mod command {
     pub(super) const INIT: u32 = 1;
     pub(super) const INIT_ACK: u32 = 2;
@@ -208,12 +211,12 @@ mod command {
     pub(super) const RELEASED: u32 = 12;
 }
 
-/// Body in the fields of the header.
+/// The body of a message, as fields of the header and payload.
 pub(super) struct BodyFields {
     pub(super) command: u32,
     pub(super) data: u32,
     pub(super) socket: Option<SocketId>,
-    /// First field of the Handoff Information.
+    /// First field of the Handoff Information: the state of a connection, or a server's address.
     pub(super) subject: [u8; STATE_LEN],
     pub(super) payload: Vec<u8>,
 }
@@ -228,7 +231,7 @@ struct ServerBytes {
 }
 
 impl MessageBody {
-    /// Connection of the message; `None` if the message has none.
+    /// Connection that the message concerns; `None` for messages about no connection.
     pub fn socket(&self) -> Option<SocketId> {
         match self {
             MessageBody::Init { .. } | MessageBody::InitAck { .. } => None,

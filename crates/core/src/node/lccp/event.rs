@@ -1,4 +1,4 @@
-//! Events of other nodes, with text for the log.
+//! Events that concern other nodes, with text for the log.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -9,21 +9,21 @@ use crate::node::association::Refusal;
 /// Event for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LccpEvent {
-    /// Another node has become known.
+    /// Another node became known by its first accepted message.
     Met { peer: IpAddr },
     /// A known node has restarted, and lost its state.
     Restarted { peer: IpAddr },
     /// A node is silent.
     Silent { peer: IpAddr },
-    /// A silent node sends messages again, without restart.
+    /// A silent node sends messages again. It has not restarted.
     Answers { peer: IpAddr },
-    /// A message was refused; published once per node and reason until the node's next accepted
-    /// message.
+    /// A message was refused. The event is published once per node and reason, until the node's
+    /// next accepted message.
     Refused { peer: IpAddr, refusal: Refusal },
 }
 
 impl LccpEvent {
-    /// Node of the event.
+    /// Node that the event concerns.
     pub fn peer(&self) -> IpAddr {
         match self {
             LccpEvent::Met { peer }

@@ -1,11 +1,12 @@
-//! Handoff Information of the LCCP paper: the socket state that another host needs to restore it.
+//! Handoff Information of the LCCP paper: the state of a socket, from which another host can
+//! restore the socket.
 //!
 //! The fields are those of Linux's `TCP_REPAIR`, in a form independent of Linux.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Maximum length of each queue of a socket, in bytes: twice the default maximum of Linux.
+/// Maximum length of each queue of a socket, in bytes. It is twice the default maximum of Linux.
 pub const QUEUE_MAX: u32 = 8 << 20;
 /// Length of an encoded state, in bytes.
 pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
@@ -13,7 +14,7 @@ pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
 /// Maximum window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Bits of [`StateBytes::options`]: options negotiated by client and server.
+/// Bits of [`StateBytes::options`] for the TCP options that client and server have negotiated.
 const OPTION_SCALES: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_TIMESTAMPS: u8 = 4;
@@ -22,24 +23,26 @@ const OPTION_TIMESTAMPS: u8 = 4;
 /// is the direction from the host to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpState {
-    /// First sequence number that was sent and is not acknowledged: start of the send queue.
+    /// First sequence number that was sent and is not acknowledged. The send queue starts here.
     pub snd_una: u32,
     /// First sequence number that was not sent.
     pub snd_nxt: u32,
-    /// First sequence number that was not received: end of the receive queue.
+    /// First sequence number that was not received. The receive queue ends here.
     pub rcv_nxt: u32,
     /// Maximum segment size for sending, in bytes.
     pub mss: u16,
-    /// Window scales, if both sides support them (RFC 7323).
+    /// Window scales (RFC 7323); `None` unless both sides support window scaling.
     pub scales: Option<Scales>,
     /// True if both sides support selective acknowledgments.
     pub sack: bool,
-    /// Current timestamp of the host, if both sides support timestamps (RFC 7323).
+    /// Current timestamp of the host (RFC 7323); `None` unless both sides support timestamps.
     pub timestamp: Option<u32>,
     pub window: TcpWindow,
-    /// Length of the send queue in bytes: data without the client's acknowledgment, sent or not.
+    /// Length of the send queue in bytes. The queue contains data that the client has not
+    /// acknowledged, sent or not.
     pub send_len: u32,
-    /// Length of the receive queue in bytes: received data that the process has not read.
+    /// Length of the receive queue in bytes. The queue contains received data that the process has
+    /// not read.
     pub receive_len: u32,
 }
 
@@ -67,7 +70,7 @@ pub struct TcpWindow {
     pub rcv_wup: u32,
 }
 
-/// A state in wire format.
+/// A [`TcpState`] in wire format.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct StateBytes {
@@ -90,7 +93,8 @@ struct StateBytes {
 }
 
 impl TcpState {
-    /// True if the state is possible: sent data is queued, and scales and queues are within limits.
+    /// True if the state is possible. Data that was sent and not acknowledged must be queued, and
+    /// scales and queues must be within their limits.
     pub fn is_sound(&self) -> bool {
         let scales = self.scales.is_none_or(|scales| scales.snd.max(scales.rcv) <= SCALE_MAX);
         let queues = self.send_len.max(self.receive_len) <= QUEUE_MAX;
@@ -128,8 +132,8 @@ impl TcpState {
         zerocopy::transmute!(bytes)
     }
 
-    /// Decodes a state, which need not be possible. [`super::wire`] refuses bytes that differ from
-    /// the encoding of the decoded state.
+    /// Decodes a state. The result may be impossible (see [`TcpState::is_sound`]). [`super::wire`]
+    /// refuses bytes that differ from the encoding of the decoded state.
     pub(super) fn of_bytes(bytes: [u8; STATE_LEN]) -> TcpState {
         let bytes: StateBytes = zerocopy::transmute!(bytes);
         let option = |bit: u8| bytes.options & bit != 0;

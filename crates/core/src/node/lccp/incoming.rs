@@ -1,23 +1,26 @@
-//! Connections that other nodes hand off to this one: received pieces, and outcomes.
+//! Connections that other nodes hand off to this node: received pieces, and outcomes of recent
+//! handoffs.
 //!
-//! A node repeats a handoff until it is answered. Each connection is restored only once, so its
-//! outcome is stored for longer than the retransmissions last.
+//! A node repeats a handoff until it gets an answer. Each connection is restored only once, so the
+//! outcome is stored for longer than the handoff is repeated.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketId, TcpState};
 
-/// Maximum length of a connection's receive queue, in bytes: twice the request limit of a director.
+/// Maximum length of a connection's receive queue, in bytes. It is twice the maximum length of a
+/// request at a director.
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Maximum number of connections being received or restored.
 const HANDOFFS_MAX: usize = 4_096;
-/// Lifetime of an outcome in milliseconds, longer than the retransmissions.
+/// Lifetime of an outcome, in milliseconds. It is longer than a handoff is repeated.
 pub(super) const MEMORY_MS: u64 = 10_000;
-/// Maximum number of stored outcomes, some 150 bytes each. If more arrive, the oldest are evicted.
+/// Maximum number of stored outcomes, some 150 bytes each. Beyond this number, the oldest outcomes
+/// are evicted.
 const MEMORIES_MAX: usize = 65_536;
 
-/// Connections that other nodes hand off to this one.
+/// Handoffs to this node that are in progress, and outcomes of recent ones.
 #[derive(Debug, Default)]
 pub struct IncomingHandoffs {
     services: BTreeSet<SocketAddr>,
@@ -30,14 +33,14 @@ pub struct IncomingHandoffs {
 pub enum HandoffAction {
     /// Send this answer to the node.
     Answer(MessageBody),
-    /// All pieces have arrived: restore the socket, and return the result to
+    /// All pieces have arrived. Restore the socket, and return the result to
     /// [`IncomingHandoffs::end`].
     Restore(ReceivedConnection),
-    /// Nothing: the connection is being restored.
+    /// Send nothing, since the connection is being restored.
     Wait,
 }
 
-/// Sending node and connection.
+/// The sending node and the connection of a handoff.
 type HandoffId = (IpAddr, SocketId);
 
 /// A connection being handed off to this node.
@@ -53,7 +56,8 @@ struct IncomingHandoff {
 #[derive(Debug, Default)]
 struct SettledHandoffs {
     by_connection: BTreeMap<HandoffId, SettledHandoff>,
-    /// Outcomes by age, oldest first. Of several entries for one connection, the last is valid.
+    /// Handoffs by the time of their outcome, oldest first. Of several entries for one connection,
+    /// the last is valid.
     order: VecDeque<(u64, HandoffId)>,
 }
 
@@ -95,7 +99,8 @@ impl IncomingHandoffs {
         let error = |code| HandoffAction::Answer(MessageBody::Error { socket: Some(socket), code });
         let ack = |missing| HandoffAction::Answer(MessageBody::HandoffAck { socket, missing });
         let key = (node, socket);
-        // A connection that was restored here stays here, even if the services have changed.
+        // A connection that was restored on this host stays here, even if the services have changed
+        // since.
         if let Some(outcome) = self.done.find(&key, &state) {
             return outcome.map_or_else(error, |()| ack(state.queued_len()));
         }
@@ -104,8 +109,8 @@ impl IncomingHandoffs {
             if !self.serves(socket.server()) {
                 return error(ErrorCode::NoServer);
             }
-            // Bytes in the send queue belong to a response that this server's program knows nothing
-            // about. Without a request in the receive queue there is nothing to serve.
+            // Bytes in the send queue belong to a response that this server's program did not
+            // write. Without a request in the receive queue, the program has nothing to serve.
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
@@ -130,8 +135,8 @@ impl IncomingHandoffs {
         HandoffAction::Restore(handed)
     }
 
-    /// Records the outcome of a restore. `None` means that no answer was sent and the socket may
-    /// exist: the sender repeats the handoff, which is not refused.
+    /// Records the outcome of a restore. `None` means that the outcome is unknown, so the socket
+    /// may exist. Then no answer is sent, and the sender repeats the handoff, which is not refused.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -218,7 +223,7 @@ mod tests {
         HandoffAction::Answer(MessageBody::Error { socket: Some(socket()), code })
     }
 
-    /// The connection from another client port.
+    /// Returns the ID of the connection from another client port.
     fn from(port: u16) -> SocketId {
         SocketId::new(SocketAddr::new([203, 0, 113, 8].into(), port), socket().server()).unwrap()
     }
@@ -284,7 +289,8 @@ mod tests {
             handoffs.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             error(ErrorCode::NoCapacity)
         );
-        // A repeated piece of a known connection needs no room.
+        // Even if there is no room for new connections, a repeated piece of a known connection is
+        // accepted.
         assert_eq!(
             handoffs.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 1_024)
@@ -304,7 +310,7 @@ mod tests {
         assert_eq!(handoffs.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 
-    /// Finished handoffs don't take room from new ones.
+    /// Finished handoffs don't count towards the limit of handoffs in progress.
     #[test]
     fn as_many_are_taken_as_come() {
         let (mut handoffs, now) = (handoffs(), 1_000);
@@ -320,7 +326,7 @@ mod tests {
             handoffs.receive_piece(elsewhere, from(port), piece.clone(), now);
             handoffs.end(elsewhere, from(port), Some(Ok(())), now);
         }
-        // The oldest outcome was evicted; the others expire.
+        // The oldest outcome was evicted. The other outcomes are kept until they expire.
         assert_eq!(handoffs.done.by_connection.len(), MEMORIES_MAX);
         assert_eq!(handoffs.done.find(&(NODE, from(1)), piece.state()), None);
         assert_eq!(handoffs.done.find(&(NODE, from(2)), piece.state()), Some(Ok(())));

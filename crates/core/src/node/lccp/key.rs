@@ -1,18 +1,19 @@
-//! Keys of the messages' tags, which change every hour.
+//! Keys for the tags of messages. The keys change every hour.
 
 use alloc::format;
 
 use crate::node::secret::{Key, Secret};
 
-/// Time for which a key is used to send, in seconds.
+/// Time for which a key is used for sending, in seconds.
 pub const EPOCH_S: u64 = 3_600;
 
-/// The two valid keys: of this hour and of the previous one. The sending key changes half an hour
-/// later, so hosts whose clocks differ by up to half an hour accept it.
+/// The two keys that are valid at one time: those of this hour and of the previous hour. The
+/// sending key changes at half past each hour. So hosts accept each other's sending key if their
+/// clocks differ by up to half an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HourlyKeys {
     secret: Secret,
-    /// Keys with their epochs, which are their numbers in messages.
+    /// The keys with their epochs. An epoch is the number of the key in messages.
     live: [(u32, Key); 2],
     write: usize,
 }
@@ -38,7 +39,7 @@ impl HourlyKeys {
     }
 
     /// Returns the key with this number. If the key is not valid now, also returns the number of
-    /// hours by which its epoch is ahead.
+    /// hours by which its epoch is ahead (negative if it is behind).
     pub(super) fn of(&self, number: u32) -> (Key, Option<i64>) {
         match self.live.iter().find(|(epoch, _)| *epoch == number) {
             Some((_, key)) => (*key, None),

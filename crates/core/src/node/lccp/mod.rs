@@ -2,12 +2,12 @@
 //! connection, and hand off open connections to each other (section 3.2 of the paper on the LCCP
 //! web cluster).
 //!
-//! The protocol runs directly on IP and has no retransmission of its own: if a client retransmits,
-//! the request is repeated. All messages are idempotent, and none needs state at its sender. The
-//! header is the paper's. A tag protects against forged messages, and numbers against replayed ones
-//! (`docs/how-it-works/lccp.md`).
+//! The protocol runs directly on IP and has no retransmission of its own. Requests are repeated,
+//! for instance when the client retransmits. All messages are idempotent, and no message needs
+//! state at its sender. The header is the paper's. A tag protects against forged messages, and
+//! numbers protect against replayed messages (`docs/how-it-works/lccp.md`).
 //!
-//! [`wire`] is the format, and [`LccpSession`] the state shared with one other node.
+//! [`wire`] is the format of messages, and [`LccpSession`] the state about one other node.
 //! [`TransferImage`] splits a socket's queued data into messages, and [`Assembly`] joins them.
 //! [`IncomingHandoffs`] contains connections that a node receives, [`Releases`] those that it
 //! releases.
@@ -35,5 +35,6 @@ pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
 pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
-/// IP protocol number for experiments (RFC 3692, section 2.1). No other protocol has it by default.
+/// IP protocol number of the protocol. It is reserved for experiments (RFC 3692, section 2.1), so
+/// no other protocol uses it by default.
 pub const PROTOCOL: u8 = 253;

@@ -7,14 +7,14 @@ use core::net::IpAddr;
 use super::incoming::MEMORY_MS;
 use super::{ErrorCode, SocketId, TcpState};
 
-/// Maximum number of requests for a connection that is busy at the same position. The client
-/// retransmits after a fifth of a second, and then at doubled intervals.
+/// Maximum number of release requests for a connection that stays busy at the same position. The
+/// client retransmits after a fifth of a second, and then at doubled intervals.
 const BUSY_MAX: u32 = 5;
-/// Maximum number of connections being released or released recently, some 150 bytes each. Entries
-/// are kept for ten seconds, so this limits the rate of releases.
+/// Maximum number of connections being released or released recently, some 150 bytes each. An entry
+/// is kept for ten seconds, so this also limits the rate of releases.
 const RELEASES_MAX: usize = 65_536;
 
-/// Position of a connection: sequence and acknowledgment number of the client's next segment.
+/// Position of a connection: the numbers of the client's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
     /// Sequence number of the segment.
@@ -33,9 +33,9 @@ pub struct Releases {
 #[derive(Debug)]
 struct Released {
     place: ResumePoint,
-    /// Answer; `None` while the connection is being released.
+    /// Answer to the request; `None` while the connection is being released.
     answer: Option<Result<TcpState, ErrorCode>>,
-    /// Number of requests while the connection was busy.
+    /// Number of requests that found the connection busy.
     busy: u32,
     since_ms: u64,
 }
@@ -47,12 +47,12 @@ pub enum ReleaseAction {
     Answer(Result<TcpState, ErrorCode>),
     /// Release the connection, and return the result to [`Releases::end`].
     Grant,
-    /// Nothing: the release is in progress.
+    /// Send nothing, since the release is in progress.
     Wait,
 }
 
 impl Releases {
-    /// Applies a node's request for a connection that should be idle at this position.
+    /// Applies a node's request to release a connection, which should be idle at this position.
     pub fn begin(
         &mut self,
         node: IpAddr,
@@ -65,7 +65,7 @@ impl Releases {
         let busy = known.map_or(0, |released| released.busy);
         match known {
             Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
-            // A connection that was busy may be idle by now.
+            // A connection that was busy at an earlier request may be idle by now.
             Some(Released { answer: Some(answer), .. }) if *answer != Err(ErrorCode::Busy) => {
                 return ReleaseAction::Answer(*answer);
             }
@@ -78,8 +78,9 @@ impl Releases {
         ReleaseAction::Grant
     }
 
-    /// Records the outcome, and returns the answer. With outcome `None` the request counts as not
-    /// received, so the node repeats it. A connection that stays busy is refused for good.
+    /// Records the outcome of a release, and returns the answer to send. If the outcome is `None`,
+    /// the request counts as not received, and the node repeats it. For a connection that stays
+    /// busy, the final answer is a refusal.
     pub fn end(
         &mut self,
         node: IpAddr,
@@ -99,7 +100,7 @@ impl Releases {
         Some(answer)
     }
 
-    /// Removes expired entries.
+    /// Removes connections whose release ended or began more than ten seconds ago.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.by_connection.retain(|_, released| now_ms.saturating_sub(released.since_ms) < MEMORY_MS);
     }
@@ -141,7 +142,8 @@ mod tests {
         assert_eq!(releases.begin(NODE, socket(), PLACE, 20), ReleaseAction::Wait);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
         assert_eq!(releases.begin(NODE, socket(), PLACE, 60), ReleaseAction::Answer(RESTS));
-        // Another connection between the same endpoints is released separately.
+        // Another connection between the same endpoints has another position, and is released
+        // separately.
         let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::Grant);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");

@@ -1,4 +1,4 @@
-//! Session with one other node: decides which of its messages are used.
+//! Session with one other node. It decides which messages of the node are used.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -11,14 +11,15 @@ use crate::node::association::{
     Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
 };
 
-/// Time without messages after which a node gets no requests, in milliseconds: several greetings.
+/// Time without messages after which a node gets no requests, in milliseconds. Nodes send several
+/// greetings in this time.
 pub const SILENCE_MS: u64 = 3_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalNode {
-    /// Address that the node sends from and receives at.
+    /// Address from which the node sends and at which it receives.
     pub address: IpAddr,
-    /// Random for each start, not 0.
+    /// Random number of the node's start, never 0.
     pub incarnation: u64,
     pub components: Components,
 }
@@ -26,7 +27,7 @@ pub struct LocalNode {
 /// Effect of a received message.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MessageEffect {
-    /// The message, if the caller has to act on it.
+    /// The received message, if the caller has to act on it.
     pub message: Option<LccpMessage>,
     /// Bytes to send back to the node, not longer than the received message.
     pub answer: Option<Vec<u8>>,
@@ -45,8 +46,9 @@ pub struct LccpSession {
 }
 
 impl LccpSession {
-    /// Returns a session with a node that has sent no message. Numbers continue after `after`: 0,
-    /// or [`LccpSession::sequence`] of an earlier session with the node since this node's start.
+    /// Returns a session with a node that has sent no message. Message numbers continue after
+    /// `after`. It is 0, or [`LccpSession::sequence`] of an earlier session with the node since
+    /// this node's start.
     pub fn new(own: LocalNode, peer: IpAddr, after: u64) -> LccpSession {
         let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
         LccpSession { own, peer, association, components: None }
@@ -62,7 +64,7 @@ impl LccpSession {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
-    /// Components of the other node, if known.
+    /// Components of the other node; `None` until the node is known.
     pub fn components(&self) -> Option<Components> {
         self.components
     }
@@ -71,12 +73,13 @@ impl LccpSession {
         self.association.counters()
     }
 
-    /// Number of the last message sent.
+    /// Number of the last message that was sent to the node.
     pub fn sequence(&self) -> u64 {
         self.association.sequence()
     }
 
-    /// Reason why all messages of the node are refused, if known; `None` while one is accepted.
+    /// Reason why all messages of the node are refused. `None` if one is accepted, or if the reason
+    /// is unknown.
     pub fn trouble(&self) -> Option<Refusal> {
         self.association.trouble()
     }
@@ -86,13 +89,14 @@ impl LccpSession {
         self.association.expire(now_ms).then_some(LccpEvent::Silent { peer: self.peer })
     }
 
-    /// Returns a greeting, to be sent until the node is known, and again while the node is silent.
+    /// Returns a greeting. The caller sends greetings until the node is known, and again while the
+    /// node is silent.
     pub fn init(&mut self, keys: &HourlyKeys) -> Vec<u8> {
         self.send_init(keys, Numbers::default())
     }
 
-    /// Returns an unsolicited message with its number, which answers will echo. `None` until the
-    /// node is known.
+    /// Returns an unsolicited message with its number. Answers to the message echo the number.
+    /// `None` until the node is known.
     pub fn send(
         &mut self,
         keys: &HourlyKeys,
@@ -104,7 +108,7 @@ impl LccpSession {
         Some((self.sequence(), bytes))
     }
 
-    /// Returns an answer to this message; `None` if the sender has restarted since.
+    /// Returns an answer to this message; `None` if the message's sender has restarted since.
     pub fn answer(
         &mut self,
         keys: &HourlyKeys,
@@ -133,7 +137,8 @@ impl LccpSession {
                 MessageEffect { answer: Some(self.send_init(keys, numbers)), ..MessageEffect::default() }
             }
             MessageVerdict::Refused(refusal) => {
-                // One of the two nodes doesn't know that the other one has restarted.
+                // With these refusals, one of the two nodes doesn't know yet that the other has
+                // restarted. A greeting starts a new handshake.
                 let needs_handshake = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
                 let answer = needs_handshake.then(|| self.send_init(keys, numbers));
                 MessageEffect { answer, ..self.refuse(refusal) }
@@ -153,7 +158,7 @@ impl LccpSession {
         }
     }
 
-    /// Returns an accepted message to the caller, but answers greetings itself.
+    /// Passes an accepted message to the caller. Greetings are answered by the session itself.
     fn believe(&mut self, keys: &HourlyKeys, message: LccpMessage) -> MessageEffect {
         let (MessageBody::Init { components } | MessageBody::InitAck { components }) = message.body else {
             return MessageEffect { message: Some(message), ..MessageEffect::default() };

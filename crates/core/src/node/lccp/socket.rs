@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-/// Socket ID of the LCCP paper: the endpoints of a client's connection. Both have the same family,
-/// an address and a port.
+/// Socket ID of the LCCP paper: the endpoints of a client's connection. Both endpoints have the
+/// same address family, and neither address nor port is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     client: SocketAddr,
@@ -29,8 +29,8 @@ impl SocketId {
     }
 }
 
-/// Returns the address without flow label and scope, which are local to a host; `None` without
-/// address or port.
+/// Returns the endpoint without flow label and scope, which have meaning on one host only. `None`
+/// if address or port is zero.
 pub(super) fn bare(end: SocketAddr) -> Option<SocketAddr> {
     let is_one = !end.ip().is_unspecified() && end.port() != 0;
     is_one.then(|| SocketAddr::new(end.ip().to_canonical(), end.port()))

@@ -64,7 +64,7 @@ fn state() -> TcpState {
     }
 }
 
-/// Returns the same state with empty queues.
+/// Returns the state of [`state`] with empty queues.
 fn at_rest() -> TcpState {
     TcpState { rcv_nxt: 5_000, receive_len: 0, ..state() }
 }
@@ -78,7 +78,7 @@ fn message(receptor: Receptor, body: MessageBody) -> LccpMessage {
     }
 }
 
-/// Returns a message of every command, for connections of this family.
+/// Returns one message of each command, for connections of this address family.
 fn samples(ipv6: bool) -> Vec<LccpMessage> {
     let socket = socket(ipv6);
     let server = if ipv6 { "[2001:db8:2::5]:8443" } else { "192.0.2.21:80" }.parse().unwrap();

@@ -1,4 +1,5 @@
-//! A connection in pieces: its state and its queued bytes, split into messages.
+//! Splits a connection into pieces for messages, and joins the pieces again. The connection
+//! consists of its state and its queued bytes.
 //!
 //! Each piece has the whole state and an offset, so pieces may arrive in any order and more than
 //! once.
@@ -20,10 +21,11 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Returns `None` if the piece does not fit a connection in this state.
+    /// Returns the piece with these bytes. `None` if the piece does not fit a connection in this
+    /// state.
     pub(super) fn new(state: TcpState, offset: u32, bytes: &[u8]) -> Option<Piece> {
         let rest = state.queued_len().checked_sub(offset)?;
-        // Only empty queues have an empty piece.
+        // An empty piece is valid only for a connection with empty queues.
         let begins = offset.is_multiple_of(CHUNK_LEN) && (rest > 0 || offset == 0);
         let fits = state.is_sound() && begins && bytes.len() == rest.min(CHUNK_LEN) as usize;
         fits.then(|| Piece { state, offset, bytes: bytes.into() })
@@ -33,12 +35,13 @@ impl Piece {
         &self.state
     }
 
-    /// Offset of its bytes in the queues: the send queue comes first, then the receive queue.
+    /// Offset of the piece's bytes in the queues. The send queue comes first, followed by the
+    /// receive queue.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Bytes of the queues.
+    /// The piece's bytes of the queues.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -52,15 +55,15 @@ pub struct TransferImage {
 }
 
 impl TransferImage {
-    /// Returns `None` if the queues have other lengths than those in the state, or if the state is
-    /// impossible.
+    /// Returns the connection with this state and these queues. `None` if the queues have other
+    /// lengths than the state says, or if the state is impossible.
     pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<TransferImage> {
         let lengths = (send.len(), receive.len()) == (state.send_len as usize, state.receive_len as usize);
         (lengths && state.is_sound()).then(|| TransferImage { state, queues: [send, receive].concat() })
     }
 
-    /// Returns the pieces from the first missing byte on ([`super::MessageBody::HandoffAck`]). With
-    /// 0, returns all pieces.
+    /// Returns the pieces from the first missing byte on ([`super::MessageBody::HandoffAck`]). If
+    /// `missing` is 0, returns all pieces.
     pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
         let first = missing - missing % CHUNK_LEN;
         // A connection with empty queues has one piece, too.
@@ -68,7 +71,7 @@ impl TransferImage {
         (first..end).step_by(CHUNK_LEN as usize).filter_map(|offset| self.piece(offset))
     }
 
-    /// Number of queued bytes. A receiver that acknowledges this number has all of them.
+    /// Number of queued bytes. A receiver that acknowledges this number has received all bytes.
     pub fn queued_len(&self) -> u32 {
         self.state.queued_len()
     }
@@ -118,13 +121,13 @@ impl Assembly {
         same
     }
 
-    /// Offset of the first missing byte of the queues, for [`super::MessageBody::HandoffAck`]. The
-    /// length of the queues if no byte is missing.
+    /// Offset of the first missing byte of the queues, for [`super::MessageBody::HandoffAck`]. If
+    /// no byte is missing, this is the length of the queues.
     pub fn missing(&self) -> u32 {
         self.missing
     }
 
-    /// Returns the connection if no byte is missing.
+    /// Returns the connection; `None` while a byte is missing.
     pub fn handed(&self) -> Option<ReceivedConnection> {
         if self.missing < self.state.queued_len() {
             return None;

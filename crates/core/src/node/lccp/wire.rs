@@ -1,7 +1,8 @@
 //! Messages in wire format, as in `docs/how-it-works/lccp.md`.
 //!
-//! Every version has the same prefix and, at the end, the same tag. In the middle are the header of
-//! the LCCP paper, with the fields and lengths of its section 3.2, and the payload of the command.
+//! In every version, messages begin with the same prefix and end with a tag of the same format. In
+//! between are the header of the LCCP paper, with the fields and lengths of its section 3.2, and
+//! the payload of the command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +20,7 @@ use crate::node::secret::{Key, TAG_LEN, split_tag};
 
 /// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"LCCP";
-/// Protocol version of messages written here, and the only one accepted.
+/// Protocol version of the messages that this release writes. No other version is accepted.
 pub const VERSION: u8 = 1;
 /// Length of the shortest message, in bytes.
 pub const LEN_MIN: usize = size_of::<LccpPrefix>() + size_of::<LccpHeader>() + TAG_LEN;
@@ -33,7 +34,7 @@ const _: () = assert!(LEN_MAX <= 1_280 - 40);
 // Receptor, Command, Data, Socket ID and Handoff Information have the lengths of the LCCP paper.
 const _: () = assert!(size_of::<Information>() == 90 && size_of::<LccpHeader>() == 3 * 4 + 12 + 90);
 
-/// Bit of [`LccpPrefix::flags`]: the client's connection uses IPv6.
+/// Bit of [`LccpPrefix::flags`], set if the client's connection uses IPv6.
 const FLAG_IPV6: u8 = 1;
 
 /// Fields before the header, which are the same in all versions.
@@ -73,8 +74,8 @@ struct Information {
     reserved: [u8; 8],
 }
 
-/// Addresses of the sender and the receiver of a message. The tag covers both, so a message is
-/// invalid between other hosts.
+/// Addresses of the sender and the receiver of a message. The tag covers both addresses, so a
+/// message is invalid between other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The IP header's source.
@@ -88,8 +89,8 @@ pub struct Addresses {
 pub struct LccpMessage {
     /// Sender's incarnation and sequence number of the message.
     pub numbers: Numbers,
-    /// Incarnation of the receiver that the message is for, and sequence number of the message that
-    /// this one answers. Each is 0 if there is none.
+    /// Incarnation of the receiver for which the message is meant, and sequence number of the
+    /// message that this message answers. Each number is 0 if there is none.
     pub echo: Numbers,
     /// Component of the receiver that handles the message.
     pub receptor: Receptor,
@@ -99,13 +100,14 @@ pub struct LccpMessage {
 /// Reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Too short, or wrong magic or length; or authentic, but against the rules of its version.
+    /// The bytes are too short, or magic or length is wrong, or the message is authentic but
+    /// violates the rules of its version.
     #[error("not a message of the cluster control protocol")]
     Malformed,
     /// Authentic, but with a key that is not valid now.
     #[error("the sender's clock is {ahead_h} hours ahead: its key is of another time")]
     Key {
-        /// Hours by which the key's hour is ahead of the current one; negative if behind.
+        /// Hours by which the key's hour is ahead of the current hour; negative if it is behind.
         ahead_h: i64,
     },
     /// Correct format, but a wrong tag: the sender has another secret, or meant another host.
@@ -129,7 +131,7 @@ impl LccpMessage {
     /// constant time, then all other fields.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for an authentic message whose bytes differ from those that
+    /// An authentic message is also [`ReadError::Malformed`] if its bytes differ from those that
     /// [`LccpMessage::write`] produces for the same content.
     pub fn read(bytes: &[u8], addresses: Addresses, keys: &HourlyKeys) -> Result<LccpMessage, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
@@ -149,8 +151,8 @@ impl LccpMessage {
         }
         let (header, payload) = LccpHeader::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
         let message = LccpMessage::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
-        // Each message has a single valid encoding: reserved fields are zero, and unused ones
-        // empty.
+        // Each message has a single valid encoding, in which reserved fields are zero and unused
+        // fields empty.
         if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
     }
 

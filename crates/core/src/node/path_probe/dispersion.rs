@@ -1,24 +1,26 @@
 //! Bandwidth estimates from packets' arrival times.
 //!
 //! Two packets sent back to back leave the bottleneck link one transmission time apart (Keshav
-//! 1991; bprobe of Carter and Crovella). A train slightly faster than the bottleneck link keeps its
-//! queue filled. Cross traffic then makes the train longer by its own transmission time. So the
-//! available bandwidth is the link's rate less that of the cross traffic (as in IGI, Hu and
-//! Steenkiste 2003).
+//! 1991; bprobe of Carter and Crovella). A train of packets that is slightly faster than the
+//! bottleneck link keeps the link's queue filled. Then cross traffic makes the train longer by the
+//! transmission time of the cross traffic. So the available bandwidth is the link's rate less the
+//! rate of the cross traffic (as in IGI, Hu and Steenkiste 2003).
 
 use alloc::vec::Vec;
 
 use super::PACKET_BITS;
 
-/// Maximum difference between gaps of the same link, in percent.
+/// Maximum difference between two gaps that count as similar, in percent.
 const ALIKE_PERCENT: u64 = 15;
 /// Minimum number of gaps for a result.
 const GAPS_MIN: usize = 4;
 /// Maximum loss of a train, in percent.
 const LOST_PERCENT: usize = 10;
-/// Trains that took longer than the nominal time by this percentage are discarded.
+/// A train is discarded if its sender took longer than the nominal time by more than this
+/// percentage.
 const LATE_PERCENT: u64 = 30;
-/// Maximum cross traffic in percent of the link's rate. A higher estimate means a token bucket.
+/// Maximum plausible cross traffic, in percent of the link's rate. A higher estimate shows that the
+/// path has a token bucket.
 const BURST_PERCENT: u128 = 110;
 
 /// A received packet of a train.
@@ -35,9 +37,9 @@ pub struct ProbeArrival {
 /// Returns the rate of the bottleneck link in bits per second, from a train sent back to back.
 /// `None` if too few packets arrived.
 ///
-/// Only the similar gaps that take most of the train's time count. A token bucket passes some
-/// packets at once, with gaps of almost zero. Cross traffic between two packets makes single gaps
-/// longer.
+/// Only one cluster of similar gaps counts: the cluster that takes most of the train's time. A
+/// token bucket passes some packets at once, with gaps of almost zero. Cross traffic between two
+/// packets makes single gaps longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
@@ -52,7 +54,7 @@ pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     };
     let clusters = (0..gaps.len()).map(alike).filter(|cluster| cluster.len() >= GAPS_MIN);
     let cluster = clusters.max_by_key(|cluster| cluster.iter().sum::<u64>());
-    // On a very fast link no gaps are similar, or all are zero: then all gaps count.
+    // On a very fast link no gaps are similar, or all gaps are zero. Then all gaps count.
     let cluster = cluster.filter(|cluster| cluster.iter().sum::<u64>() > 0).unwrap_or(&gaps);
     rate(cluster.len() as u64, cluster.iter().sum())
 }
@@ -66,9 +68,9 @@ fn rate(packets: u64, time_ns: u64) -> Option<u64> {
     (packets * PACKET_BITS * 1_000_000_000).checked_div(time_ns)
 }
 
-/// Returns the available bandwidth of a link of rate `bottleneck_bps`, in bits per second. The
-/// train had `packets` packets, sent `gap_ns` apart, slightly faster than the link. `None` if too
-/// many packets are missing, or if the sender was late.
+/// Returns the available bandwidth of a link of rate `bottleneck_bps`, in bits per second. `train`
+/// is what arrived of a train of `packets` packets, sent `gap_ns` apart, which is slightly faster
+/// than the link. `None` if too many packets are missing, or if the sender was late.
 pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
     let (first, last) = (train.first()?, train.last()?);
     let lost = usize::from(packets).saturating_sub(train.len());
@@ -79,17 +81,17 @@ pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottlenec
         return None;
     }
     let arrived_ns = last.arrived_ns.checked_sub(first.arrived_ns)?;
-    // During this time the link carried the train, and the cross traffic that arrived while the
-    // train was sent.
+    // In the time of the train's arrival, the link carried the train and the cross traffic that
+    // came while the train was sent.
     let carried = u128::from(bottleneck_bps) * u128::from(arrived_ns) / 1_000_000_000;
     let ours = u128::from(between * PACKET_BITS) * train.len() as u128 / u128::from(packets.max(1));
     let others_bps = carried.saturating_sub(ours) * 1_000_000_000 / u128::from(sent_ns);
     Some(bottleneck_bps.saturating_sub(u64::try_from(others_bps).unwrap_or(u64::MAX)))
 }
 
-/// True if a paced train arrived so much more slowly than it was sent that cross traffic would
-/// exceed the link's rate. Then `bottleneck_bps` is the rate at which a token bucket passed a
-/// burst, and neither bandwidth is known.
+/// True if a paced train arrived so slowly that the estimate of cross traffic exceeds the link's
+/// rate. Then `bottleneck_bps` is only the rate of a burst that passed a token bucket, and both
+/// bandwidths are unknown.
 pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     let (Some(first), Some(last)) = (train.first(), train.last()) else { return false };
     let sent_ns = last.sent_ns.saturating_sub(first.sent_ns);
@@ -99,9 +101,9 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
-/// Returns the rate of the bottleneck link in bits per second, from a long train and shorter ones
-/// right after it. If the shorter trains are less than half as fast, the first one passed a token
-/// bucket. Then the last two trains give the link's rate, if they agree.
+/// Returns the rate of the bottleneck link in bits per second, from a long train (`first`) and
+/// shorter trains right after it (`behind`). If the shorter trains are less than half as fast, the
+/// first train passed a token bucket. Then the last two trains give the link's rate, if they agree.
 pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival>]) -> Option<u64> {
     let first = bottleneck_bps(first)?;
     let behind: Vec<u64> = behind.iter().filter_map(|train| bottleneck_bps(train)).collect();
@@ -116,10 +118,10 @@ pub fn settled_bottleneck_bps(first: &[ProbeArrival], behind: &[Vec<ProbeArrival
     }
 }
 
-/// Returns the available bandwidth in bits per second, as cprobe defines it. The rate of a train of
-/// echoes is its bits divided by the time from the first to the last echo. The result is the mean
-/// rate without the fastest and the slowest train. This dispersion rate lies between the available
-/// bandwidth and the link's rate (Dovrolis, Ramanathan and Moore 2001).
+/// Returns the available bandwidth in bits per second, as cprobe defines it, from trains of echoes.
+/// The rate of a train of echoes is its bits divided by the time from the first to the last echo.
+/// The result is the mean rate without the fastest and the slowest train. The result lies between
+/// the available bandwidth and the link's rate (Dovrolis, Ramanathan and Moore 2001).
 pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
     let of = |train: &Vec<ProbeArrival>| {
         let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;
@@ -199,7 +201,7 @@ mod tests {
         for bps in [1_000_000, 4_000_000, 40_000_000, 400_000_000] {
             let found = bottleneck_bps(&Link::of(bps).carry(&at_once()));
             assert!(is_near(found, bps, 10), "{bps}: {found:?}");
-            // A third of the train passes with saved tokens.
+            // A third of the train passes at once with saved tokens.
             let burst = Link { burst_bits: 6 * PACKET_BITS, ..Link::of(bps) }.carry(&at_once());
             assert!(is_near(bottleneck_bps(&burst), bps, 10), "{bps}: {:?}", bottleneck_bps(&burst));
         }
@@ -208,8 +210,8 @@ mod tests {
     #[test]
     fn bursts_of_a_token_bucket_are_no_link() {
         for bps in [4_000_000, 40_000_000] {
-            // The first train passes with saved tokens alone; some tokens are left for the second
-            // one.
+            // The first train passes entirely with saved tokens. Some tokens are left for the
+            // second train.
             for packets in [17, 24, 30] {
                 let link = Link { burst_bits: packets * PACKET_BITS, ..Link::of(bps) };
                 let found = bottleneck_bps(&link.carry(&at_once())).unwrap();

@@ -1,12 +1,13 @@
-//! Probes of the path from a server to a director: the director sends a request, the server's agent
-//! sends trains of packets, and the director measures their arrival.
+//! Probes of the path from a server to a director. The director sends a request, the server's agent
+//! sends trains of packets, and the director measures the packets' arrival.
 //!
-//! The direction is that of replies. An agent sends trains only to a director that has the farm's
-//! key and has proved its address. The director sends [`ProbeMessage::Request`]. The agent answers
-//! with a number that only it can compute for that address ([`ProbeMessage::Challenge`], not longer
-//! than the request). The director returns this number ([`ProbeMessage::Go`]) and gets the train.
-//! The agent keeps no state until then. A replayed datagram gets a challenge but no train, since
-//! each number is valid for one train of each [`TrainKind`].
+//! The trains take the direction of replies, which is the direction of most data. An agent sends
+//! trains only to a director that has the farm's key and has proved its address. The director sends
+//! [`ProbeMessage::Request`]. The agent answers with a number that only the agent can compute for
+//! the director's address ([`ProbeMessage::Challenge`], not longer than the request). The director
+//! returns this number ([`ProbeMessage::Go`]) and gets the train. The agent keeps no state until it
+//! gets this number. A replayed request gets a challenge but no train, and each number is valid for
+//! only one train of each [`TrainKind`].
 
 mod dispersion;
 mod trains;
@@ -24,7 +25,8 @@ use super::secret::{Key, Secret, TAG_LEN, split_tag};
 pub const NONCE_LEN: usize = 8;
 /// Length of a packet's payload, in bytes.
 pub const PACKET_LEN: usize = 1_400;
-/// Length of the IPv4 and UDP headers, in bytes. The 20 bytes more of IPv6 are ignored: 2 %.
+/// Length of the IPv4 and UDP headers, in bytes. IPv6 has 20 bytes more, which are ignored since
+/// they are less than 2 %.
 const HEADERS_LEN: usize = 28;
 /// Number of packets of a back-to-back train. Both trains of a probe have 62,832 bytes, headers
 /// included.
@@ -33,19 +35,20 @@ pub const AT_ONCE: u8 = 16;
 pub const PACED: u8 = 28;
 /// Number of bits of a packet, headers included.
 pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
-/// A paced train is this percentage faster than the bottleneck link, so that packets queue there in
-/// spite of the sender's timing errors.
+/// Percentage by which a paced train is faster than the bottleneck link. So packets queue at the
+/// link in spite of the sender's timing errors.
 const FASTER_PERCENT: u64 = 15;
 
-/// Magic number of messages, with the version.
+/// Magic number at the start of messages, which includes the version.
 const MAGIC: [u8; 4] = *b"EvP1";
 const CONTEXT: &[u8] = b"evener path probe";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrainKind {
-    /// Back to back: the gaps on arrival show the rate of the bottleneck link.
+    /// The packets are sent back to back. Their gaps on arrival show the rate of the bottleneck
+    /// link.
     AtOnce,
-    /// Paced, at slightly more than the rate of the bottleneck link.
+    /// The packets are paced, at slightly more than the rate of the bottleneck link.
     Paced,
 }
 
@@ -70,7 +73,7 @@ impl TrainKind {
     }
 }
 
-/// A director's number for a probe, or an agent's.
+/// Number that identifies a probe, chosen by the director or computed by the agent.
 pub type Nonce = [u8; NONCE_LEN];
 
 /// A message of a probe.
@@ -78,14 +81,14 @@ pub type Nonce = [u8; NONCE_LEN];
 pub enum ProbeMessage {
     /// A director requests a challenge.
     Request(Nonce),
-    /// The agent's challenge to prove the director's address.
+    /// The agent's challenge, by which the director proves its address.
     Challenge {
         /// Number of the director.
         request: Nonce,
         /// Number of the agent.
         challenge: Nonce,
     },
-    /// The director's answer to the challenge: requests the train.
+    /// The director's answer to the challenge, which requests a train.
     Go {
         /// Number of the director.
         request: Nonce,
@@ -180,8 +183,8 @@ impl ProbeMessage {
     }
 }
 
-/// A packet of a train, without a tag. Its number shows that the sender is the agent, or on the
-/// path.
+/// A packet of a train, which has no tag. Its challenge shows that the sender is the agent or a
+/// host on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainPacket {
     /// Number of the agent for the probe.
@@ -217,7 +220,7 @@ impl TrainPacket {
 /// Maximum time to send a train, in nanoseconds.
 pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
 
-/// True if a train with this gap is within the time limit.
+/// True if a train with this gap takes at most [`TRAIN_NS_MAX`].
 pub fn is_in_time(step: TrainKind, gap_ns: u32) -> bool {
     u64::from(step.packets()) * u64::from(gap_ns) <= TRAIN_NS_MAX
 }

@@ -1,4 +1,4 @@
-//! The agent's side: answers to probe requests, and trains to send.
+//! How an agent handles path probes: its answers to requests, and the trains that it sends.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use core::net::{IpAddr, SocketAddr};
 use super::{NONCE_LEN, Nonce, ProbeMessage, TrainKind, is_in_time};
 use crate::node::secret::Key;
 
-/// Length of a slot, in milliseconds. A challenge is valid in the slot of its computation and in
-/// the next one.
+/// Length of a time slot, in milliseconds. A challenge is valid in the slot of its computation and
+/// in the next slot.
 const SLOT_MS: u64 = 2_000;
 /// Minimum time between the end of a train and the next train, in milliseconds. The second train of
 /// a probe may follow at once.
 const PAUSE_MS: u64 = 250;
-/// Number of stored trains, so that none is sent twice. Fewer trains can be sent while a challenge
-/// is valid.
+/// Number of sent trains that are remembered, so that no train is sent twice. While a challenge is
+/// valid, fewer trains can be sent.
 const REMEMBERED: usize = 64;
 
 /// A train to be sent.
@@ -29,7 +29,7 @@ pub struct Train {
 /// Reason why a message is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
-    /// Ignored: the sender is not allowed to probe, or the message is malformed.
+    /// The sender is not allowed to probe, or the message is malformed or invalid.
     Silent,
     /// A train is being sent, or was sent a moment ago.
     Busy,
@@ -39,17 +39,19 @@ pub enum ProbeRefusal {
 #[derive(Debug)]
 pub struct ProbeResponder {
     key: Key,
-    /// Own secret key, to compute challenges.
+    /// The agent's own secret key, by which it computes challenges.
     own: Key,
-    /// Sent trains, the last one first.
+    /// Trains that were sent, the latest first.
     sent: VecDeque<(Nonce, TrainKind)>,
-    /// Probe of the last train, and time from which the next train is allowed, in milliseconds.
+    /// Challenge of the last train, and the time in milliseconds from which the next train is
+    /// allowed.
     last: Option<Nonce>,
     free_ms: u64,
 }
 
 impl ProbeResponder {
-    /// Returns the state with the farm's key of probes and a random own key.
+    /// Returns the state of an agent. `key` is the farm's key of probes, and `own` a random key of
+    /// the agent.
     pub fn new(key: Key, own: Key) -> ProbeResponder {
         ProbeResponder { key, own, sent: VecDeque::new(), last: None, free_ms: 0 }
     }
@@ -66,7 +68,7 @@ impl ProbeResponder {
         bytes: &[u8],
         is_director: impl Fn(IpAddr) -> bool,
     ) -> Result<ProbeResponse, ProbeRefusal> {
-        // Checked before the tag, which costs more.
+        // The address is checked before the tag, since checking the tag costs more.
         if !is_director(from.ip().to_canonical()) {
             return Err(ProbeRefusal::Silent);
         }
@@ -93,7 +95,8 @@ impl ProbeResponder {
                 self.free_ms = now_ms.saturating_add(train_ms).saturating_add(PAUSE_MS);
                 Ok(ProbeResponse::Train(Train { challenge, step, gap_ns }))
             }
-            // The answer is shorter than the request, and needs no state.
+            // The answer needs no challenge, since it is shorter than the request and needs no
+            // state.
             ProbeMessage::Size { request, len } => {
                 Ok(ProbeResponse::Answer(ProbeMessage::Arrived { request, len }))
             }
@@ -238,7 +241,7 @@ mod tests {
         let forged = ProbeMessage::Request(REQUEST).seal(&Key([0; 32]));
         let refused = farm.responder.receive(1_100, director(), &forged, |_| true);
         assert_eq!(refused, Err(ProbeRefusal::Silent));
-        // An agent refuses a challenge, even its own.
+        // An agent answers no challenge, not even one of its own.
         let own = ProbeMessage::Challenge { request: REQUEST, challenge };
         assert_eq!(farm.receive(1_100, director(), own), Err(ProbeRefusal::Silent));
         let long =

@@ -1,4 +1,4 @@
-//! Events between hosts, with text for the log.
+//! Events of an every-host farm's hosts, with text for the log.
 
 use alloc::string::String;
 use core::fmt;
@@ -9,7 +9,7 @@ use crate::node::association::Refusal;
 /// Event for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// A host sends datagrams, for the first time or again.
+    /// A host sends datagrams for the first time, or again after a silence.
     Answers { host: String },
     /// A host is silent.
     Silent { host: String },
@@ -17,34 +17,34 @@ pub enum PeerEvent {
     Left { host: String },
     /// A host that had left takes part again.
     Returned { host: String },
-    /// A host has had another configuration for a while.
+    /// A host has had another configuration than this host for a while.
     Differs {
         host: String,
         /// Digest of the host's configuration.
         generation: u64,
     },
-    /// The local host was alone, and takes part again after it has received other hosts' reports.
+    /// This host was alone, and takes part again after it has received other hosts' reports.
     Rejoins,
-    /// A host has the same configuration as the local host again.
+    /// A host has the same configuration as this host again.
     Agrees { host: String },
-    /// A datagram was refused; published once per host and reason until the host's next accepted
-    /// datagram.
+    /// A datagram was refused. The event is published once per host and reason, until the host's
+    /// next accepted datagram.
     Refused {
-        /// Sender, if the sender is certain.
+        /// Sender of the datagram; `None` if the sender is not certain.
         host: Option<String>,
         refusal: Refusal,
     },
-    /// The local host owns an address from now on.
+    /// This host owns an address from now on.
     Claimed { address: IpAddr },
-    /// The local host no longer owns an address.
+    /// This host no longer owns an address.
     Released {
         address: IpAddr,
         /// New owner; `None` if the address was removed from the configuration.
         to: Option<String>,
     },
-    /// The local host should claim an address, but another host answers for it.
+    /// This host should claim an address, but another host answers ARP for the address.
     ClaimDeferred { address: IpAddr },
-    /// Another host answers for an address that this host owns.
+    /// Another host answers ARP for an address that this host owns.
     AddressConflict { address: IpAddr },
 }
 

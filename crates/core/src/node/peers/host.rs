@@ -1,4 +1,5 @@
-//! Hosts: configuration, own report, and observed state.
+//! Hosts of an every-host farm: their configuration, this host's status, and the known state of
+//! hosts.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,18 +11,19 @@ use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
 
-/// Maximum number of services and of publishable addresses of a farm: a datagram has one bit for
-/// each.
+/// Maximum number of services, and of addresses that hosts own, in a farm. A datagram has one bit
+/// for each service and for each address.
 pub const BITS: usize = 64;
 
-/// Configuration of the farm, as known to one host.
+/// Settings of the farm that the exchange of reports needs.
 #[derive(Clone, Debug)]
 pub struct PeerSettings {
     /// Name of this host.
     pub name: String,
     /// All hosts, this one included.
     pub hosts: Vec<HostSetting>,
-    /// Names of the services, in the order of the bits of `up` and `draining`; at most [`BITS`].
+    /// Names of the services, at most [`BITS`]. Their order is that of the bits in `up` and
+    /// `draining`.
     pub services: Vec<String>,
     /// Service addresses that hosts own, in the same order on every host; at most [`BITS`].
     pub addresses: Vec<Publishable>,
@@ -29,22 +31,23 @@ pub struct PeerSettings {
     pub generation: u64,
     /// Time between two datagrams to a host, in milliseconds.
     pub interval_ms: u64,
-    /// Time without datagrams after which a host is down, in milliseconds. Several intervals.
+    /// Time without datagrams after which a host counts as down, in milliseconds. It is several
+    /// intervals long.
     pub silence_ms: u64,
     /// Key derived from the farm's secret with [`super::LABEL`].
     pub key: Key,
 }
 
-/// A host of the configuration.
+/// A host, as listed in the farm file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSetting {
     /// Unique among the hosts.
     pub name: String,
-    /// Destination of its datagrams.
+    /// Destination address of datagrams to the host.
     pub address: IpAddr,
 }
 
-/// A service address that one of the hosts owns.
+/// A service address, which one of the hosts owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publishable {
     pub address: IpAddr,
@@ -52,20 +55,20 @@ pub struct Publishable {
     pub publisher: Option<String>,
 }
 
-/// Status of this host.
+/// Status of this host, which its reports contain.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnStatus {
-    /// Sessions being served here.
+    /// Number of sessions that this host serves.
     pub load: u32,
-    /// Bit `i`: this host's server of service `i` is healthy.
+    /// Bit `i` is set if this host's server of service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: this host is drained for service `i`.
+    /// Bit `i` is set if this host is drained for service `i`.
     pub draining: u64,
     /// Source MAC addresses of this host's frames; at most [`super::wire::MACS_MAX`] are reported.
     pub macs: Vec<Mac>,
 }
 
-/// State of a host, as far as it is known.
+/// Known state of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
     pub name: String,
@@ -73,28 +76,30 @@ pub struct KnownHost {
     pub address: IpAddr,
     /// True for this host.
     pub own: bool,
-    /// True if the host is not silent.
+    /// True unless the host is silent.
     pub alive: bool,
-    /// True if a report of the host was accepted; false if the host always had another
+    /// True if a report of the host was used. False if the host has always had another
     /// configuration.
     pub believed: bool,
-    /// True if the host takes part. Valid only while the host is alive.
+    /// True if the host takes part in rings and in the ownership of addresses. Valid only while the
+    /// host is alive.
     pub ready: bool,
-    /// Bit `i`: the host's server of service `i` is healthy.
+    /// Bit `i` is set if the host's server of service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: the host is drained for service `i`.
+    /// Bit `i` is set if the host is drained for service `i`.
     pub draining: u64,
-    /// Sessions being served by the host.
+    /// Number of sessions that the host serves.
     pub load: u32,
     /// True if the host has another configuration now. Then `ready`, `up`, `draining`, `load` and
     /// `owned` come from its last accepted report.
     pub generation_differs: bool,
-    /// Reason why all datagrams of the host are refused, if known; `None` while one is accepted.
+    /// Reason why all datagrams of the host are refused. `None` if a datagram is accepted, or the
+    /// reason is unknown.
     pub refused: Option<Refusal>,
-    /// Source MAC addresses of the host's frames. They remain valid during silence, since a host
-    /// without a daemon still forwards packets.
+    /// Source MAC addresses of the host's frames. They stay valid while the host is silent, since a
+    /// host without a daemon still forwards packets.
     pub macs: Vec<Mac>,
-    /// Addresses that the host owns by its report.
+    /// Addresses that the host owns according to its report.
     pub owned: Vec<IpAddr>,
     /// Time of the last datagram, in milliseconds.
     pub received_ms: Option<u64>,
@@ -135,7 +140,8 @@ pub struct DatagramEffect {
     pub notices: Vec<PeerEvent>,
     /// Datagram to send to this address now.
     pub answer: Option<(IpAddr, Vec<u8>)>,
-    /// True if [`super::Peers::hosts`], except loads and times, or [`super::Peers::owned`] changed.
+    /// True if [`super::Peers::hosts`] or [`super::Peers::owned`] changed. Loads and times don't
+    /// count.
     pub changed: bool,
 }
 
@@ -144,7 +150,7 @@ pub struct DatagramEffect {
 pub struct Tick {
     /// Datagrams to send, with their destinations.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
-    /// Addresses to probe by ARP or neighbour solicitation; replies go to
+    /// Addresses to probe by ARP or neighbour solicitation. The caller passes replies to
     /// [`super::Peers::answered`].
     pub probes: Vec<IpAddr>,
     /// Owned addresses to announce on all links.

@@ -25,16 +25,16 @@ pub(super) struct PeerState {
     pub(super) association: Association,
     /// Time of the last change of liveness, in milliseconds.
     pub(super) since_ms: u64,
-    /// Time since when the host is present, in milliseconds: see [`PeerState::is_present`].
+    /// Time since which the host is present ([`PeerState::is_present`]), in milliseconds.
     pub(super) present_since_ms: Option<u64>,
     pub(super) content: Option<LastReport>,
     pub(super) macs: Vec<Mac>,
     /// Configuration digest of the last report; `None` for another protocol version.
     pub(super) generation: Option<u64>,
-    /// Time since when the digest differs from this host's, in milliseconds.
+    /// Time since which the digest differs from this host's digest, in milliseconds.
     pub(super) differs_since_ms: Option<u64>,
     pub(super) reported_difference: bool,
-    /// True if the host has left, by its own report.
+    /// True if the host has left, as its last report says.
     pub(super) left: bool,
 }
 
@@ -55,23 +55,23 @@ impl PeerState {
         }
     }
 
-    /// True if the host may be the rightful owner of an address. A host without an accepted report
-    /// counts, too: an address with no owner is better than an address with two.
+    /// True if the host may be the rightful owner of an address. A host without a report that was
+    /// used counts, too, since an address with no owner is better than an address with two owners.
     pub(super) fn is_present(&self) -> bool {
         self.association.is_alive() && self.content.as_ref().is_none_or(|content| content.ready)
     }
 
-    /// True if the host takes part, by its last accepted report.
+    /// True if the host takes part according to its last report that was used.
     pub(super) fn is_ready(&self) -> bool {
         self.content.as_ref().is_some_and(|content| content.ready)
     }
 
-    /// Updates [`PeerState::present_since_ms`].
+    /// Starts or clears [`PeerState::present_since_ms`], as the host is present or not.
     pub(super) fn note_presence(&mut self, now_ms: u64) {
         self.present_since_ms = if self.is_present() { self.present_since_ms.or(Some(now_ms)) } else { None };
     }
 
-    /// Number of stored entries, for tests of bounds.
+    /// Number of stored entries, for tests that memory is bounded.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.association.memory().max(self.macs.len())

@@ -1,12 +1,13 @@
 //! Hosts of an every-host farm: their liveness, load, health and ownership of service addresses.
 //!
-//! Every host sends its report to every other host several times per silence, in separate datagrams
-//! (`docs/how-it-works/peers.md`). A datagram is accepted if it is authentic, in order and fresh,
-//! as [`super::association`] decides. Refused datagrams only change counters. Clocks are not
-//! compared, so they may be wrong or jump.
+//! Every host sends its report to every other host in separate datagrams, several times in the time
+//! after which a host counts as silent (`docs/how-it-works/peers.md`). A datagram is accepted if it
+//! is authentic, in order and fresh, which [`super::association`] decides. Refused datagrams only
+//! change counters. Clocks are not compared, so they may be wrong or jump.
 //!
-//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to probe or
-//! announce, and [`PeerEvent`]s come out. [`Peers::hosts`] and [`Peers::owned`] are the state.
+//! [`Peers`] is a state machine: its inputs are datagrams and the time. Its outputs are datagrams,
+//! addresses to probe or announce, and [`PeerEvent`]s. [`Peers::hosts`] and [`Peers::owned`] return
+//! its state.
 //!
 //! Sequence of calls: [`Peers::new`] once, then [`Peers::set_own`]; [`Peers::tick`] at
 //! [`Peers::next_at`]; [`Peers::receive`] for each datagram, which may return an answer. Two hosts
@@ -82,13 +83,13 @@ use wire::{Body, Datagram, HostReport, ReadError, VERSION};
 /// Label for the derivation of the datagrams' key: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener peers";
 
-/// State of this host and all others.
+/// State of this host and of all other hosts.
 #[derive(Clone, Debug)]
 pub struct Peers {
     settings: PeerSettings,
     incarnation: u64,
-    /// Highest sequence number sent to a removed host. If that host is configured again, numbers
-    /// continue after it, since the host may remember them.
+    /// Highest sequence number that was sent to a removed host. If the host is configured again,
+    /// numbers continue after this one, since the host may remember earlier numbers.
     last_sequence_of_removed: u64,
     /// Time from which this host takes part even without reports of other hosts, in milliseconds.
     ready_at_ms: u64,
@@ -137,8 +138,9 @@ impl Peers {
         peers
     }
 
-    /// Applies other settings after a reload. Last reports of remaining hosts are kept, with their
-    /// bits of remaining services. The caller must call [`Peers::set_own`] afterwards.
+    /// Applies other settings after a reload. The last reports of hosts that are still configured
+    /// stay, with the bits of services that are still configured. The caller must call
+    /// [`Peers::set_own`] afterwards.
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
@@ -157,9 +159,9 @@ impl Peers {
         lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
 
-    /// Resumes after a restart of the daemon during which the data plane continued. Hosts in
-    /// `hosts_up` count as alive and taking part, with these service bits, until their reports are
-    /// due. This host takes part at once and keeps its addresses.
+    /// Resumes after a restart of the daemon during which the data plane continued. Until their
+    /// reports are overdue, hosts in `hosts_up` count as alive and taking part, with these service
+    /// bits. This host takes part at once and keeps its addresses.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
@@ -223,8 +225,7 @@ impl Peers {
             .judge(now_ms, ReceivedMessage { numbers, echo, handshake: Handshake::Hello })
         {
             MessageVerdict::Refused(Refusal::Stale) => {
-                // The first datagrams of a host that was unreachable for a while echo old
-                // datagrams.
+                // After a host was unreachable for a while, its first datagrams echo old datagrams.
                 link.association.refuse(Refusal::Stale);
                 true
             }
@@ -244,7 +245,7 @@ impl Peers {
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
-                // If the sender was silent until now, this host was not together with it.
+                // If the sender was silent until now, it does not count as company of this host.
                 self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
                 self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
@@ -281,8 +282,9 @@ impl Peers {
     }
 
     /// Extends other hosts' liveness by the time during which this host was not scheduled, for
-    /// instance while the machine was suspended. Their reports of that time are still unread.
-    /// Otherwise this host would apply a ring that no other host ever had.
+    /// instance while the machine was suspended. Reports that arrived in this time are still
+    /// unread. Without this, other hosts would count as silent, and this host would apply a ring
+    /// that no other host ever had.
     fn wake(&mut self, now_ms: u64) {
         let due_ms = self.next_at().max(self.looked_ms);
         let late_ms = now_ms.saturating_sub(due_ms);
@@ -314,8 +316,8 @@ impl Peers {
         }
     }
 
-    /// Leaves the farm: this host no longer takes part and owns no address. Sending the returned
-    /// reports lets other hosts take over at once.
+    /// Leaves the farm: this host no longer takes part and owns no address. Returns reports that
+    /// the caller must send, so that other hosts take over at once.
     pub fn leave(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.left = true;
         self.ready = false;
@@ -337,7 +339,7 @@ impl Peers {
         self.owner.owned()
     }
 
-    /// Service addresses that this host should own but another host answers for.
+    /// Service addresses that this host should own, but for which another host answers ARP.
     pub fn put_off(&self) -> &BTreeSet<IpAddr> {
         self.owner.put_off()
     }
@@ -349,8 +351,8 @@ impl Peers {
         all
     }
 
-    /// Returns all counters by name: datagrams by result, claims of addresses, and replies of other
-    /// hosts for addresses that this host owns.
+    /// Returns all counters by name. They count datagrams by result, claims of addresses, and
+    /// replies of other hosts for addresses that this host owns.
     pub fn counted(&self) -> BTreeMap<&'static str, u64> {
         let claims = [("claims", self.claims), ("claimed_twice", self.claimed_twice)];
         self.counters().named(&REFUSALS).chain(claims).collect()
@@ -406,15 +408,15 @@ impl Peers {
         }
     }
 
-    /// Sends the next reports soon, rate-limited.
+    /// Makes the next reports due soon, within the rate limit.
     fn send_soon(&mut self) {
         self.sending.send_soon(self.settings.interval_ms);
     }
 
-    /// Decides if this host takes part: one interval after all other hosts have reported, or once
-    /// their reports are overdue. Until then this host's ring equals the ring of the other hosts.
-    /// That ring has to be in force first, so tables in progress delay this step. True if this host
-    /// takes part from now on.
+    /// Decides if this host begins to take part. It does so one interval after all other hosts have
+    /// reported, or once their reports are overdue. Until then this host's ring equals the ring of
+    /// the other hosts. That ring must be in force first, so this host waits while the engine
+    /// applies tables. Returns true if this host takes part from now on.
     fn settle_ready(&mut self, now_ms: u64) -> bool {
         if self.ready || self.left {
             return false;
@@ -441,8 +443,8 @@ impl Peers {
         DatagramEffect { notices: notice.into_iter().collect(), answer: None, changed }
     }
 
-    /// Counts a datagram with a wrong tag. The host that it claims to come from may have another
-    /// secret.
+    /// Counts a datagram with a wrong tag. The host in whose name the datagram was sent may have
+    /// another secret.
     fn refuse_forged(&mut self, claimed: u64) -> DatagramEffect {
         let link = self.links.get_mut(&claimed);
         let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
@@ -455,9 +457,10 @@ impl Peers {
         others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
-    /// Handles the end of isolation. A host that was alone or had another file has a ring of its
-    /// own. After a report of a host that is together with others ([`HostReport::accompanied`]),
-    /// this host starts again with their ring, as after a restart.
+    /// Handles the end of this host's isolation. A host that was alone or had another file has a
+    /// ring that differs from the other hosts' ring. After a report of a host that is in company of
+    /// others ([`HostReport::accompanied`]), this host starts again with their ring, as after a
+    /// restart.
     fn rejoin(
         &mut self,
         now_ms: u64,
@@ -500,8 +503,8 @@ impl Peers {
                     link.left |= left;
                     let returned = report.ready && core::mem::take(&mut link.left);
                     if !self.ready && link.content.is_none() {
-                        // A host with the same configuration has reported for the first time: wait
-                        // as long for reports of the others.
+                        // A host with the same configuration has reported for the first time, so
+                        // this host waits for the reports of other hosts, too.
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));
@@ -510,7 +513,8 @@ impl Peers {
                 } else {
                     link.association.refuse(Refusal::Generation);
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
-                    // Hosts never reload at exactly the same time.
+                    // Hosts never reload at exactly the same time, so a short difference is no
+                    // event.
                     let long = now_ms >= since_ms + self.settings.silence_ms;
                     if long && !core::mem::replace(&mut link.reported_difference, true) {
                         received.notices.push(PeerEvent::Differs { host, generation: report.generation });
@@ -560,7 +564,7 @@ impl Peers {
         tick.claimed = step.claimed;
     }
 
-    /// Returns datagrams for all other hosts, and schedules the next ones.
+    /// Returns datagrams for all other hosts, and schedules the next datagrams.
     fn datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.sending.sent(now_ms, self.settings.interval_ms);
         let to: Vec<(u64, Numbers)> =
@@ -568,7 +572,7 @@ impl Peers {
         to.into_iter().filter_map(|(digest, echo)| self.datagram(now_ms, digest, echo)).collect()
     }
 
-    /// Returns an answer that echoes the datagram, rate-limited.
+    /// Returns an answer that echoes a datagram; `None` if the rate limit forbids an answer.
     fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = pause_ms(self.settings.interval_ms);
         let link = self.links.get_mut(&datagram.sender);
@@ -608,7 +612,8 @@ fn publishable(settings: &PeerSettings) -> &[Publishable] {
     settings.addresses.get(..BITS).unwrap_or(&settings.addresses)
 }
 
-/// Returns all hosts as candidates. `own_since_ms` is the time since when this host takes part.
+/// Returns all hosts as candidates for owners. `own_since_ms` is the time since which this host
+/// takes part.
 fn candidates<'a>(
     settings: &'a PeerSettings,
     links: &'a BTreeMap<u64, PeerState>,
@@ -646,7 +651,7 @@ fn content(report: &HostReport, addresses: &[Publishable]) -> LastReport {
     }
 }
 
-/// Returns the bits of remaining services at their new positions.
+/// Returns the bits of services that are in both lists, at their positions in the new list.
 fn renumber(bits: u64, old: &[String], new: &[String]) -> u64 {
     let was_set = |name: &String| {
         let at = old.iter().take(BITS).position(|other| other == name);

@@ -1,11 +1,12 @@
-//! Owner of a service address, which answers ARP and neighbour discovery for it.
+//! Ownership of service addresses. The owner of an address answers ARP and neighbour discovery for
+//! it.
 //!
-//! The rightful owner is the host that publishes the address, while that host is present. Otherwise
-//! it is the present host with the highest random weight (Thaler and Ravishankar, "Using name-based
-//! mappings to increase hit rates", 1998). Hosts that see each other agree on the owner without
-//! negotiation, and only a lost host's addresses move. The rightful owner claims addresses without
-//! an owner. If another host owns the address, that host keeps the address for a while and then
-//! releases it.
+//! The rightful owner of an address is the host that publishes the address, while that host is
+//! present. Otherwise the rightful owner is the present host with the highest random weight (Thaler
+//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Hosts that see each
+//! other agree on the owner without negotiation, and if a host fails, only its addresses move. The
+//! rightful owner claims addresses without an owner. If another host owns the address, that host
+//! keeps the address for a while and then releases it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -17,7 +18,7 @@ use siphasher::sip::SipHasher24;
 use super::{Publishable, digest};
 
 /// Time to wait for an answer to a probe of an address, in milliseconds. RFC 5227 waits longer,
-/// since it probes unknown hosts; here the probe only supplements hosts' reports.
+/// since its probes are for unknown hosts. Here hosts' reports show most conflicts.
 const PROBE_INTERVAL_MS: u64 = 300;
 /// Number of probes before an address is claimed.
 const PROBE_COUNT: u8 = 2;
@@ -31,9 +32,9 @@ pub(super) struct HostCandidate<'a> {
     /// True if the host sends datagrams. A host with another configuration may own addresses
     /// without taking part.
     pub(super) is_alive: bool,
-    /// Time since when the host is present, in milliseconds.
+    /// Time since which the host is present, in milliseconds; `None` if it is not present.
     pub(super) present_since_ms: Option<u64>,
-    /// Addresses that the host owns by its report; `None` if its configuration differs.
+    /// Addresses that the host owns according to its report; `None` if its configuration differs.
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -46,17 +47,17 @@ impl HostCandidate<'_> {
 /// State of this host's claim of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimStage {
-    /// Not owned by this host, and not claimed before `until_ms`.
+    /// This host doesn't own the address, and claims it at the earliest at `until_ms`.
     Idle { until_ms: u64 },
-    /// Probed `times` times, the last time at `at_ms`.
+    /// This host has probed the address `times` times, the last time at `at_ms`.
     Probing { at_ms: u64, times: u8 },
-    /// Owned by this host.
+    /// This host owns the address.
     Owned(OwnedAddress),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OwnedAddress {
-    /// True if the address has to be announced.
+    /// True if the address must be announced.
     announce: bool,
     /// True if another host claims the address, and has probably announced it.
     rival: bool,
@@ -70,7 +71,7 @@ const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 pub(super) struct OwnershipActions {
     pub(super) probes: Vec<IpAddr>,
     pub(super) claimed: Vec<IpAddr>,
-    /// Newly owned addresses among `claimed`.
+    /// Addresses among `claimed` that this host did not own before.
     pub(super) gained: Vec<IpAddr>,
 }
 
@@ -78,11 +79,11 @@ pub(super) struct OwnershipActions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConflictOutcome {
     Nothing,
-    /// Conflict for an address being claimed. `news` is true for the first one.
+    /// This host was claiming the address. `news` is true for the first conflict.
     ClaimDeferred {
         news: bool,
     },
-    /// Conflict for an owned address. `news` is true for the first one.
+    /// This host owns the address. `news` is true for the first conflict.
     Twice {
         news: bool,
     },
@@ -93,9 +94,10 @@ pub(super) enum ConflictOutcome {
 pub(super) struct AddressOwnership {
     stages: BTreeMap<IpAddr, ClaimStage>,
     owned: BTreeSet<IpAddr>,
-    /// Addresses to claim once no other host answers for them.
+    /// Addresses that this host claims once no other host answers ARP for them.
     put_off: BTreeSet<IpAddr>,
-    /// Other hosts present at the last check, and true if their claims were known.
+    /// Other hosts that were alive at the last check. The value is true if the host's claims were
+    /// known.
     present: BTreeMap<String, bool>,
 }
 
@@ -135,7 +137,7 @@ impl AddressOwnership {
         self.owned.clear();
     }
 
-    /// Applies a reply of another host for the address.
+    /// Applies another host's ARP or neighbour discovery reply for an address.
     pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> ConflictOutcome {
         match self.stages.get_mut(&address) {
             Some(ClaimStage::Owned(owned)) => {
@@ -158,7 +160,8 @@ impl AddressOwnership {
         self.stages.values().filter_map(due).min()
     }
 
-    /// Releases addresses that other hosts should own. Returns them with their new owners.
+    /// Releases addresses that other hosts should own. Returns the released addresses with their
+    /// new owners.
     pub(super) fn release(
         &mut self,
         now_ms: u64,
@@ -170,13 +173,13 @@ impl AddressOwnership {
         let returned = self.returned(hosts);
         for one in addresses {
             let Some(ClaimStage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
-            // Hosts that claim the same address see each other's claims. All of them except the
-            // best one release the address at once.
+            // Hosts that claim the same address see each other's claims. All hosts except the best
+            // one release the address at once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
             // After a conflict, neighbours may still have the other host's announcement, so the
-            // address is announced again. A host that was away may have owned and released the
+            // address is announced again. A host that was away may also have owned and released the
             // address before this host received its report.
             owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
@@ -196,14 +199,14 @@ impl AddressOwnership {
         released
     }
 
-    /// Records a restart of a host. The host may have announced its earlier addresses, and released
-    /// them before this host received its report.
+    /// Records a restart of another host. That host may have announced its earlier addresses, and
+    /// released them before this host received its report.
     pub(super) fn begins_anew(&mut self, host: &str) {
         self.present.remove(host);
     }
 
-    /// True if another host may have announced an owned address without this host's knowledge: the
-    /// other host was absent before, or its claims were unknown until now.
+    /// True if another host may have announced an owned address without this host's knowledge. This
+    /// is so if the other host was absent before, or its claims were unknown until now.
     fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
@@ -217,8 +220,8 @@ impl AddressOwnership {
             || before.keys().any(is_gone)
     }
 
-    /// Continues claims of addresses that this host should own, and that no other host claims or
-    /// answers for.
+    /// Continues the claims of addresses that this host should own, if no other host claims or
+    /// answers for them.
     pub(super) fn advance(
         &mut self,
         now_ms: u64,
@@ -265,7 +268,8 @@ fn rightful<'a>(address: &Publishable, hosts: &'a [HostCandidate<'a>]) -> Option
     best(address, hosts.iter())
 }
 
-/// Returns the best owner among the present ones of these hosts: the publisher, else by weight.
+/// Returns the best owner among those of these hosts that are present: the publisher, else the host
+/// with the highest weight.
 fn best<'a>(
     address: &Publishable,
     hosts: impl Iterator<Item = &'a HostCandidate<'a>>,
@@ -274,8 +278,8 @@ fn best<'a>(
     present.max_by_key(|host| rank(address, host.name))
 }
 
-/// Returns the rank of a host: the publisher first, then a random weight that all hosts compute
-/// alike.
+/// Returns the key by which owners are compared; the greatest is the best. The publisher comes
+/// first. The other hosts are compared by a random weight, which all hosts compute alike.
 fn rank(address: &Publishable, host: &str) -> (bool, u64, u64) {
     let bits = match address.address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -302,8 +306,8 @@ mod tests {
         HostCandidate { name, own, is_alive: true, present_since_ms: Some(0), claims: None }
     }
 
-    /// Advances the claim until the address is owned or no probe follows. Returns the number of
-    /// probes.
+    /// Advances the claim of an address until this host owns it or sends no more probes. Returns
+    /// the number of probes.
     fn claim(owner: &mut AddressOwnership, one: &Publishable, hosts: &[HostCandidate<'_>]) -> usize {
         let mut probes = 0;
         for now_ms in (0..2_000).step_by(100) {
@@ -416,7 +420,8 @@ mod tests {
         // The claims of a host with another configuration are unknown.
         let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
-        // So are those of a host that has always had another configuration, and never took part.
+        // The claims of a host that has always had another configuration, and never took part, are
+        // unknown, too.
         let other = HostCandidate { present_since_ms: None, ..here };
         let seen = [other, other, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 1, 0]);

@@ -17,8 +17,8 @@ fn address(last: u8) -> IpAddr {
     [192, 0, 2, last].into()
 }
 
-/// Settings of host `name`. `web1` publishes .101, `web2` .102 and so on; hosts elect the owner of
-/// .100.
+/// Returns the settings of host `name`. Host `web1` publishes .101, `web2` .102 and so on. The
+/// hosts elect the owner of .100.
 fn settings(name: &str, hosts: &[&str]) -> PeerSettings {
     let hosts: Vec<HostSetting> = (1..)
         .zip(hosts)
@@ -51,7 +51,7 @@ fn tick(peers: &mut Peers, now_ms: u64) -> Vec<u8> {
     peers.tick(now_ms).datagrams.remove(0).1
 }
 
-/// Calls [`Peers::tick`] whenever it is due, until this time.
+/// Calls [`Peers::tick`] at each time of [`Peers::next_at`] until `until_ms`.
 fn pass(peers: &mut Peers, until_ms: u64) {
     while peers.next_at() < until_ms {
         peers.tick(peers.next_at());
@@ -62,7 +62,8 @@ fn other(peers: &Peers) -> KnownHost {
     peers.hosts().into_iter().find(|host| !host.own).unwrap()
 }
 
-/// Two hosts that have received each other's datagrams at 0. The second host's clock is ahead.
+/// Returns two hosts that have received each other's datagrams at time 0. The second host's clock
+/// is ahead.
 fn acquainted(b_ahead_ms: u64) -> (Peers, Peers) {
     let (mut a, mut b) = (host("web1", 11, 0), host("web2", 22, b_ahead_ms));
     let hello = tick(&mut a, 0);
@@ -198,7 +199,7 @@ fn second_host_of_same_name_is_reported_and_ignored() {
     let refusals =
         notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
     assert!(refusals.count() <= 1);
-    // Once the first host is gone, its twin is accepted as this host.
+    // Once the first host is gone, its twin is accepted in its place.
     for now_ms in (20_000..24_000).step_by(500) {
         twin.receive(now_ms, &tick(&mut a, now_ms));
         if let Some((_, answer)) = a.receive(now_ms, &tick(&mut twin, now_ms)).answer {
@@ -285,7 +286,8 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
     assert!(received.changed && other(&a).refused.is_none(), "it runs this version again");
 }
 
-/// Anyone can forge datagrams with a wrong tag, so the tag is no reason while the host is alive.
+/// Anyone can send datagrams with a wrong tag in a host's name, so a wrong tag is no reason while
+/// the host is alive.
 #[test]
 fn silent_host_has_its_refusal_reason() {
     let (mut a, mut b) = acquainted(0);
@@ -338,7 +340,8 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
     assert!(a.tick(SILENCE_MS).changed && !other(&a).alive);
 }
 
-/// The host was busy, for instance loading programs. Reports of that time are still unread.
+/// A host that was busy for a while, for instance loading programs, has unread reports of that
+/// time.
 #[test]
 fn paused_host_receives_reports_before_timing_out_peers() {
     let (mut a, mut b) = acquainted(0);
@@ -362,7 +365,8 @@ fn paused_host_receives_reports_before_timing_out_peers() {
     assert!(alone.ready, "once others would have been heard");
 }
 
-/// Otherwise the host would remember a ring that no other host has used.
+/// If the host took part earlier, its second chances would come from a ring that no other host has
+/// used.
 #[test]
 fn a_host_takes_part_once_the_ring_of_the_others_is_in_force() {
     let (mut a, mut b) = acquainted(0);
@@ -386,7 +390,7 @@ fn returning_host_is_reported() {
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);
     assert_eq!(a.receive(600, &end).notices, [PeerEvent::Left { host: "web2".to_string() }]);
-    // The host restarts before its silence is noticed.
+    // A host restarts before the other host notices its silence.
     let mut b = host("web2", 33, 700);
     let mut notices = Vec::new();
     for now_ms in (700..SILENCE_MS + 5_000).step_by(100) {

@@ -1,7 +1,7 @@
-//! Report of a host to another one in wire format, as in `docs/how-it-works/peers.md`.
+//! Wire format of a host's report to another host, as in `docs/how-it-works/peers.md`.
 //!
-//! Every version has the same prefix, and the same tag at the end. So hosts of different versions
-//! see that the other host is alive.
+//! Datagrams of every version have the same prefix, and a tag of the same format at the end. So a
+//! host can see that a host of another version is alive.
 
 use alloc::vec::Vec;
 
@@ -14,20 +14,20 @@ use crate::node::envelope::{Envelope, PREFIX_LEN};
 pub use crate::node::envelope::{MAGIC, ReadError};
 use crate::node::secret::{Key, TAG_LEN};
 
-/// Version of datagrams written here: see [`Body::Foreign`].
+/// Version of the datagrams that this release writes. For other versions see [`Body::Foreign`].
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
 pub const LEN: usize = PREFIX_LEN + size_of::<ReportFields>() + TAG_LEN;
 /// Maximum number of MAC addresses in a report.
 pub const MACS_MAX: usize = 8;
 
-/// Kind of hosts' datagrams.
+/// Value of the kind field in datagrams between hosts.
 const KIND_REPORT: u8 = 1;
-/// In [`ReportFields::flags`]: the host takes part.
+/// Bit of [`ReportFields::flags`], set if the host takes part ([`HostReport::ready`]).
 const FLAG_READY: u8 = 1;
 const FLAG_ACCOMPANIED: u8 = 2;
 
-/// The fields of this version after the prefix.
+/// Fields after the prefix, in version [`VERSION`].
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ReportFields {
@@ -61,11 +61,11 @@ pub struct Datagram {
 pub enum Body {
     /// A report of version [`VERSION`].
     Report(HostReport),
-    /// Another version: the sender is alive, but its report is unknown.
+    /// The datagram has another version. The sender is alive, but its report can't be read.
     Foreign { version: u8 },
 }
 
-/// A host's report of itself.
+/// Report of a host about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostReport {
     /// Digest of the configuration. The following fields are valid only for hosts with the same
@@ -73,23 +73,23 @@ pub struct HostReport {
     pub generation: u64,
     /// Sessions being served by the host.
     pub load: u32,
-    /// True if the host takes part: in rings, and as an owner of addresses.
+    /// True if the host takes part in rings and as an owner of addresses.
     pub ready: bool,
     /// True if the host knows of hosts other than the receiver that take part.
     pub accompanied: bool,
-    /// Bit `i`: the host's server of the configuration's service `i` is healthy.
+    /// Bit `i` is set if the host's server of service `i` is healthy.
     pub up: u64,
-    /// Bit `i`: the host is drained for service `i`.
+    /// Bit `i` is set if the host is drained for service `i`.
     pub draining: u64,
-    /// Bit `i`: the host owns the configuration's publishable address `i`.
+    /// Bit `i` is set if the host owns address `i` of [`super::PeerSettings::addresses`].
     pub owned: u64,
     /// Source MAC addresses of the host's frames; at most [`MACS_MAX`].
     pub macs: Vec<Mac>,
 }
 
 impl Datagram {
-    /// Encodes the datagram. MAC addresses beyond [`MACS_MAX`] are left out. Another version has no
-    /// body.
+    /// Encodes the datagram. MAC addresses beyond [`MACS_MAX`] are left out. A datagram of another
+    /// version is written without a body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
         let (version, fields) = match &self.body {
             Body::Report(report) => (VERSION, Some(ReportFields::of(report))),
@@ -103,8 +103,8 @@ impl Datagram {
     /// Decodes a received datagram. The tag is checked before all other fields, in constant time.
     ///
     /// # Errors
-    /// [`ReadError::Forged`] if the tag is wrong. Otherwise [`ReadError::Malformed`], also for an
-    /// authentic datagram that violates the rules of its version.
+    /// [`ReadError::Forged`] if the tag is wrong. [`ReadError::Malformed`] for bytes in another
+    /// format, and for an authentic datagram that violates the rules of its version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
         let Envelope { version, kind, sender, receiver, numbers, echo, body } = Envelope::read(bytes, key)?;
         let body = match version {
@@ -148,7 +148,7 @@ impl ReportFields {
             up: self.up.get(),
             draining: self.draining.get(),
             owned: self.owned.get(),
-            // A group address as a frame's source identifies no host.
+            // A MAC address that is a group address identifies no host, so it is ignored.
             macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
         })
     }

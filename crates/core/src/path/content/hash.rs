@@ -7,41 +7,42 @@ pub const PRIME: u32 = 0x7fff_ffff;
 
 /// Tag of the hash of a whole host or path.
 ///
-/// A hash leaves the upper bit of each of its halves free for a tag, so that keys of different
-/// kinds never collide.
+/// The upper bit of each 32-bit half of a hash is free for a tag. The tags keep keys of different
+/// kinds distinct.
 pub const EXACT: u64 = 0;
 /// Tag of the hash of a host's suffix from a dot on, or of a path's prefix up to a slash.
 pub const PART: u64 = 1 << 31;
-/// Value instead of a hash: any host or path.
+/// Value in place of a hash that stands for any host or any path.
 pub const ANY: u64 = 1 << 63;
-/// Value instead of a path's hash: the first route of the host pattern.
+/// Value in place of a path's hash. Its entry has the first route of a host pattern, for any path.
 pub const PRESENT: u64 = ANY | PART;
 
 /// Two secret multipliers, each in `2..PRIME`.
 ///
-/// The hash of a text is a polynomial over its bytes at a secret place, modulo a prime (Carter and
-/// Wegman 1979, "Universal classes of hash functions"). Two such hashes are computed, for the two
-/// multipliers. An attacker without the secret can choose two texts of at most n bytes. Both their
-/// hashes agree with a probability of about (n / 2^31)^2, which is 10^-12 for the longest path. The
-/// hash is computed byte by byte, so the hashes of all prefixes result too.
+/// The hash of a text is a polynomial modulo a prime. Its coefficients are the bytes of the text,
+/// and its variable is the secret multiplier (Carter and Wegman 1979, "Universal classes of hash
+/// functions"). Each half of the hash uses one multiplier. Two texts of at most n bytes have the
+/// same hash with a probability of about (n / 2^31)^2, which is 10^-12 for the longest path. An
+/// attacker without the secret can't do better by choosing the texts. The hash is computed byte by
+/// byte, which also gives the hashes of all prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u32; 2]);
 
 impl HashKey {
-    /// Makes a key from a secret seed.
+    /// Derives a key from a secret seed.
     pub const fn new(seed: Seed) -> HashKey {
         HashKey([multiplier(seed.0), multiplier(seed.1)])
     }
 
-    /// Returns the hash of a text with one more byte: from right to left for hosts, from left to
-    /// right for paths. The first multiplier's hash is the upper half. Each half stays below
-    /// [`PRIME`]. The hash of the empty text is 0.
+    /// Returns the hash of a text that has one more byte than a text with hash `hash`. Hosts are
+    /// hashed from right to left, paths from left to right. The upper half uses the first
+    /// multiplier. Each half stays below [`PRIME`]. The hash of the empty text is 0.
     pub const fn step(self, hash: u64, byte: u8) -> u64 {
         let [first, second] = self.0;
         half(hash >> 32, first, byte) << 32 | half(hash as u32 as u64, second, byte)
     }
 
-    /// Returns the hash of a host or of a host's suffix, in lower case.
+    /// Returns the hash of a host or of a host's suffix. Upper and lower case have the same hash.
     pub(super) fn host(self, host: &[u8]) -> u64 {
         host.iter().rev().fold(0, |hash, byte| self.step(hash, byte.to_ascii_lowercase()))
     }
@@ -56,7 +57,8 @@ const fn multiplier(seed: u64) -> u32 {
     (2 + seed % (PRIME as u64 - 2)) as u32
 }
 
-/// Bytes count from 1, so that zero bytes change the hash.
+/// Returns one half of the hash with one more byte. The byte counts as its value plus 1, so that
+/// zero bytes change the hash.
 const fn half(hash: u64, multiplier: u32, byte: u8) -> u64 {
     (hash * multiplier as u64 + byte as u64 + 1) % PRIME as u64
 }
@@ -64,9 +66,9 @@ const fn half(hash: u64, multiplier: u32, byte: u8) -> u64 {
 /// Key of a route in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
-    /// A hash with [`EXACT`] or [`PART`], or [`ANY`].
+    /// Hash of the host with tag [`EXACT`] or [`PART`], or else [`ANY`].
     pub host: u64,
-    /// A hash with [`EXACT`] or [`PART`], or [`ANY`], or [`PRESENT`].
+    /// Hash of the path with tag [`EXACT`] or [`PART`], or else [`ANY`] or [`PRESENT`].
     pub path: u64,
 }
 

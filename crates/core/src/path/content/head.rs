@@ -1,7 +1,7 @@
 //! Parses the head of an HTTP/1 request (RFC 9112), byte by byte.
 //!
-//! The parser is stricter than servers. A head is odd if two servers could disagree about its path
-//! or host.
+//! The parser is stricter than servers are. A head is *odd* if two servers could disagree about its
+//! path or host. The data plane punts odd heads.
 
 use super::{HOST_MAX, METHOD_MAX, PuntReason, RequestClass, RequestKey, is_name_byte, is_v6_byte};
 
@@ -21,7 +21,7 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     Err(if payload.len() < limit { PuntReason::Incomplete } else { PuntReason::Odd })
 }
 
-/// Part of the head that the next byte belongs to.
+/// Part of the head to which the next byte belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HeadState {
     Method,
@@ -30,7 +30,7 @@ enum HeadState {
     Path,
     Query,
     Version,
-    /// CR, then LF at the end of a line.
+    /// CR was read at the end of a line, so LF must follow.
     Cr,
     Lf,
     LineStart,
@@ -39,7 +39,7 @@ enum HeadState {
     BeforeHost,
     HostName,
     HostV6,
-    /// After the bracket of an IPv6 address.
+    /// The closing bracket of an IPv6 address was read.
     AfterV6,
     /// First digit of a port.
     Colon,
@@ -68,12 +68,12 @@ struct HeadParser {
     segment: PathSegment,
     /// Number of bytes of [`VERSION`] read.
     version: usize,
-    /// True for HTTP/1.0, which needs no host (RFC 9112, section 3.2).
+    /// True for HTTP/1.0, in which a request needs no header "Host" (RFC 9112, section 3.2).
     old: bool,
-    /// Last eight bytes of a header's name in lower case: enough to recognise [`HOST`].
+    /// Last eight bytes of a header's name in lower case, which are enough to recognise [`HOST`].
     name: u64,
     host: usize,
-    /// 0 if there was no host.
+    /// End of the host; 0 if no header "Host" was read.
     host_end: usize,
     /// True if the last byte of the host is a dot.
     dot: bool,
@@ -106,7 +106,7 @@ impl HeadParser {
         }
     }
 
-    /// Returns the state after this byte. `None` if the byte makes the head odd.
+    /// Returns the state after the byte at offset `at`. `None` if the byte makes the head odd.
     fn step(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match self.state {
             HeadState::Method | HeadState::Target | HeadState::Query | HeadState::Version => {
@@ -132,8 +132,8 @@ impl HeadParser {
                 self.method_end = at;
                 Some(HeadState::Target)
             }
-            // Only the origin form (RFC 9112, section 3.2.1): other forms contain a host of their
-            // own, or none.
+            // Only the origin form is accepted (RFC 9112, section 3.2.1), since other forms contain
+            // a host of their own or no path.
             (HeadState::Target, b'/') => Some(HeadState::Path),
             (HeadState::Query, b' ') => Some(HeadState::Version),
             (HeadState::Query, 0x21..=0x7e) => Some(HeadState::Query),
@@ -149,9 +149,9 @@ impl HeadParser {
         }
     }
 
-    /// Accepts only normal paths, which every normaliser leaves unchanged (RFC 3986, section
-    /// 6.2.2): without percent-encoding, dot segments and empty segments. Rejects `#`, which some
-    /// servers treat as the end of the path.
+    /// Reads a byte of the path. Accepts only normal paths, which every normaliser leaves unchanged
+    /// (RFC 3986, section 6.2.2). They have no percent-encoding, dot segments or empty segments.
+    /// Rejects `#`, which some servers treat as the end of the path.
     fn path(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         let dotted = matches!(self.segment, PathSegment::Dot | PathSegment::Dots);
         match byte {
@@ -183,8 +183,8 @@ impl HeadParser {
                 (self.host_end == 0).then_some(HeadState::BeforeHost)
             }
             (HeadState::Name, b':') => Some(HeadState::Value),
-            // No space before the colon and no folded line (RFC 9112, section 5): servers differ on
-            // them.
+            // A space before the colon and a folded line are odd (RFC 9112, section 5), since
+            // servers treat them differently.
             (HeadState::LineStart | HeadState::Name, 0x21..=0x7e) => {
                 let before = if self.state == HeadState::Name { self.name << 8 } else { 0 };
                 self.name = before | u64::from(byte | 0x20);
@@ -218,12 +218,13 @@ impl HeadParser {
             }
             _ => return None,
         }
-        // The name "example.com." is another spelling of "example.com".
+        // A host that ends with a dot is odd: "example.com." is the same name as "example.com", but
+        // only some servers remove the dot.
         self.dot = byte == b'.';
         (at - self.host < HOST_MAX).then_some(HeadState::HostName)
     }
 
-    /// Reads a port, and white space at the end. In the state `HostName`, `byte` is the first one
+    /// Reads a port, and white space at the end. In the state `HostName`, `byte` is the first byte
     /// after the name.
     fn after_host(&mut self, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {

@@ -1,6 +1,7 @@
 //! The server name (SNI) in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3).
 //!
-//! With Encrypted Client Hello, the name is that of the outer hello: the inner one is encrypted.
+//! With Encrypted Client Hello, the name is that of the outer hello, since the inner hello is
+//! encrypted.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -11,12 +12,12 @@ use super::{HOST_MAX, PuntReason, RequestClass, RequestKey, is_name_byte};
 pub(super) const HANDSHAKE: u8 = 0x16;
 /// Length of a record's header, in bytes.
 const RECORD_HEADER: usize = 5;
-/// Maximum length of a record with a hello, in bytes, header included. Such records are never
-/// encrypted, so the limit of plaintext records applies (RFC 8446, section 5.1).
+/// Maximum length of a record with a hello, in bytes, header included. A hello is never encrypted,
+/// so the limit of plaintext records applies (RFC 8446, section 5.1).
 pub const HELLO_MAX: usize = RECORD_HEADER + RECORD_MAX;
 /// Maximum length of a plaintext record's content, in bytes.
 const RECORD_MAX: usize = 1 << 14;
-/// Major version in records: the same since SSL 3.0.
+/// Major version in the header of a record, which is the same since SSL 3.0.
 const MAJOR: u8 = 3;
 /// Length of a handshake message's header, in bytes: message type and length.
 const MESSAGE_HEADER: usize = 4;
@@ -27,8 +28,8 @@ const SESSION_ID_MAX: usize = 32;
 const SERVER_NAME: usize = 0;
 const HOST_NAME: u8 = 0;
 
-/// Reads a hello that is complete in one record of at most `limit` bytes. The key has the server
-/// name as host, and an empty path and method.
+/// Reads a hello that is complete in one record of at most `limit` bytes. In the returned key the
+/// host is the server name. Path and method are empty.
 pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut hello = message(payload, limit)?;
     hello.read_bytes(VERSION_AND_RANDOM)?;
@@ -44,7 +45,7 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     Ok(RequestKey { class: RequestClass::Hello, host, path: &[], method: &[] })
 }
 
-/// Returns a cursor at the content of the hello, which must fill its record exactly. Fails with
+/// Returns a cursor at the content of the hello. The hello must fill its record exactly. Fails with
 /// [`PuntReason::Split`] if the hello continues in another record.
 fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, PuntReason> {
     let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
@@ -111,9 +112,9 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
     Ok(host.unwrap_or_default())
 }
 
-/// Returns the name in a server_name extension of `len` bytes, whose list must have exactly one
-/// entry. A trailing dot is removed: clients may send the host of their URL unchanged, although RFC
-/// 6066, section 3, forbids the dot.
+/// Returns the name in a server_name extension of `len` bytes, whose list of names must have
+/// exactly one entry. Removes a trailing dot, since clients may send the host of their URL
+/// unchanged, although RFC 6066, section 3, forbids the dot.
 fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], PuntReason> {
     let end = hello.at + len;
     odd_unless(hello.u16()? + 2 == len)?;
@@ -132,8 +133,8 @@ fn odd_unless(good: bool) -> Result<(), PuntReason> {
     if good { Ok(()) } else { Err(PuntReason::Odd) }
 }
 
-/// Position in a hello. `end` is the end by the length fields; the payload may end earlier if
-/// further segments have not been received yet.
+/// Position in a hello. `end` is the end of the hello by its length fields. The payload may end
+/// before `end` if later segments have not arrived yet.
 struct Cursor<'a> {
     payload: &'a [u8],
     at: usize,

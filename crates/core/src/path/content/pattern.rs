@@ -5,12 +5,12 @@ use core::fmt;
 
 use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, is_v6_byte};
 
-/// Host pattern: `img.example.com` matches this host only, `*.example.com` matches hosts with one
+/// Host pattern: `img.example.com` matches only this host. `*.example.com` matches hosts with one
 /// or more labels before `.example.com`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern(HostMatch);
 
-/// Form of a host pattern; its text is in lower case.
+/// Form of a host pattern. The text is in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostMatch {
     Exact(String),
@@ -31,8 +31,8 @@ enum PathMatch {
     Glob(String),
 }
 
-/// Text of a pattern that one lookup in the hash table finds: the whole host or path, or a part of
-/// it, which is a host's suffix or a path's prefix.
+/// Text by which one lookup in the hash table finds a pattern: a whole host or path, or a part (a
+/// host's suffix or a path's prefix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiteralPattern<'a> {
     Exact(&'a str),
@@ -82,7 +82,7 @@ pub enum PatternError {
 }
 
 impl HostPattern {
-    /// Parses a host pattern in upper or lower case.
+    /// Parses a host pattern. Upper and lower case are the same.
     pub fn parse(text: &str) -> Result<HostPattern, PatternError> {
         if text.is_empty() {
             return Err(PatternError::HostMissing);
@@ -121,7 +121,7 @@ impl HostPattern {
         }))
     }
 
-    /// True if the pattern matches a host, in upper or lower case.
+    /// True if the pattern matches a host. Upper and lower case are the same.
     pub fn matches(&self, host: &[u8]) -> bool {
         match &self.0 {
             HostMatch::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
@@ -192,8 +192,8 @@ impl PathPattern {
         }
     }
 
-    /// True if the pattern matches every path that another pattern matches, as far as a comparison
-    /// of characters shows: only a star covers a star.
+    /// True if the pattern matches every path that another pattern matches. May be false even so,
+    /// since the patterns are compared character by character: only a star covers a star.
     pub fn covers(&self, other: &PathPattern) -> bool {
         let (wide, narrow) = (self.to_string(), other.to_string());
         globs(wide.as_bytes(), narrow.as_bytes(), |wanted, byte| {
@@ -240,10 +240,10 @@ fn count(text: &str, byte: u8) -> usize {
     text.bytes().filter(|b| *b == byte).count()
 }
 
-/// True if a text matches a glob; `is_same` compares a byte of the glob with one of the text. A
+/// True if a text matches a glob. `is_same` compares a byte of the glob with a byte of the text. A
 /// star first matches no byte. If the rest of the glob fails to match, the last star matches one
-/// byte more. Earlier stars never need to match more, so the number of steps is at most the product
-/// of both lengths.
+/// more byte. Earlier stars never need to match more bytes, so the number of steps is at most the
+/// product of both lengths.
 fn globs(glob: &[u8], text: &[u8], is_same: impl Fn(u8, u8) -> bool) -> bool {
     let (mut in_glob, mut in_text) = (0, 0);
     // Position in the glob after the last star, and the end of the text that this star matches.

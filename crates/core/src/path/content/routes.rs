@@ -1,10 +1,10 @@
-//! Routes in the order of the file, and the table for their lookup.
+//! Routes in the order of the file, and the hash table in which requests are looked up.
 //!
 //! The first matching route of a request counts. Most routes are *simple*. Their host is exact, a
 //! suffix or any; their path is exact, a prefix or any; and their methods have a class. A simple
-//! route has one key, so a bounded number of lookups finds all simple routes that match a request,
-//! and the lowest number is the first. The other routes are *complex*. User space decides requests
-//! that a complex route might match.
+//! route has one key, so a bounded number of lookups finds all simple routes that match a request.
+//! The route with the lowest number counts. The other routes are *complex*. User space decides
+//! requests that a complex route might match.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -16,12 +16,12 @@ use super::{
     RequestClass, RequestKey, RouteKey,
 };
 
-/// Route number of no route.
+/// Route number that stands for no route.
 pub const NO_ROUTE: u16 = u16::MAX;
 /// Maximum number of routes of a service.
 pub const ROUTES_MAX: usize = NO_ROUTE as usize;
 
-/// Route as configured.
+/// Route of a service before it is compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutePattern {
     /// Hosts that the route matches. `None` for any.
@@ -36,7 +36,7 @@ pub struct RoutePattern {
 
 impl RoutePattern {
     /// True if the route matches a request. A TLS hello has no path or method, so it matches only
-    /// routes without them.
+    /// routes for any path and any method.
     pub fn takes(&self, key: &RequestKey<'_>) -> bool {
         let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
         let hello = key.class == RequestClass::Hello;
@@ -45,7 +45,7 @@ impl RoutePattern {
         host && path && (self.methods.is_empty() || self.methods.iter().any(named))
     }
 
-    /// Returns the single hash key of a simple route.
+    /// Returns the hash key of a simple route; `None` for a complex route.
     fn key(&self, key: HashKey) -> Option<RouteKey> {
         if self.methods.iter().any(|method| RequestClass::of(method.as_bytes()) == RequestClass::Other) {
             return None;
@@ -77,20 +77,20 @@ impl RoutePattern {
     }
 }
 
-/// First matching route of a key for each [`RequestClass`]. A second route with the same key and
-/// class never matches first.
+/// First route of a key for each [`RequestClass`]. A later route with the same key and class is
+/// never used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
     /// Number of the route, or [`NO_ROUTE`].
     pub route: [u16; CLASSES],
-    /// Ring of each class. Undefined without a route.
+    /// Number of each route's ring. Undefined where there is no route.
     pub ring: [u16; CLASSES],
 }
 
 impl RouteEntry {
     const NONE: RouteEntry = RouteEntry { route: [NO_ROUTE; CLASSES], ring: [0; CLASSES] };
 
-    /// Routes are added in order, so the first one stays.
+    /// Adds a route for a class, unless an earlier route has this class. Routes are added in order.
     fn add(&mut self, class: RequestClass, route: u16, ring: u16) {
         let places = (self.route.get_mut(class as usize), self.ring.get_mut(class as usize));
         if let (Some(first @ &mut NO_ROUTE), Some(its_ring)) = places {
@@ -128,8 +128,8 @@ struct RouteRing {
 pub struct RouteIndex {
     /// Secret key of the hash.
     pub key: HashKey,
-    /// Simple routes by key. For each host pattern, [`PRESENT`] has the first of its routes, so
-    /// paths are looked up only if their routes can come first.
+    /// Simple routes by key. For each host pattern, the entry [`PRESENT`] has the first of the
+    /// pattern's routes. Paths are looked up only if this route comes before the best match so far.
     pub entries: BTreeMap<RouteKey, RouteEntry>,
     /// Number of the first complex route, or [`NO_ROUTE`].
     pub complex_from: u16,
@@ -142,7 +142,7 @@ impl RouteIndex {
     /// Compiles routes, in the order of matching.
     ///
     /// # Panics
-    /// With more than [`ROUTES_MAX`] routes, which a configuration can't have.
+    /// There are more than [`ROUTES_MAX`] routes, which a checked farm file never has.
     pub fn compile(routes: &[RoutePattern], default_ring: u16, key: HashKey) -> RouteIndex {
         assert!(routes.len() <= ROUTES_MAX, "{} routes can't be numbered", routes.len());
         let mut compiled = RouteIndex {
@@ -171,16 +171,17 @@ impl RouteIndex {
         }
     }
 
-    /// Looks up a request as the kernel does.
+    /// Looks up a request as the BPF program does.
     pub fn find(&self, key: &RequestKey<'_>) -> RouteMatch {
         let RouteRing { route, ring } = self.first(key);
-        // An earlier complex route may match too. NO_ROUTE is greater than any number.
+        // A complex route before the match may match, too. NO_ROUTE is greater than any route
+        // number.
         if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
-    /// Looks up a request among all routes. Returns the matching route, if any, and the ring. The
-    /// request must be normalised: the host without port and final dot, the path decoded and
-    /// without dot segments.
+    /// Looks up a request among all routes, simple and complex. Returns the number of the first
+    /// match, if there is one, and the ring. The request must be normalised: the host without port
+    /// and final dot, the path decoded and without dot segments.
     pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
         let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);
@@ -190,7 +191,7 @@ impl RouteIndex {
         }
     }
 
-    /// Returns the first matching simple route.
+    /// Returns the first simple route that matches a request.
     fn first(&self, key: &RequestKey<'_>) -> RouteRing {
         let paths = PathKeys::new(self.key, key.path);
         let mut first = RouteRing { route: NO_ROUTE, ring: self.default_ring };
@@ -198,7 +199,7 @@ impl RouteIndex {
         let (mut hash, mut labels) = (0, 0);
         for (at, byte) in key.host.iter().enumerate().rev() {
             hash = self.key.step(hash, byte.to_ascii_lowercase());
-            // The pattern "*.example.com" needs a label before the dot.
+            // The pattern "*.example.com" matches only hosts with a label before the dot.
             if *byte == b'.' && at > 0 && labels < HOST_LABELS_MAX {
                 labels += 1;
                 self.of_host(hash | PART, key.class, &paths, &mut first);
@@ -208,7 +209,7 @@ impl RouteIndex {
         first
     }
 
-    /// Finds the first matching route of one host pattern before `first`.
+    /// Updates `first` if a route with this host pattern matches and comes before `first`.
     fn of_host(&self, host: u64, class: RequestClass, paths: &PathKeys, first: &mut RouteRing) {
         let at = |path| self.entries.get(&RouteKey { host, path }).map(|entry| entry.first(class));
         if at(PRESENT).is_none_or(|best| best.route >= first.route) {

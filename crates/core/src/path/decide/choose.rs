@@ -1,5 +1,5 @@
-//! Selects a server for a client's packet: from its session, by policy for a new session, or by the
-//! hash (LSMAC, section 3.1).
+//! Selects a server for a client's packet: the server of the packet's session, by policy for a new
+//! session, or by the hash table (LSMAC, section 3.1).
 
 use super::flow::Flow;
 use super::follow::{PacketSide, first_mark, has_ended};
@@ -16,7 +16,7 @@ pub struct Selected {
     pub server: u16,
     /// Session that the packet opens.
     pub opens: Opens,
-    /// Reason that the selection adds to the verdict's: [`Reason::TableFull`],
+    /// Reason of the selection that is counted besides the verdict's reason: [`Reason::TableFull`],
     /// [`Reason::NoSession`], [`Reason::SecondChance`], [`Reason::Punted`] or
     /// [`Reason::RouteMismatch`].
     pub also_counted: Option<Reason>,
@@ -29,9 +29,9 @@ pub struct Selected {
 pub enum Opens {
     /// The packet opens no session.
     Nothing,
-    /// A session on a server that the service's policy selects.
+    /// The packet opens a session on a server that the service's policy selects.
     Session,
-    /// A session on a server that the client's request selects (`handoff`).
+    /// The packet opens a session on a server that the client's request selects (method `handoff`).
     Request {
         /// Number of the route. `None` if no route matched.
         route: Option<u16>,
@@ -39,7 +39,7 @@ pub enum Opens {
 }
 
 impl Selected {
-    /// No server.
+    /// Selection of no server.
     pub const NONE: Selected = Selected::of(NO_SERVER);
 
     pub(super) const fn of(server: u16) -> Selected {
@@ -47,13 +47,14 @@ impl Selected {
     }
 }
 
-/// True if the session decides the destination of a packet. A packet that another host forwarded is
-/// for this host, even if a session here names a third host.
+/// True if a session decides the destination of its packet. A packet that another host forwarded is
+/// for this host, even if the session on this host names a third host.
 pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
 
-/// Returns the client's side. Replies pass this host if the server's forwarding is NAT.
+/// Returns the side for a client's packet. Replies pass this host if the server's forwarding is
+/// NAT.
 pub(super) fn client_side(server: Option<&ServerEntry>) -> PacketSide {
     PacketSide::Client {
         sees_answers: server.is_some_and(|server| matches!(server.forwarding, Forwarding::Nat { .. })),
@@ -81,10 +82,10 @@ impl Decide<'_, '_> {
 
     /// Selects the server of a packet that has no session and opens none.
     ///
-    /// The hash table names the server. This may be this host, which doesn't know the flow, or
-    /// another host may have forwarded the packet. Then the flow may be older than the last change
-    /// of hosts, and the packet gets a second chance. It goes to the host that the previous hash
-    /// table names, and that host serves it.
+    /// The hash table names the server. If the table names this host, or another host has forwarded
+    /// the packet, this host doesn't know the flow. The flow may be older than the last change of
+    /// hosts. So the packet gets a second chance: it goes to the host in [`Ring::previous`], which
+    /// serves the packet.
     pub(super) fn select_without_session(&self, vip: &Vip, key: SessionKey, arrival: Arrival) -> Selected {
         let counted = |server, reason| Selected { also_counted: Some(reason), ..Selected::of(server) };
         let Some(ring) = self.tables.rings.get(&vip.service) else {
@@ -94,7 +95,7 @@ impl Decide<'_, '_> {
         if arrival == Arrival::Direct {
             let server = self.by_tables(vip, ring, hash);
             if server == NO_SERVER || server != vip.own {
-                // A stateless service needs no session.
+                // In a stateless service a missing session is normal, so it is not counted.
                 return if vip.stateless { Selected::of(server) } else { counted(server, Reason::NoSession) };
             }
         }
@@ -107,20 +108,21 @@ impl Decide<'_, '_> {
         counted(vip.own, Reason::NoSession)
     }
 
-    /// Returns the server of a flow without a session. A director uses the hash table without
-    /// drains, so that directors agree whatever their operators have drained.
+    /// Returns the server of a flow without a session. A director uses [`Ring::previous`], the
+    /// table that ignores drains, so that directors agree even if their operators have drained
+    /// different servers.
     fn by_tables(&self, vip: &Vip, ring: &Ring, hash: FlowHash) -> u16 {
         let previous = by_previous(ring, hash);
         let goes_by_previous = vip.own == NO_SERVER && self.tables.servers.contains_key(&previous);
         if goes_by_previous { previous } else { by_hash(ring, hash) }
     }
 
-    /// True if a packet selects a new server despite its session: the server is gone, a client
-    /// reuses its port after the old connection, or a first packet's server has failed.
+    /// True if a packet that has a session selects a new server. The session's server may be gone.
+    /// Or the packet may open a session, and the old connection has ended or the server has failed.
     ///
-    /// Unless the client has plausibly closed, a SYN stays with the server while the server accepts
-    /// new sessions. Otherwise an attacker's RST and SYN would move an open connection. Packets of
-    /// a stateless service follow the hash.
+    /// Unless the connection has ended, a SYN stays with the session's server while the server
+    /// accepts new sessions. Otherwise an attacker's RST and SYN would move an open connection.
+    /// Packets of a stateless service follow the hash.
     pub(super) fn selects_new_server(&self, flow: &Flow<'_>, value: Value) -> bool {
         let Some(server) = self.tables.servers.get(&value.server()) else {
             return true;
@@ -172,7 +174,7 @@ impl Decide<'_, '_> {
             return Selected { session: Some(value), ..selected };
         };
         let server = match self.tables.rings.get(&flow.vip.service) {
-            // The server that the flow's next packets will find too.
+            // Without a session, this is the server that the flow's next packets find.
             Some(ring) if flow.arrival == Arrival::Direct => self.by_tables(flow.vip, ring, ring_hash),
             None if flow.arrival == Arrival::Direct => NO_SERVER,
             _ => server,
@@ -183,8 +185,8 @@ impl Decide<'_, '_> {
     /// Writes a flow's new session, and replaces `found` if there is one.
     ///
     /// # Errors
-    /// [`Reason::NoSession`] if another CPU changed `found` meanwhile: its change stands.
-    /// [`Reason::TableFull`] if there is no room for a new session.
+    /// [`Reason::NoSession`] if another CPU changed `found` in the meantime. The other CPU's change
+    /// stands. [`Reason::TableFull`] if there is no room for a new session.
     pub(super) fn put_session(
         &self,
         flow: &Flow<'_>,

@@ -16,10 +16,10 @@ use crate::path::sessions::FlowHash;
 use crate::path::tables::{ALL_FULL, Forwarding, ServerEntry};
 use core::net::IpAddr;
 
-/// Number that no interface has.
+/// Interface number that no interface has.
 pub(super) const NO_INTERFACE: u32 = 0;
 
-/// Properties of a packet's session for its delivery, and the packet's origin.
+/// Facts on which the delivery of a packet depends besides its server.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
     /// Hash of the flow, which spreads tunnels over paths.
@@ -56,8 +56,8 @@ impl Decide<'_, '_> {
         Decision { verdict, reason, selected }
     }
 
-    /// Returns the source-NAT port of the client for a server that sees only the director. 0 for
-    /// other servers.
+    /// Returns the source-NAT port of the client, for a server that sees only the director's
+    /// address. Returns 0 for other servers.
     ///
     /// # Errors
     /// The reason to drop the packet: it has no session, or no port is available.
@@ -70,11 +70,11 @@ impl Decide<'_, '_> {
         let Forwarding::Nat { source_nat, .. } = server.forwarding else {
             return Ok(0);
         };
-        // The reply to a packet without a session would find no client.
+        // Without a session, the server's reply would find no client.
         let session = selected.session.ok_or(selected.also_counted.unwrap_or(Reason::NoSession))?;
         let near = self.near(flow.segment.at.src, &flow.segment.at)?;
         if !source_nat {
-            // The server answers on its own link.
+            // Without source NAT, the server replies to a link-local client on its own link.
             let is_reached = near.is_none_or(|near| near.link == server.ifindex);
             return if is_reached { Ok(0) } else { Err(Reason::LinkLocal) };
         }
@@ -90,8 +90,8 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Sends a packet to a server. If the packet's origin forbids this, the packet is served here,
-    /// so packets never loop.
+    /// Sends a packet to a server. If the packet's origin forbids this, this host serves the
+    /// packet, so packets never loop.
     pub(super) fn deliver(
         &mut self,
         at: &Layers,
@@ -109,7 +109,8 @@ impl Decide<'_, '_> {
         };
         match self.rewrite_for(at, server, context) {
             Ok(()) => {}
-            // The host that forwarded the packet can't use the ICMP error.
+            // The packet came from another host, which can't use the ICMP error. So the error is
+            // routed to the client.
             Err((Verdict::Forward { .. }, Reason::TooBig)) if context.arrival != Arrival::Direct => {
                 return (self.too_big_by_route(at), Reason::TooBig);
             }
@@ -163,7 +164,8 @@ impl Decide<'_, '_> {
         Ok(())
     }
 
-    /// Routes the ICMP error that was made of a client's packet to the client.
+    /// Sends an ICMP error about a client's packet to the client by the host's routes. The error
+    /// has replaced the packet in its frame.
     fn too_big_by_route(&mut self, at: &Layers) -> Verdict {
         let hop = match super::is_link_local(at.src) {
             true => FibResult::HostStack,
@@ -176,11 +178,12 @@ impl Decide<'_, '_> {
         Verdict::Forward { ifindex }
     }
 
-    /// Removes VLAN tags from a frame that leaves the link they belong to.
+    /// Removes the VLAN tags of a frame that leaves by another link, since tags belong to their own
+    /// link.
     pub(super) fn untag(&mut self, at: &Layers, ifindex: u32) {
         let link_len = link_len(self.packet, at, ifindex);
         if link_len != at.l3 {
-            // The frame becomes shorter, so there is room.
+            // This can't fail, since the frame becomes shorter.
             let _ = self.packet.relink(at.l3, 0, link_len, rewrite::ethertype(at.dst.is_ipv6()));
         }
     }
@@ -191,7 +194,7 @@ impl Decide<'_, '_> {
     ///
     /// # Errors
     /// The verdict on a packet that doesn't fit or whose time to live expires. A packet that is too
-    /// long has been replaced by the ICMP error from `from`.
+    /// long has been replaced by an ICMP error with source `from`.
     pub(super) fn fits(&mut self, at: &Layers, most: usize, from: IpAddr) -> Result<(), (Verdict, Reason)> {
         if rewrite::ttl(self.packet.frame(), at) <= 1 {
             return Err((Verdict::Drop, Reason::TtlExpired));
@@ -207,7 +210,8 @@ impl Decide<'_, '_> {
     }
 }
 
-/// Returns the length of the longest packet that the frame is or will be segmented into.
+/// Returns the length of the frame's packet. If the frame will be segmented, returns the length of
+/// its longest segment.
 fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
     let Some(payload_len) = packet.segment_len else {
         return at.len;

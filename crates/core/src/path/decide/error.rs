@@ -1,5 +1,5 @@
-//! ICMP errors follow the flow of the packet that they quote, back to its sender (RFC 792; RFC
-//! 4443; RFC 5508, section 4.2).
+//! Sends an ICMP error to the sender of the packet that the error quotes (RFC 792; RFC 4443; RFC
+//! 5508, section 4.2).
 
 use super::choose::{Selected, session_applies};
 use super::deliver::DeliveryContext;
@@ -33,8 +33,8 @@ impl Decide<'_, '_> {
         let session = self.memory.sessions.find(key, hash, self.now).map(|session| session.value);
         let selected = match session.filter(|session| session_applies(arrival, vip, *session)) {
             Some(session) => Selected::of(session.server()),
-            // After a handoff, only the host with the session knows the server. A host that
-            // forwarded this error knows it.
+            // After a handoff, only the host with the session knows the server. If another host
+            // forwarded this error, that host has the session, and this host is the server.
             None if vip.handoff.is_some() && arrival == Arrival::Direct => {
                 return Decision::drop(Reason::IcmpUnknown);
             }
@@ -81,8 +81,8 @@ impl Decide<'_, '_> {
             return Some(Decision::of(verdict, reason));
         }
         rewrite::decrement_ttl(self.packet.frame_mut(), &error.at);
-        // A server that sees only the director must get the error from the director. It would drop
-        // an error from a router that is also on its path to the server.
+        // With source NAT the server must get the error from the director's address, the only one
+        // that the server sees.
         let outer =
             Translation { src: source_nat.then_some(own), dst: Some(to.ip()), ..Translation::default() };
         let quoted = Translation {
@@ -97,8 +97,8 @@ impl Decide<'_, '_> {
         Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
     }
 
-    /// Sends an error about a client's packet, from the server or from a router before it, to the
-    /// client.
+    /// Sends an error about a client's packet to the client. The server or a router before the
+    /// server has sent the error.
     fn error_to_client(&mut self, error: &IcmpError) -> Decision {
         let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
         let from = SocketAddr::new(error.quoted.src, error.src_port);
@@ -106,8 +106,8 @@ impl Decide<'_, '_> {
             return Decision::pass(Reason::NotService);
         };
         let ReplyPath { service, client, .. } = reply.path;
-        // The addresses of the servers' network are private: the client gets the error from the
-        // service's address, whichever host sent it (RFC 5508, section 4.2).
+        // Addresses of the servers' network are private. So the client gets the error from the
+        // service's address, whichever host has sent the error (RFC 5508, section 4.2).
         let outer = Translation { src: Some(service), dst: Some(client), ..Translation::default() };
         let quoted = Translation {
             src: reply.port.map(|_| client),

@@ -3,10 +3,10 @@
 //!
 //! The fast path is the slow path without the steps that such packets don't need, so it never
 //! decides otherwise. Doubtful packets take the slow path from its beginning. The fast path changes
-//! and counts nothing until the decision is certain. It skips the check for martian source
-//! addresses, since no packet with such a source ever opens a session. In C, a reply takes the fast
-//! path only while its session is not rewritten and the route in the kernel was looked up a moment
-//! ago. Here that would gain nothing.
+//! and counts nothing until the decision is certain. For packets of sessions it skips the check for
+//! martian source addresses, since no packet with a martian source ever opens a session. In C, a
+//! reply can take the fast path, too, if its session stays unchanged and its route was looked up a
+//! moment ago. In Rust that would gain nothing.
 
 use core::net::Ipv4Addr;
 
@@ -26,9 +26,10 @@ use crate::path::tables::RehandoffMode;
 
 /// Bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// Bytes required of a frame: the headers of TCP. UDP frames are seldom shorter.
+/// Minimum length of a frame on the fast path: the headers of a TCP packet. UDP frames are seldom
+/// shorter.
 const HEADERS_LEN: usize = ETHERNET_LEN + IPV4_LEN + TCP_LEN;
-/// The flag "more fragments" and the fragment offset.
+/// Mask of the flag "more fragments" and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 /// Control bits of segments that may change their session's state.
 const SELDOM: u8 = TCP_SYN | TCP_FIN | TCP_RST | TCP_URG;
@@ -53,13 +54,13 @@ impl Decide<'_, '_> {
         }
         let value = self.memory.sessions.find(flow.key, flow.hash, flow.now)?.value;
         let server = tables.servers.get(&value.server())?;
-        // A UDP packet may select another server than one that is down.
+        // A UDP packet whose server is down may select another server.
         if self.selects_new_server(&flow, value) {
             return None;
         }
         let value = unwritten(&flow, client_side(Some(server)), value)?;
         if let Some(handoff) = vip.handoff {
-            // Later requests may belong to another server.
+            // A later request may belong to another server, so the slow path reads it.
             let is_read = handoff.later != RehandoffMode::Stay && has_data;
             if is_read || value.mark() & SYN_SEEN != 0 || server.is_down() {
                 return None;
@@ -69,7 +70,8 @@ impl Decide<'_, '_> {
         Some(self.send_to_server(&flow, selected))
     }
 
-    /// Reads a well-formed packet. True if it is a TCP segment with payload.
+    /// Reads a well-formed packet. The second value is true if the packet is a TCP segment with
+    /// payload.
     fn read_whole(&self) -> Option<(Segment, bool)> {
         let frame = self.packet.frame();
         let head: &[u8; HEADERS_LEN] = frame.first_chunk()?;
@@ -111,8 +113,8 @@ impl Decide<'_, '_> {
     }
 }
 
-/// Returns the session's value after this packet if the session is in steady state and the value
-/// needn't be stored.
+/// Returns the session's value after this packet. `None` unless the session is in steady state and
+/// the value needn't be stored.
 fn unwritten(flow: &Flow<'_>, side: PacketSide, old: Value) -> Option<Value> {
     let new = next_value(flow, side, old).unwrap_or(old);
     let stays = old.state() == State::at_work(flow.segment.protocol) && !flow.is_stale(old, new);

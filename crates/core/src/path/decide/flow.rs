@@ -8,10 +8,10 @@ use crate::path::parse::Segment;
 use crate::path::sessions::{FlowHash, SessionKey, State, Value};
 use crate::path::tables::Vip;
 
-/// Maximum distance of a sequence number from the expected one, in units of `near_mark`: 64 KB. No
-/// more is in flight before the first acknowledgment, or after the last byte.
+/// Maximum distance of a sequence number from the expected one, in kilobytes, the unit of
+/// `near_mark`. No more data is in flight before the first acknowledgment, or after the last byte.
 pub(super) const NEAR: u16 = 64;
-/// Bit in the mark of a half-closed session: its FIN or RST is plausible.
+/// Bit in the mark of a half-closed session, which is set if the session's FIN or RST is plausible.
 pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
 pub(super) const NEAR_MASK: u16 = PLAUSIBLE - 1;
 
@@ -43,7 +43,8 @@ impl Flow<'_> {
         self.segment.protocol == Protocol::Udp
     }
 
-    /// True if the session's mark is its connection's cookie, which packets don't change.
+    /// True if the session's mark contains bits of the connection's cookie, so packets must not
+    /// change it.
     pub(super) fn keeps_mark(&self) -> bool {
         self.vip.handoff.is_some()
     }
@@ -69,8 +70,8 @@ impl Flow<'_> {
     }
 }
 
-/// True if a client has sent so much that its mark must be stored anew, so that later packets still
-/// match.
+/// True if a client has sent so much data that the session's mark must be updated. Otherwise the
+/// mark would no longer match the client's next packets.
 pub(super) fn has_moved_on(old: u16, new: u16) -> bool {
     new.wrapping_sub(old).wrapping_add(NEAR / 4) & NEAR_MASK > NEAR / 2
 }

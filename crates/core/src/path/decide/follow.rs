@@ -1,26 +1,28 @@
-//! Updates the state of a session by its packets, from both sides.
+//! Updates the state of a session by packets of its client and its server.
 //!
 //! A TCP session is *embryonic* until its client has answered. If the server's SYN-ACK passes this
-//! host, the client must acknowledge the server's initial sequence number, of which the mark keeps
-//! 12 bits. Only a client that received the SYN-ACK knows the number. If the SYN-ACK doesn't pass
-//! this host, a second segment must follow closely on the client's own initial sequence number. A
-//! blind attacker can send both, and the shares of services bound the damage. A UDP flow is
-//! embryonic until its client sends again two seconds or more after its first packet, and after a
-//! reply if replies pass this host. So a query with its reply, or two forged packets in a row, stay
-//! embryonic.
+//! host, the client must acknowledge the server's initial sequence number, of which 12 bits are in
+//! the session's mark (12 bits whose meaning depends on the session's state). Only a client that
+//! received the SYN-ACK knows the number. If the SYN-ACK doesn't pass this host, a second segment
+//! must follow closely on the client's own initial sequence number. A blind attacker can send both
+//! segments, but the shares of services bound the damage. A UDP flow is embryonic until its client
+//! sends another packet two seconds or more after the first. If replies pass this host, the server
+//! must also have replied before. So the flow of a query with its reply, or of two forged packets
+//! in a row, stays embryonic.
 //!
 //! Windows aren't tracked, so a FIN or RST may be forged. A client's FIN or RST makes a session
 //! half-closed, which doesn't end the session (RFC 9293, section 3.6). A segment whose sequence
 //! number doesn't fit this FIN or RST shows that the client did not send the FIN or RST, and
 //! reopens the session. A FIN or RST close to the client's last stored sequence number is
-//! *plausible*. One in sixteen blind forgeries is plausible. An implausible one doesn't shorten the
-//! session's lifetime. Only after a plausible one may the port open a new connection to another
-//! server. If both directions pass this host, FINs of both sides end a connection. So does an RST
-//! of the server, and a plausible RST of the client after the server's FIN.
+//! *plausible*. One in sixteen blind forgeries is plausible. An implausible FIN or RST doesn't
+//! shorten the session's lifetime. Only after a plausible FIN or RST may the client's port open a
+//! new connection to another server. If both directions pass this host, FINs of both sides end a
+//! connection. An RST of the server also ends a connection, and so does a plausible RST of the
+//! client after the server's FIN.
 //!
 //! If both directions pass this host, only the client's answer ends the embryonic state. FIN and
-//! RST don't. Linux resets a half-open connection when another SYN in its window arrives. If this
-//! closed a session, forged SYNs would hold slots and ports for as long as real clients.
+//! RST don't. Linux resets a half-open connection when another SYN in its window arrives. If the
+//! reset closed the session, forged SYNs would hold slots and ports for as long as real clients do.
 
 use super::Decide;
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
@@ -28,31 +30,31 @@ use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
 
-/// Minimum age of a UDP flow when its client sends again, in units of [`time_mark`], the first of
-/// which may be partial: two seconds, as conntrack's streams.
+/// Minimum age at which another client's packet makes a UDP flow assured, in units of
+/// [`time_mark`]. The first unit may be partial. It is two seconds, as for conntrack's streams.
 const LASTING: u16 = 16;
 const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
 
-/// Returns a sequence number in kilobytes, modulo eleven bits.
+/// Returns a sequence number in units of 1024 bytes, modulo 2^11, for a session's mark.
 const fn near_mark(sequence: u32) -> u16 {
     (sequence >> 10) as u16 & NEAR_MASK
 }
 
-/// Returns the lower twelve bits of a sequence number.
+/// Returns the lower twelve bits of a sequence number, for a session's mark.
 const fn exact_mark(sequence: u32) -> u16 {
     sequence as u16 & MARK_MASK
 }
 
-/// Returns a tick in units of 134 ms, modulo nine minutes.
+/// Returns a tick in units of 134 ms, modulo 2^12 (nine minutes), for a session's mark.
 const fn time_mark(now: u32) -> u16 {
     (now >> 7) as u16 & MARK_MASK
 }
 
-/// Sender of a packet.
+/// Side from which a packet of a session comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketSide {
     Client {
-        /// True if replies pass this host. False if they go straight to the client.
+        /// True if replies pass this host. False if replies go straight to the client.
         sees_answers: bool,
     },
     Server,
@@ -63,7 +65,7 @@ pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
     if flow.is_udp() { time_mark(flow.now) } else { near_mark(flow.segment.sequence) }
 }
 
-/// True if a session has ended, as far as this host can see: the client may reuse its port.
+/// True if a session has ended as far as this host can see, so that the client may reuse its port.
 pub(super) fn has_ended(value: Value) -> bool {
     match value.state() {
         State::Closing => true,
@@ -73,12 +75,12 @@ pub(super) fn has_ended(value: Value) -> bool {
 }
 
 impl Decide<'_, '_> {
-    /// True if a server's packet belongs to a session with the same endpoints. A SYN-ACK belongs to
-    /// a session that waits for one. A SYN-ACK that acknowledges the client's last segment also
-    /// belongs: the client's ACK may be lost behind the director, or ignored by the server
-    /// (`TCP_DEFER_ACCEPT`). Any other SYN-ACK answers a SYN that the client sent to the server
-    /// directly. Such a SYN-ACK closes an ending session: the server has reused these endpoints for
-    /// another connection (RFC 9293, section 3.6.1).
+    /// True if a server's packet belongs to the connection of a session that has the packet's
+    /// endpoints. A SYN-ACK belongs to a session that waits for one. A SYN-ACK that acknowledges
+    /// the client's last segment also belongs: the client's ACK may be lost behind the director, or
+    /// ignored by the server (`TCP_DEFER_ACCEPT`). Any other SYN-ACK answers a SYN that the client
+    /// sent to the server directly. Such a SYN-ACK closes an ending session: the server has reused
+    /// these endpoints for another connection (RFC 9293, section 3.6.1).
     pub(super) fn takes(&self, segment: &Segment, session: FoundSession<'_>) -> bool {
         const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
         let value = session.value;
@@ -95,7 +97,7 @@ impl Decide<'_, '_> {
         takes
     }
 
-    /// Extends a session's lifetime and updates its state. Returns its new value.
+    /// Extends a session's lifetime and updates its state. Returns the session's new value.
     pub(super) fn follow(&self, flow: &Flow<'_>, side: PacketSide, session: FoundSession<'_>) -> Value {
         let Some(value) = next_value(flow, side, session.value) else { return session.value };
         if flow.is_stale(session.value, value) {
@@ -110,7 +112,7 @@ impl Decide<'_, '_> {
 struct SessionUpdate {
     state: State,
     mark: u16,
-    /// True if the expiry must not move closer.
+    /// True if the packet must not shorten the session's lifetime.
     lasts: bool,
 }
 
@@ -125,7 +127,7 @@ pub(super) fn next_value(flow: &Flow<'_>, side: PacketSide, was: Value) -> Optio
     Some(if update.lasts && gained < 0 { next.moved_to(update.state, was.expires()) } else { next })
 }
 
-/// Returns the change by a client's packet. `None` if there is none.
+/// Returns the change by a client's packet. `None` if the packet changes nothing.
 fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionUpdate> {
     let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
@@ -149,7 +151,7 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
         State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
         State::HalfClosed if is_near => Some(SessionUpdate { state, mark, lasts: true }),
-        // The segment was late or retransmitted.
+        // A segment before the plausible FIN or RST was late or retransmitted.
         State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.segment.sequence, mark) => {
             Some(SessionUpdate { state, mark, lasts: true })
         }
@@ -169,7 +171,7 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
     }
 }
 
-/// Returns the change by a server's packet. `None` if there is none.
+/// Returns the change by a server's packet. `None` if the packet changes nothing.
 fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     let has = |flag| flow.segment.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
@@ -177,7 +179,8 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     match state {
         State::UdpNew => to(State::UdpAnswered),
         State::Closing => to(state),
-        // An RST doesn't end an embryonic session, so the slot and port stay first to be evicted.
+        // An RST doesn't end an embryonic session, so its slot and port are still the first to be
+        // evicted.
         State::New | State::Answered => match flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
             true => Some(SessionUpdate {
                 state: State::Answered,
@@ -199,19 +202,20 @@ fn answers_syn_ack(flow: &Flow<'_>, was: Value, sees_answers: bool) -> bool {
     let is_answer = flow.segment.flags & (TCP_SYN | TCP_ACK) == TCP_ACK;
     is_answer
         && match was.state() {
-            // The cookie was already checked.
+            // With handoff, the client's answer was checked by its cookie.
             _ if flow.keeps_mark() => true,
             State::Answered => exact_mark(flow.segment.acknowledgment.wrapping_sub(1)) == was.mark(),
             _ => !sees_answers && fits_mark(flow.segment.sequence, was.mark()),
         }
 }
 
-/// True if a sequence number is close to the marked one.
+/// True if a sequence number is at most [`NEAR`] before or after the one in the mark.
 fn fits_mark(sequence: u32, mark: u16) -> bool {
     near_mark(sequence).wrapping_sub(mark).wrapping_add(NEAR) & NEAR_MASK <= 2 * NEAR
 }
 
-/// True if a sequence number is before the marked one, as far as the mark shows.
+/// True if a sequence number is before the one in the mark. The mark shows this modulo two
+/// megabytes.
 fn is_behind(sequence: u32, mark: u16) -> bool {
     mark.wrapping_sub(near_mark(sequence)) & NEAR_MASK <= NEAR_MASK / 2
 }

@@ -1,4 +1,5 @@
-//! Later fragments follow the first one (RFC 791, section 3.2; RFC 8200, section 4.5).
+//! Sends later fragments to the destination of the first one (RFC 791, section 3.2; RFC 8200,
+//! section 4.5).
 
 use super::choose::Selected;
 use super::deliver::DeliveryContext;
@@ -33,8 +34,8 @@ impl Decide<'_, '_> {
             return Decision::drop(Reason::NoServer);
         };
         if !track.answer {
-            // Only the first fragment has ports, so the hash is unknown. Any path of a tunnel will
-            // do.
+            // Only the first fragment has ports, so the flow's hash is unknown. A tunnel may use
+            // any path for the fragment.
             let context = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: self.arrival(vip) };
             let (verdict, reason) = self.deliver(at, server, &context);
             return Decision { selected: Selected::of(track.server), ..Decision::of(verdict, reason) };
@@ -60,7 +61,7 @@ impl Decide<'_, '_> {
     ///
     /// # Errors
     /// [`Reason::FragmentOverlap`] if another first fragment of the same packet has another
-    /// destination or length: reassembly would overwrite one with the other.
+    /// destination or length. Reassembly would overwrite one of them with the other.
     pub(super) fn record_fragment(
         &self,
         flow: &Flow<'_>,

@@ -1,6 +1,6 @@
-//! Accepts connections with a SYN cookie and without memory, and hands each to a server once its
-//! request is known. The first segment with data is forwarded unchanged, and the server makes a
-//! socket of it (LCCP, section 3.1; here without a message to the server).
+//! Accepts connections with a SYN cookie and without memory, and hands each connection to a server
+//! once its request is known. The first segment with data is forwarded unchanged, and the server
+//! creates a socket from the segment (LCCP, section 3.1, but without a message to the server).
 
 use super::choose::{Opens, Selected};
 use super::flow::Flow;
@@ -18,11 +18,11 @@ use crate::path::select::select;
 use crate::path::sessions::{FoundSession, State};
 use crate::path::tables::{ALL_FULL, Handoff, NO_SERVER, RehandoffMode, ServerEntry, Tables};
 
-/// A client's packet, whose replies don't pass this host.
+/// Side for a client's packet of a service with handoff, whose replies don't pass this host.
 const UNANSWERED: PacketSide = PacketSide::Client { sees_answers: false };
 
 /// Ends the connection of a held segment ([`Reason::Rehandoff`]) that can't be moved, as
-/// [`RehandoffMode::Close`] does. The packet becomes the client's reset.
+/// [`RehandoffMode::Close`] does. The packet becomes a reset for the client.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |decide, flow, found| match found {
         Some(session) => decide.close_session(flow, session),
@@ -38,7 +38,7 @@ pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: 
     })
 }
 
-/// Decides a held segment again. The tables may have changed meanwhile.
+/// Decides a held segment again, since the tables may have changed while it was held.
 fn look_again(
     tables: &Tables,
     memory: &Memory<'_>,
@@ -62,11 +62,12 @@ fn look_again(
 enum HandshakeProof {
     /// The segment proves nothing.
     Missing,
-    /// First segment after the cookie with this mark.
+    /// The segment is the first after a cookie, whose bits for the session's mark these are.
     First(u16),
-    /// Keep-alive probe of a client that has sent no data. The connection has these options.
+    /// The segment is a keep-alive probe of a client that has sent no data. These are the options
+    /// of the connection.
     Probe(SynOptions),
-    /// Not checked: the VIP's budget of wrong cookies is used up.
+    /// The segment was not checked, since the VIP's budget of wrong cookies is used up.
     Unchecked,
 }
 
@@ -74,8 +75,8 @@ impl Decide<'_, '_> {
     /// Decides a TCP packet for a service with handoff.
     pub(super) fn hand_off(&mut self, flow: &Flow<'_>, handoff: &Handoff) -> Decision {
         let segment = flow.segment;
-        // Some readers take urgent data out of the stream, others don't (RFC 6093, section 3.4):
-        // they would see two different requests.
+        // Some programs read urgent data as part of the stream and others don't (RFC 6093, section
+        // 3.4), so they would see different requests.
         if segment.flags & TCP_URG != 0 {
             return Decision::drop(Reason::BadFlags);
         }
@@ -93,8 +94,8 @@ impl Decide<'_, '_> {
             return self.answer_syn(segment, handoff, found.map(|session| session.value.mark()));
         }
         let alive = found.filter(|session| self.tables.servers.contains_key(&session.value.server()));
-        // A retransmitted first segment belongs to the existing connection if no SYN came
-        // meanwhile, or if it returns that connection's cookie.
+        // A segment belongs to the existing connection if no SYN came since its first segment, or
+        // if the segment returns that connection's cookie.
         let at_work = alive.is_some_and(|session| !session.value.state().is_ending());
         let names = mark_of(segment.acknowledgment.wrapping_sub(1));
         let proof = match alive.map(|session| session.value.mark()) {
@@ -114,19 +115,19 @@ impl Decide<'_, '_> {
         let Some(session) = alive else {
             return self.unmatched_segment(flow, Reason::CookieBad);
         };
-        // The connection is moving. The task that moves it decides the segment again once it has a
-        // server.
+        // The connection is moving. The task that moves the connection decides the segment again
+        // once the connection has a server.
         if self.tables.servers.get(&session.value.server()).is_some_and(ServerEntry::is_down) {
             return self.hold(Reason::RehandoffBuffered, Reason::RehandoffBuffered);
         }
         self.later_segment(flow, handoff, session)
     }
 
-    /// Decides a segment of a connection with a server. If the client requests something that
-    /// another server has, the connection moves or ends.
+    /// Decides a segment of a connection that a server owns. If the segment requests something that
+    /// only other servers have, the connection moves or ends.
     fn later_segment(&mut self, flow: &Flow<'_>, handoff: &Handoff, session: FoundSession<'_>) -> Decision {
-        // The first request's segment may be retransmitted, by the client or when the connection
-        // moves. Its server is decided.
+        // The client or the move of a connection may retransmit the segment of the first request.
+        // The server of that request is decided already.
         let is_elsewhere = handoff.later != RehandoffMode::Stay
             && !self.answers(flow, session.value.server())
             && self.answered_mark(flow.segment, REPLAYED).is_none();
@@ -176,7 +177,7 @@ impl Decide<'_, '_> {
         if decision.verdict != Verdict::Hold {
             return decision;
         }
-        // Only one of several CPUs may do so.
+        // Only one of several CPUs may hand over the request.
         let value = flow.value(held, State::Established).with_mark(session.value.mark());
         match held == NO_SERVER || self.memory.sessions.change(session, value) {
             true => Decision { selected: Selected::of(session.value.server()), ..decision },
@@ -186,7 +187,7 @@ impl Decide<'_, '_> {
 
     /// Ends a connection whose client requests something that its server doesn't have. The client
     /// retries on a new connection, as after any end of a persistent connection (RFC 9112, section
-    /// 9.3.1). The server learns of the end by its own means.
+    /// 9.3.1). The server notices the end of the connection by itself.
     fn close_session(&mut self, flow: &Flow<'_>, session: FoundSession<'_>) -> Decision {
         let server = session.value.server();
         let value = flow.value(server, State::Closing).with_mark(session.value.mark());
@@ -195,15 +196,15 @@ impl Decide<'_, '_> {
         Decision { selected, ..self.reset(flow.segment) }
     }
 
-    /// Decides a segment that another host forwarded: the host that accepted the connection has
-    /// selected this one. A first segment opens a session here. So the connection counts as load of
-    /// this host, and its packets may come here directly.
+    /// Decides a segment that another host forwarded. That host accepted the connection, and has
+    /// selected this host as the server. A first segment opens a session on this host. So the
+    /// connection counts as load of this host, and its packets may come here directly.
     fn accept_forwarded(&mut self, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Decision {
         let own = flow.vip.own;
         let mut selected = Selected::of(own);
         let known = found.filter(|session| session.value.server() == own);
-        // A segment for a closing session may open a new connection of the same port. No SYN would
-        // show that.
+        // A segment for a closing session may open a new connection of the same port. No SYN for it
+        // reaches this host.
         let is_open = known.is_some_and(|session| !session.value.state().is_ending());
         let first = match is_open || TcpHeader::payload(self.packet.frame(), &flow.segment.at).is_empty() {
             true => None,
@@ -228,8 +229,8 @@ impl Decide<'_, '_> {
         let terms = SynOptions::offered(segment.at.dst.is_ipv6(), &header.options);
         let keys = self.memory.cookies.at(self.now);
         let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
-        // The cookie's mark must differ from that of the previous connection with the same
-        // endpoints.
+        // The mark of the new cookie must differ from the mark of the previous connection with the
+        // same endpoints.
         let is_alike = |made: Cookie| before.is_some_and(|mark| mark & !SYN_SEEN == mark_of(made.number));
         let made = make(terms);
         let Some(cookie) = (if made.is_some_and(is_alike) { make(terms.shorter()) } else { made }) else {
@@ -241,8 +242,8 @@ impl Decide<'_, '_> {
     }
 
     /// Checks whether a segment is the first after a cookie. The segment has no session, or may not
-    /// belong to the known one. A segment without data can't open a connection, so it doesn't count
-    /// as a guess.
+    /// belong to the connection of its session. A segment without data can't open a connection, so
+    /// it doesn't count as an attacker's guess.
     fn prove(&self, flow: &Flow<'_>, at_work: bool) -> HandshakeProof {
         let segment = flow.segment;
         let Some(header) = self.header_of_answer(segment) else { return HandshakeProof::Missing };
@@ -277,13 +278,13 @@ impl Decide<'_, '_> {
         HandshakeProof::Missing
     }
 
-    /// Returns the mark of the cookie if a segment is the first after it. The echoed timestamp must
-    /// be less than `late` behind the cookie's.
+    /// Returns the mark of a cookie if a segment is the first after the cookie. The echoed
+    /// timestamp must be the cookie's or less than `late` after it.
     fn answered_mark(&self, segment: &Segment, late: u32) -> Option<u16> {
         self.cookie_mark(segment, &self.header_of_answer(segment)?, late)
     }
 
-    /// Returns the header of a segment that may follow a cookie.
+    /// Returns the header of a segment that may be the first after a cookie.
     fn header_of_answer(&self, segment: &Segment) -> Option<TcpHeader> {
         let may = segment.flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK && segment.at.fragment.is_none();
         TcpHeader::read(self.packet.frame(), &segment.at).filter(|_| may)
@@ -318,14 +319,14 @@ impl Decide<'_, '_> {
         let segment = flow.segment;
         let request = TcpHeader::payload(self.packet.frame(), &segment.at);
         if request.is_empty() {
-            // The client closes without a request: don't wait for one.
+            // A FIN shows that the client sends no request, so waiting for one is useless.
             return match segment.flags & TCP_FIN {
                 0 => Decision::drop(Reason::CookieAcked),
                 _ => self.reset(segment),
             };
         }
-        // The server's stack would drop the segment, and its retransmission might have another
-        // request.
+        // The server's stack would drop a damaged segment, and the retransmission might have
+        // another request.
         if !self.is_sound(segment) {
             return Decision::drop(Reason::BadChecksum);
         }
@@ -341,18 +342,18 @@ impl Decide<'_, '_> {
         let value = flow.value(selected.server, State::Established).with_mark(mark);
         match self.put_session(flow, found, value) {
             Ok(()) => self.send_to_server(flow, Selected { session: Some(value), ..selected }),
-            // The next segment would find no session.
+            // Without room for a session, the connection's next segment would find no server.
             Err(Reason::TableFull) => {
                 let selected = Selected { also_counted: Some(Reason::TableFull), ..refused };
                 Decision { selected, ..self.reset(segment) }
             }
-            // Another CPU changed the session meanwhile. The client retransmits the segment.
+            // Another CPU changed the session in the meantime. The client retransmits the segment.
             Err(reason) => dropped(reason),
         }
     }
 
-    /// Selects the server for a client's request. Selects this host's own process if the request
-    /// can't be parsed here or no server answers it.
+    /// Selects the server for a client's request. Selects this host's own process if the data plane
+    /// can't parse the request or no server serves it.
     fn choose_by_content(&self, flow: &Flow<'_>, request: &[u8]) -> Selected {
         let (server, route) = match self.find_ring(flow, request) {
             RouteMatch::Ring { route, ring } => {
@@ -372,9 +373,9 @@ impl Decide<'_, '_> {
         }
     }
 
-    /// Handles a segment of an unknown connection. It is dropped at first: it may have overtaken
-    /// the connection's first segment, and the client retransmits both. A segment that is still
-    /// retransmitted later is answered with a reset.
+    /// Handles a segment of an unknown connection. At first the segment is dropped, since it may
+    /// have overtaken the connection's first segment, and the client retransmits both. If the
+    /// client still retransmits the segment later, the answer is a reset.
     pub(super) fn unmatched_segment(&mut self, flow: &Flow<'_>, reason: Reason) -> Decision {
         let segment = flow.segment;
         match segment.flags & TCP_RST == 0
@@ -408,7 +409,8 @@ impl Decide<'_, '_> {
     }
 }
 
-/// True if a packet is whole and has no options or extension headers: its answer can overwrite it.
+/// True if a packet is whole and has no options or extension headers, so that an answer can be
+/// written over the packet.
 fn is_plain(segment: &Segment) -> bool {
     let at = &segment.at;
     let ip_len = if at.dst.is_ipv6() { 40 } else { 20 };

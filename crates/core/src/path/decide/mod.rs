@@ -1,13 +1,13 @@
-//! Decides one packet: the specification that every engine carries out.
+//! Decides one packet. This is the specification that every engine follows.
 //!
 //! `Decide` holds one packet and everything that its decision depends on. The steps are its
 //! methods, with the names of the functions in `bpf/director`:
 //!
 //! 1. `Decide::fast_path` decides most packets: whole packets of sessions in steady state. All
 //!    others take `Decide::slow_path`, which parses the packet.
-//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds its session's server
-//!    or selects one, and `Decide::send_to_server` delivers it. Services with `handoff` use
-//!    `Decide::hand_off` instead of `choose`.
+//! 2. A client's packet takes `Decide::decide_segment`: `Decide::choose` finds the server of
+//!    its session or selects a server, and `Decide::send_to_server` delivers the packet. Services
+//!    with `handoff` use `Decide::hand_off` instead of `choose`.
 //! 3. A server's packet takes `Decide::decide_reply`, which sends it to the client.
 //! 4. Later fragments (`Decide::later_fragment`) and ICMP errors (`Decide::icmp_error`) follow the
 //!    packets that they belong to.
@@ -55,22 +55,23 @@ pub enum Verdict {
     /// The host's own stack sends the rewritten packet: resolves the neighbour or fragments the
     /// packet.
     HostStack {
-        /// The interface that leads to a link-local destination; `None` for any other one.
+        /// Interface that leads to a link-local destination; `None` for other destinations.
         link: Option<u32>,
     },
     /// The frame is dropped.
     Drop,
     /// The engine holds the frame unchanged. With [`Reason::FragmentHeld`] the frame is decided
-    /// again soon, for at most [`crate::path::fragments::PATIENCE_MS`]. With [`Reason::Rehandoff`]
-    /// and [`Reason::RehandoffBuffered`] the task that moves the connection receives the frame.
+    /// again and again, for at most [`crate::path::fragments::PATIENCE_MS`]. With
+    /// [`Reason::Rehandoff`] and [`Reason::RehandoffBuffered`] the task that moves the connection
+    /// receives the frame.
     Hold,
 }
 
-/// Maximum length of a frame that can be held, in bytes: a frame of Ethernet with MTU 1500, with
-/// tags and spare room.
+/// Maximum length of a frame that can be held, in bytes. It fits an Ethernet frame of MTU 1500 with
+/// tags.
 pub const HELD_FRAME_MAX: usize = 2_048;
 
-/// State besides the tables: memory that outlives a packet, and the host's routes.
+/// Input of decisions besides the tables: state that outlives a packet, and the host's routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     pub sessions: Sessions<'a>,
@@ -84,13 +85,14 @@ pub struct Memory<'a> {
     pub routes: &'a dyn Routes,
     /// Key of the flow hash.
     pub seed: Seed,
-    /// Key of the hash that selects from hash tables. The same on all hosts that must agree.
+    /// Key of the hash that selects from hash tables. All hosts that must select the same server
+    /// have the same key.
     pub ring_seed: Seed,
-    /// Lease on answering for service addresses.
+    /// Lease for answering ARP for service addresses.
     pub lease: Lease<'a>,
     /// Keys of SYN cookies.
     pub cookies: SharedKeys<'a>,
-    /// Key of marks, in placement `every-host`.
+    /// Key of the marks in GUE headers, in an every-host farm.
     pub marker: SharedMarker<'a>,
     /// Recently seen segments without a session.
     pub unmatched: Unmatched<'a>,
@@ -98,7 +100,7 @@ pub struct Memory<'a> {
     pub guesses: Guesses<'a>,
 }
 
-/// Verdict, with the reasons and the server to count.
+/// Verdict on a packet, with the reasons and the server that are counted for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub verdict: Verdict,
@@ -118,8 +120,8 @@ impl Decision {
         Decision::of(Verdict::Drop, reason)
     }
 
-    /// Returns the server that the packet is counted for, because it receives the packet or its
-    /// connection moves. Else [`NO_SERVER`].
+    /// Returns the server that the packet is counted for: the server that receives the packet, or
+    /// whose connection moves. [`NO_SERVER`] for other packets.
     pub const fn server(&self) -> u16 {
         match (self.verdict, self.reason) {
             (_, Reason::Forwarded | Reason::Local) | (Verdict::Hold, _) => self.selected.server,
@@ -132,7 +134,8 @@ impl Decision {
         self.server() != NO_SERVER && self.selected.opens != Opens::Nothing
     }
 
-    /// Returns the reasons to count: the verdict's, and the one that the selection adds.
+    /// Returns the reasons to count: the reason of the verdict, and that of the selection if it has
+    /// one.
     pub fn reasons(&self) -> impl Iterator<Item = Reason> {
         [Some(self.reason), self.selected.also_counted].into_iter().flatten()
     }
@@ -155,7 +158,7 @@ pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now
     decide.fast_path().unwrap_or_else(|| decide.slow_path())
 }
 
-/// Decides a packet on the slow path, which any packet can take.
+/// Decides a packet at tick `now` on the slow path, which any packet can take.
 pub fn slow_path(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     Decide::new(tables, memory, packet, now).slow_path()
 }
@@ -234,16 +237,17 @@ impl<'a, 'p> Decide<'a, 'p> {
         }
     }
 
-    /// Returns the MAC for an ARP or neighbour discovery reply, if this host answers for `target`
-    /// now. A sender that claims the address itself announces a conflict (RFC 5227) and gets no
-    /// reply.
+    /// Returns the MAC for an ARP or neighbour discovery reply. `None` if this host doesn't answer
+    /// for `target` now. A sender that claims the address itself causes a conflict (RFC 5227) and
+    /// gets no reply.
     fn own_mac_for(&self, target: IpAddr, sender: IpAddr) -> Option<Mac> {
         let own = *self.tables.interfaces.get(&self.packet.ingress)?;
         let answers = self.tables.announces(target) && self.memory.lease.holds(self.now) && sender != target;
         answers.then_some(own)
     }
 
-    /// Returns the interface and MAC of the packet's sender if `client` is a link-local address.
+    /// Returns the interface and MAC of the packet's sender if `client` is a link-local address;
+    /// `None` for other addresses.
     ///
     /// # Errors
     /// [`Reason::LinkLocal`] if no reply could reach the sender: replies to such clients have no

@@ -1,5 +1,5 @@
-//! Replies of servers through the director (RFC 2391; LSNAT, section 3.2): the source becomes the
-//! service again, and the host's routes decide the next hop.
+//! Sends servers' replies through the director to clients (RFC 2391; LSNAT, section 3.2). The
+//! source becomes the service's address again, and the host's routes decide the next hop.
 
 use super::deliver::NO_INTERFACE;
 use super::follow::PacketSide;
@@ -18,7 +18,7 @@ pub(super) struct ReplySession<'a> {
     server: u16,
     session: FoundSession<'a>,
     pub(super) key: SessionKey,
-    /// Source-NAT port of the client, with its slot.
+    /// Source-NAT port of the client, with the port's entry in the table of ports.
     pub(super) port: Option<(u16, FoundSession<'a>)>,
     pub(super) service: VipKey,
     vip: &'a Vip,
@@ -31,7 +31,7 @@ pub(super) struct ReplyPath {
     pub(super) service: IpAddr,
     pub(super) client: IpAddr,
     pub(super) toward: ClientPath,
-    /// Address of the director towards the server, from which ICMP errors are sent.
+    /// Address of the director towards the server, which is the source of ICMP errors.
     pub(super) own: IpAddr,
 }
 
@@ -47,8 +47,8 @@ pub(super) enum ClientPath {
 }
 
 impl ClientPath {
-    /// Returns the path to the client that holds a port, or to an address that the server itself
-    /// sees.
+    /// Returns the path to a client. `holder` is the session that holds the client's source-NAT
+    /// port, if it has one.
     pub(super) fn of(decide: &Decide<'_, '_>, client: IpAddr, holder: Option<Holder>) -> ClientPath {
         match holder.and_then(|holder| holder.near) {
             Some(near) => ClientPath::Near(near),
@@ -59,7 +59,7 @@ impl ClientPath {
 }
 
 impl ReplySession<'_> {
-    /// Returns the endpoints of a packet on its way back to the client.
+    /// Returns the new endpoints of a server's packet for the client.
     fn ends(&self) -> Translation {
         Translation {
             src: Some(self.service.address),
@@ -71,7 +71,7 @@ impl ReplySession<'_> {
 }
 
 impl<'a> Decide<'a, '_> {
-    /// Decides a packet to no service: it may be a server's reply.
+    /// Decides a packet that is not for a service. It may be a server's reply.
     pub(super) fn decide_reply(&mut self, segment: &Segment) -> Decision {
         let Segment { at, protocol, .. } = *segment;
         let endpoint = VipKey { address: at.src, port: segment.src_port, protocol };
@@ -95,8 +95,9 @@ impl<'a> Decide<'a, '_> {
         self.send_reply(&at, &reply.path, |packet| rewrite::translate(packet, &at, &reply.ends()))
     }
 
-    /// Finds the session of a packet from a server's endpoint to `to`: a client, or the director's
-    /// own address and a client's port. `takes` filters the sessions with these endpoints.
+    /// Finds the session of a packet from a server's endpoint to `to`. `to` is a client, or the
+    /// director's own address with a client's source-NAT port. `takes` filters the sessions with
+    /// these endpoints.
     pub(super) fn find_reply_session(
         &self,
         endpoint: &VipKey,
@@ -140,8 +141,8 @@ impl<'a> Decide<'a, '_> {
     }
 
     /// Rewrites a packet and sends it to a client. If the packet is too long for the path, its
-    /// sender gets an ICMP error. The kernel's route lookup (`bpf_ipv6_fib_lookup`) doesn't support
-    /// link-local addresses.
+    /// sender gets an ICMP error. Link-local clients need a path of their own, since the kernel's
+    /// route lookup (`bpf_ipv6_fib_lookup`) doesn't support their addresses.
     pub(super) fn send_reply(
         &mut self,
         at: &Layers,
@@ -167,8 +168,8 @@ impl<'a> Decide<'a, '_> {
             return Decision::of(Verdict::HostStack { link }, Reason::HostStack);
         };
         rewrite::decrement_ttl(self.packet.frame_mut(), at);
-        // Packets of a link-local client came without a tag, whatever tags the server's packets
-        // have.
+        // Packets of a link-local client arrive without tags, so packets to that client get no tags
+        // either.
         self.untag(at, if matches!(path.toward, ClientPath::Near(_)) { NO_INTERFACE } else { ifindex });
         self.packet.readdress(src, dst);
         Decision::of(Verdict::Forward { ifindex }, Reason::Answered)

@@ -1,4 +1,4 @@
-//! Summary of any packet for views, whatever its verdict.
+//! Summary of any packet for status output and traces, whatever its verdict.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,10 +13,10 @@ use crate::net::wire::{
 /// Endpoints, protocol, flags and length of an IP packet. The packet may be malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEndpoints {
-    /// Source. Port 0 if the packet has no ports or they aren't read: later fragments, and packets
-    /// with IPv6 extension headers.
+    /// Source. The port is 0 if the packet has no ports, as a later fragment, or has IPv6 extension
+    /// headers, behind which ports aren't read.
     pub src: SocketAddr,
-    /// Destination. The port as for the source.
+    /// Destination. The port is 0 in the same cases as the source port.
     pub dst: SocketAddr,
     /// Protocol number in the IP header.
     pub protocol: u8,
@@ -63,7 +63,7 @@ impl PacketEndpoints {
     }
 }
 
-/// Returns ports and TCP flags if the frame has the whole header.
+/// Returns the ports and TCP flags; `None` if the frame ends within the transport header.
 fn transport(protocol: u8, bytes: &[u8]) -> Option<([u16; 2], u8)> {
     if protocol == Protocol::Tcp.number() {
         let (tcp, _) = Tcp::ref_from_prefix(bytes).ok()?;

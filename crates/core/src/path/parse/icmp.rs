@@ -1,4 +1,5 @@
-//! Parses ICMP of both versions, as far as services need it.
+//! Parses the ICMP messages that matter for services: errors and echo requests of both versions,
+//! and neighbour solicitations.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,7 +38,7 @@ pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
         _ => return Parsed::Pass(Reason::NotService),
     }
     if header.kind == icmp::UNREACHABLE && header.code == icmp::FRAGMENTATION_NEEDED {
-        // Old routers report 0 (RFC 1191, section 5).
+        // Old routers report an MTU of 0 (RFC 1191, section 5).
         let mtu = header.rest.get() & 0xffff;
         if mtu != 0 && mtu < IPV4_MTU_MIN {
             return odd(Reason::ForgedMtu);
@@ -75,7 +76,7 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     let Ok((ip, rest)) = Ipv6::ref_from_prefix(quoted) else {
         return odd(Reason::Truncated);
     };
-    // The quoted packet is truncated, but its headers must be complete.
+    // The quoted packet may be truncated, but its headers must be complete.
     let Ok(upper) = walk(rest, ip.next_header) else {
         return odd(Reason::IcmpUnknown);
     };
@@ -90,7 +91,8 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     about(frame, at, (src.into(), dst.into()), protocol, IPV6_LEN + upper.offset)
 }
 
-/// Returns the error once the quoted IP headers, of `header_len` bytes, are checked.
+/// Parses the transport ports of the quoted packet, whose IP headers have `header_len` bytes, and
+/// returns the error.
 fn about(
     frame: &[u8],
     at: Layers,
@@ -115,7 +117,7 @@ fn about(
 }
 
 /// Parses a neighbour solicitation and validates it (RFC 4861, section 7.1.1). The checksum isn't
-/// checked: an answer to a damaged one is harmless.
+/// checked, since an answer to a damaged solicitation is harmless.
 pub(super) fn solicitation(frame: &[u8], l3: usize, l4: usize, ip: &Ipv6) -> Option<Parsed> {
     let message = frame.get(l4..l3 + IPV6_LEN + usize::from(ip.payload_len.get()))?;
     let (question, _) = Neighbour::ref_from_prefix(message).ok()?;

@@ -29,7 +29,8 @@ pub(super) fn parse_v4(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     if ip.version_ihl & 0x0f != 5 {
         return odd(if ip.version_ihl & 0x0f < 5 { Reason::BadLength } else { Reason::IpOptions });
     }
-    // A shorter packet than the frame has Ethernet padding. A longer one is malformed.
+    // If the packet is shorter than the frame, the rest is Ethernet padding. If the packet is
+    // longer, it is malformed.
     let len = usize::from(ip.total_len.get());
     if len < IPV4_LEN || len > body.len() {
         return odd(Reason::BadLength);
@@ -78,7 +79,8 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     };
     let UpperLayer { protocol, offset, fragment } = upper;
     let transport = Protocol::of_number(protocol);
-    // A later fragment may begin with either header (RFC 8200, section 4.5).
+    // The fragment header of a later fragment may name one of these two headers, although only the
+    // first fragment contains it (RFC 8200, section 4.5).
     let is_cut = matches!(protocol, protocol::DESTINATION_OPTIONS | protocol::AUTHENTICATION);
     let later = fragment.is_some() && is_cut;
     if protocol == protocol::ICMPV6 && fragment.is_none() {

@@ -1,7 +1,7 @@
 //! Parses a frame into the fields that a decision needs, or the reason why there is nothing to
 //! decide.
 //!
-//! The order of the checks matters, and the C has the same order. A packet that can't be for a
+//! The order of the checks matters, so the C code has the same order. A packet that can't be for a
 //! service address goes to the host's own stack, however malformed. A malformed packet for a
 //! service address is dropped and counted.
 
@@ -29,7 +29,7 @@ use crate::path::tables::{Tables, VipKey};
 
 pub(crate) const UDP_LEN: usize = 8;
 const TAG_LEN: usize = 4;
-/// Maximum number of tags parsed: a customer's and a provider's (IEEE 802.1ad).
+/// Maximum number of VLAN tags that are parsed: a customer's and a provider's (IEEE 802.1ad).
 const TAGS_MAX: usize = 2;
 
 /// Position of an IP packet in its frame, and the fields that every packet has.
@@ -45,11 +45,11 @@ pub struct Layers {
     pub dst: IpAddr,
     /// IANA number of the transport protocol.
     pub protocol: u8,
-    /// Fragment offset, if the packet is a fragment.
+    /// Position in the whole packet, if the packet is a fragment.
     pub fragment: Option<Fragment>,
 }
 
-/// A packet with ports, whole or a first fragment.
+/// A packet with ports, which is whole or a first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Position in the frame.
@@ -66,7 +66,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the key of the VIP that this packet would match.
+    /// Returns the key of the VIP to which this packet is addressed, if there is one.
     pub fn vip_key(&self) -> VipKey {
         VipKey { address: self.at.dst, port: self.dst_port, protocol: self.protocol }
     }
@@ -79,7 +79,7 @@ pub struct IcmpError {
     pub at: Layers,
     /// Position of the quoted packet in the frame.
     pub quoted: Layers,
-    /// Transport of the quoted packet.
+    /// Transport protocol of the quoted packet.
     pub protocol: Protocol,
     /// Source port of the quoted packet.
     pub src_port: u16,
@@ -90,35 +90,36 @@ pub struct IcmpError {
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Well-formed TCP or UDP packet, to a service or not.
+    /// Well-formed TCP or UDP packet. It may be for a service or not.
     Segment(Segment),
     /// Fragment other than the first, without ports.
     LaterFragment(Layers),
     /// ICMP error about a TCP or UDP packet.
     IcmpError(IcmpError),
-    /// ICMP echo request.
+    /// Echo request of ICMP or ICMPv6.
     Echo(Layers),
-    /// ARP request for this address.
+    /// ARP request for `target`.
     ArpRequest {
         /// Offset of the ARP body.
         l3: usize,
-        /// Address requested.
+        /// Address whose MAC the sender requests.
         target: Ipv4Addr,
         /// Address of the sender. 0.0.0.0 in a probe (RFC 5227).
         sender: Ipv4Addr,
     },
-    /// Neighbour solicitation for this address.
+    /// Neighbour solicitation for `target`.
     Solicitation {
         /// Offset of the IP header.
         l3: usize,
-        /// Address requested.
+        /// Address whose MAC the sender requests.
         target: Ipv6Addr,
         /// Address of the sender. `::` in a probe (RFC 4862, section 5.4.2).
         sender: Ipv6Addr,
     },
-    /// Nothing to decide: the host's own stack receives the frame.
+    /// The frame needs no decision, so the host's own stack receives it.
     Pass(Reason),
-    /// Malformed. Dropped if it is for a service address, else the host's stack receives it.
+    /// Malformed packet to this address. It is dropped if the address is a service's. Otherwise the
+    /// host's own stack receives it.
     Odd(Reason, IpAddr),
 }
 
@@ -136,8 +137,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
         ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Parsed::Pass(Reason::Vlan),
         _ => return Parsed::Pass(Reason::NotIp),
     }
-    // A frame for another station (flooded or broadcast) is not for the director, which might
-    // rewrite a packet a second time.
+    // A frame for another station (flooded or broadcast) is not for the director. If the director
+    // forwarded such frames, a packet might be forwarded twice.
     if own == Some(ethernet.dst) {
         return if ethertype == ETHERTYPE_IPV4 {
             ip::parse_v4(frame, l3, ethernet.src)
@@ -155,8 +156,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
     Parsed::Pass(Reason::OtherHost)
 }
 
-/// Returns the offset of the layer-three header after at most two tags, and its ethertype. `None`
-/// if the frame ends before.
+/// Returns the offset of the layer-three header after at most two VLAN tags, and its ethertype.
+/// `None` if the frame ends before this header.
 fn behind_tags(frame: &[u8], mut ethertype: u16) -> Option<(usize, u16)> {
     let mut l3 = ETHERNET_LEN;
     for _ in 0..TAGS_MAX {
@@ -191,8 +192,8 @@ fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> 
 fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
     if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
-        // This fragment would overwrite the ports or the TCP flags of the first one (RFC 1858,
-        // section 4).
+        // A later fragment that begins so early would overwrite the ports or the TCP flags of the
+        // first one (RFC 1858, section 4).
         let least = match protocol {
             Protocol::Tcp => TCP_LEN,
             Protocol::Udp => UDP_LEN,
@@ -240,7 +241,7 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
         return Err(cut);
     };
     let len = usize::from(udp.len.get());
-    // A first fragment holds the length of the whole packet.
+    // In a first fragment the length field is that of the whole packet.
     if len < UDP_LEN || (len > transport.len() && at.fragment.is_none()) {
         return Err(Reason::BadLength);
     }
@@ -255,8 +256,8 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
     })
 }
 
-/// Returns the reason for an [`Parsed::Odd`] frame. The frame is dropped if `dst` is a service
-/// address. Otherwise it is [`Reason::NotService`].
+/// Returns the reason that is counted for an [`Parsed::Odd`] frame. It is `reason` if `dst` is a
+/// service address, so that the frame is dropped. Otherwise it is [`Reason::NotService`].
 pub fn odd_reason(tables: &Tables, reason: Reason, dst: IpAddr) -> Reason {
     if tables.has_address(dst) { reason } else { Reason::NotService }
 }

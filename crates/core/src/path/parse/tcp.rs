@@ -10,12 +10,12 @@ use crate::net::wire::Tcp;
 /// Sequence numbers, flags, window and options of a TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
-    /// Sequence number of the first byte or of SYN.
+    /// Sequence number of the segment's first byte, or of its SYN.
     pub sequence: u32,
-    /// Next sequence number expected.
+    /// Next sequence number that the sender expects.
     pub acknowledgment: u32,
     pub flags: u8,
-    /// Receive window, not scaled.
+    /// Receive window as in the header, not scaled.
     pub window: u16,
     pub options: TcpOptions,
 }

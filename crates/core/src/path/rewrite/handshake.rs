@@ -1,4 +1,5 @@
-//! TCP segments of the director itself, written over the client's segment and no longer than it.
+//! TCP segments that the director itself sends. They are written over the client's segment, and are
+//! not longer than that segment.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -11,9 +12,10 @@ use crate::net::wire::{IPV4_DONT_FRAGMENT, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, T
 use crate::path::cookie::{Cookie, RCV_WSCALE, SynOptions};
 use crate::path::parse::{Layers, TcpHeader};
 
-/// Window offered with a cookie, in bytes: unscaled (RFC 7323, section 2.2).
+/// Window offered with a cookie, in bytes. The window of a SYN-ACK is never scaled (RFC 7323,
+/// section 2.2).
 const WINDOW: u16 = 65_535;
-/// Maximum length of the options of an answer: as Linux sends.
+/// Maximum length of the options of an answer, in bytes. Linux sends as many at most.
 const OPTIONS_MAX: usize = 20;
 
 /// Fields of the answer to a SYN.
@@ -26,7 +28,7 @@ pub struct SynAck {
 }
 
 /// Turns a whole SYN without IP options into its SYN-ACK. The SYN-ACK offers a subset of the SYN's
-/// options, so it is no longer.
+/// options, so it is not longer than the SYN.
 pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
     let mut options = AnswerOptions::default();
     let offered = syn.options;
@@ -59,7 +61,7 @@ pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_
 }
 
 /// Turns a keep-alive probe without IP options into its acknowledgment. `terms` are the options of
-/// the handshake. The acknowledgment has the probe's options, so it is no longer.
+/// the handshake. The acknowledgment has the probe's options, so it is not longer than the probe.
 pub fn acknowledge(packet: &mut Packet<'_>, at: &Layers, probe: &TcpHeader, terms: SynOptions) {
     let mut options = AnswerOptions::default();
     if let Some((theirs, ours)) = probe.options.timestamp.zip(probe.options.timestamp_echo) {
@@ -82,7 +84,7 @@ pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
     let fields = if to.flags & TCP_ACK != 0 {
         TcpFields { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
     } else {
-        // FIN takes a sequence number. A SYN is never answered with a reset.
+        // A FIN counts as one byte. A SYN would, too, but is never answered with a reset.
         let payload_len =
             TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
         let acknowledgment = to.sequence.wrapping_add(payload_len);
@@ -162,7 +164,8 @@ fn answer(packet: &mut Packet<'_>, at: &Layers, tcp: &TcpFields, options: &[u8])
     transport[..TCP_LEN].copy_from_slice(header.as_bytes());
     transport[TCP_LEN..].copy_from_slice(options);
     let pseudo = checksum::pseudo_header(at.src, at.dst, protocol::TCP, tcp_len);
-    // If the hardware was to complete the client's checksum, it completes this one.
+    // If the hardware would have completed the checksum of the client's segment, it completes this
+    // checksum.
     let sum =
         if partial { !checksum::finish(pseudo) } else { checksum::finish(checksum::add(pseudo, transport)) };
     transport[16..18].copy_from_slice(&sum.to_be_bytes());

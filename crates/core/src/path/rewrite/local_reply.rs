@@ -1,4 +1,4 @@
-//! Replies of the director itself, written over the request.
+//! Replies that the director itself sends, written over the request.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -13,13 +13,14 @@ use crate::net::wire::{
 };
 use crate::path::parse::Layers;
 
-/// Number of bytes of a packet that an ICMP error quotes: fits in 576 bytes with room for IPv4
-/// options (RFC 1812, section 4.3.2.3). Every packet that is too long is longer.
+/// Number of bytes of a packet that an ICMP error quotes. With it the error fits in 576 bytes with
+/// room for IPv4 options (RFC 1812, section 4.3.2.3). Every packet that is too long for its path
+/// has more bytes.
 pub const QUOTE_LEN: usize = 512;
-/// Length of a neighbour advertisement with its one option, without the link header.
+/// Length of a neighbour advertisement with one option, without the link header, in bytes.
 const ADVERTISEMENT_LEN: usize = 40 + 24 + 8;
 
-/// Turns an ARP request into its reply: `own` has the target's address (RFC 826).
+/// Turns an ARP request into its reply, which says that the target's address is at `own` (RFC 826).
 pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     let Some((head, body)) = packet.frame_mut().split_at_mut_checked(l3) else { return };
     let (Ok((ethernet, _)), Some(Ok(arp))) =
@@ -37,8 +38,8 @@ pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     arp.sender_ip = target_ip;
 }
 
-/// Turns a neighbour solicitation into its advertisement: `own` has the target (RFC 4861, section
-/// 7.2.4). False, with the packet unchanged, if the frame has no room.
+/// Turns a neighbour solicitation into its advertisement, which says that the target is at `own`
+/// (RFC 4861, section 7.2.4). False, with the packet unchanged, if the frame has no room.
 #[must_use]
 pub fn neighbour_answer(
     packet: &mut Packet<'_>,
@@ -55,7 +56,7 @@ pub fn neighbour_answer(
     if !packet.relink(l3, missing, l3, ethertype(true)) || !packet.truncate(l3 + ADVERTISEMENT_LEN) {
         return false;
     }
-    // A host that probes for an address has none yet: the advertisement goes to all nodes.
+    // A host that probes for an address has no address yet, so the advertisement goes to all nodes.
     let probe = sender.is_unspecified();
     let to = if probe { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { sender };
     let ip = Ipv6 {
@@ -66,7 +67,8 @@ pub fn neighbour_answer(
         src: target.octets(),
         dst: to.octets(),
     };
-    // Flags: override, and solicited unless the sender has no address.
+    // The flag "override" is set. The flag "solicited" is set, too, unless the sender has no
+    // address.
     let flags: u32 = if probe { 1 << 29 } else { 3 << 29 };
     let icmp =
         Icmp { kind: icmpv6::NEIGHBOUR_ADVERTISEMENT, code: 0, checksum: U16::new(0), rest: U32::new(flags) };
@@ -177,7 +179,7 @@ pub(super) fn send_back(packet: &mut Packet<'_>) {
     }
 }
 
-/// Computes the checksum with the pseudo-header (RFC 8200, section 8.1).
+/// Computes the ICMPv6 checksum, which includes the pseudo-header (RFC 8200, section 8.1).
 fn icmpv6_checksum(ip: &Ipv6, message: &[u8]) -> u16 {
     let sum = checksum::add(checksum::add(0, &ip.src), &ip.dst);
     let sum = checksum::add(sum, &(message.len() as u32).to_be_bytes());

@@ -1,7 +1,7 @@
-//! Rewrites packets as decided.
+//! Rewrites packets for their verdicts.
 //!
-//! These functions trust the layers that [`crate::path::parse`] found. They leave packets unchanged
-//! that end before a field.
+//! The functions trust the offsets that [`crate::path::parse`] found. If a packet ends before a
+//! field, the packet stays unchanged.
 
 mod handshake;
 mod local_reply;
@@ -34,7 +34,7 @@ fn put(frame: &mut [u8], at: usize, new: &[u8]) -> ChecksumDelta {
     }
 }
 
-/// Applies a change to the checksum at `at`.
+/// Applies a change to the checksum at offset `at`.
 fn fix(frame: &mut [u8], at: usize, change: ChecksumDelta) {
     if let Some(place) = frame.get_mut(at..at + 2) {
         let checksum = change.applied(u16::from_be_bytes([place[0], place[1]]));
@@ -75,8 +75,8 @@ pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
     fix(frame, at.l3 + 10, change);
 }
 
-/// Returns the length of the frame's link header, or of an untagged one if the frame leaves by
-/// another interface: tags belong to their own LAN.
+/// Returns the length of the link header with which the frame leaves. If the frame leaves by
+/// another interface, the header has no VLAN tags, since tags belong to their own LAN.
 pub(crate) fn link_len(packet: &Packet<'_>, at: &Layers, ifindex: u32) -> usize {
     if ifindex == packet.ingress { at.l3 } else { ETHERNET_LEN }
 }

@@ -8,7 +8,7 @@ use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::protocol;
 use crate::path::parse::{IcmpError, Layers};
 
-/// New endpoints of a packet. `None` leaves a field unchanged.
+/// New endpoints of a packet. A field that is `None` stays unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     pub src: Option<IpAddr>,
@@ -22,7 +22,7 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     let checksum = packet.checksum;
     let frame = packet.frame_mut();
     let addresses = put_addresses(frame, at, ends);
-    // Only the first fragment has the ports, and the checksum of the whole packet.
+    // Later fragments have neither ports nor the checksum, which covers the whole packet.
     if at.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return;
     }
@@ -32,9 +32,9 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     let Some(field) = frame.get_mut(place..place + 2) else { return };
     let old = u16::from_be_bytes([field[0], field[1]]);
     let new = match checksum {
-        // The hardware will add the ports, so the field sums only the pseudo-header.
+        // The field is only the sum of the pseudo-header, since the hardware will add the rest.
         Checksum::Partial => addresses.applied_to_sum(old),
-        // No checksum (RFC 768).
+        // A UDP checksum of 0 means that there is none (RFC 768).
         Checksum::Whole if udp && old == 0 => return,
         Checksum::Whole => match addresses.with(ports).applied(old) {
             0 if udp => 0xffff,
@@ -45,8 +45,8 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
 }
 
 /// Rewrites the endpoints of an ICMP error and of the packet that it quotes (RFC 5508, section
-/// 4.2). The quoted transport checksum stays: receivers don't check it, and the quote rarely covers
-/// it.
+/// 4.2). The transport checksum of the quoted packet stays, since receivers don't check it and the
+/// quote is rarely long enough.
 pub fn translate_error(
     packet: &mut Packet<'_>,
     error: &IcmpError,
@@ -62,7 +62,7 @@ pub fn translate_error(
         (Some(before), Some(after)) => change.and(&before, &after),
         _ => change,
     };
-    // ICMPv6 has a pseudo-header (RFC 4443, section 2.3).
+    // The checksum of ICMPv6 includes a pseudo-header (RFC 4443, section 2.3).
     if error.at.dst.is_ipv6() {
         change = change.with(addresses);
     }
@@ -75,7 +75,7 @@ fn quoted_checksum(frame: &[u8], quoted: &Layers) -> Option<[u8; 2]> {
     field.first_chunk().copied()
 }
 
-/// Writes the addresses and returns the change of the pseudo-header's checksum.
+/// Writes the addresses, and returns the change of checksums that include the pseudo-header.
 fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> ChecksumDelta {
     let v6 = at.dst.is_ipv6();
     let places = fields(v6);

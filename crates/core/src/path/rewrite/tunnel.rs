@@ -14,18 +14,19 @@ use crate::path::mark::{self, ForwardCount, MARK_LEN, Marker};
 use crate::path::parse::Layers;
 use crate::path::sessions::FlowHash;
 
-/// Length of UDP header and the four bytes of GUE without options.
+/// Length of the UDP header and the GUE header without options, in bytes.
 const GUE_LEN: usize = 12;
 
-/// Outer header of a packet.
+/// Fields of the outer header around a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunnel {
     pub encapsulation: Encapsulation,
-    /// Outer source.
+    /// Source address of the outer header.
     pub from: IpAddr,
-    /// Outer destination, of the same family.
+    /// Destination address of the outer header, of the family of `from`.
     pub to: IpAddr,
-    /// Forward count as in [`crate::path::tables::Forwarding::Tunnel`], and the key that signs it.
+    /// Forward count as in [`crate::path::tables::Forwarding::Tunnel`], and the key that signs the
+    /// mark with the count.
     pub mark: Option<(ForwardCount, Marker)>,
 }
 
@@ -42,8 +43,8 @@ const fn ip_len(address: IpAddr) -> usize {
     if address.is_ipv6() { 40 } else { 20 }
 }
 
-/// Encapsulates a packet, with a link header whose addresses are not yet set. False, with the
-/// packet unchanged, if the frame has no room.
+/// Encapsulates a packet. The caller then sets the addresses of the link header. Returns false,
+/// with the packet unchanged, if the frame has no room.
 #[must_use]
 pub fn encapsulate(
     packet: &mut Packet<'_>,
@@ -81,13 +82,13 @@ pub fn encapsulate(
     }
     if encapsulation == Encapsulation::Gue {
         let udp = Udp {
-            // A dynamic port (RFC 6335, section 6) by the flow's hash, so that flows spread over
-            // paths and queues.
+            // The source port is a dynamic port (RFC 6335, section 6) by the flow's hash, so that
+            // flows spread over paths and queues.
             src_port: U16::new(0xc000 | (hash.0 >> 48) as u16 & 0x3fff),
             dst_port: U16::new(GUE_PORT),
             len: U16::new(rest_len as u16),
-            // No checksum: the inner packet has its own, and tunnels may omit it (RFC 6935; RFC
-            // 768).
+            // The UDP checksum is omitted, as it may be for tunnels (RFC 6935; RFC 768). The inner
+            // packet has its own checksum.
             checksum: U16::new(0),
         };
         header[ip_len..ip_len + 8].copy_from_slice(udp.as_bytes());
@@ -105,7 +106,7 @@ pub fn encapsulate(
     true
 }
 
-/// Fields that the outer header copies from the inner one.
+/// Fields that the outer header copies from the inner header.
 struct Inherited {
     /// Traffic class with ECN (RFC 6040, section 4.1).
     class: u8,
@@ -121,7 +122,7 @@ impl Inherited {
             return Inherited { class: byte(0) << 4 | byte(1) >> 4, id: 0, fragment: IPV4_DONT_FRAGMENT };
         }
         let fragment = u16::from_be_bytes([byte(6), byte(7)]) & IPV4_DONT_FRAGMENT;
-        // Only needed if the packet may be fragmented (RFC 6864, section 4).
+        // The identification is only needed if the packet may be fragmented (RFC 6864, section 4).
         let id = if fragment == 0 { u16::from_be_bytes([byte(4), byte(5)]) } else { 0 };
         Inherited { class: byte(1), id, fragment }
     }
@@ -144,8 +145,8 @@ fn outer4(from: [u8; 4], to: [u8; 4], inherited: &Inherited, rest_len: usize, ne
     ip
 }
 
-/// Makes an IPv6 header without addresses. The flow label spreads flows over equal-cost paths (RFC
-/// 6438).
+/// Returns an IPv6 header without addresses. The flow label spreads flows over equal-cost paths
+/// (RFC 6438).
 fn outer6(inherited: &Inherited, hash: FlowHash, rest_len: usize, next: u8) -> Ipv6 {
     let label = (hash.0 >> 44) as u32 & 0xf_ffff;
     Ipv6 {

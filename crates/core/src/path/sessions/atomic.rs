@@ -1,5 +1,5 @@
-//! Atomics of the tables. Under loom they are the model checker's, which tries all interleavings of
-//! threads (`make model`).
+//! Atomic types of the session tables. Under `cfg(loom)` they are those of the model checker loom,
+//! which tries all interleavings of threads (`make model`).
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU64, Ordering, fence};

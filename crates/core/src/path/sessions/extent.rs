@@ -1,22 +1,22 @@
 //! Extent of a session table: the part of its buckets that is in use. A table is allocated for the
-//! maximum number of sessions. While it holds fewer, its sessions use fewer buckets.
+//! maximum number of sessions. While it holds fewer sessions, they use only a part of the buckets.
 //!
-//! A session's hash selects a bucket number of the whole table. The lowest bits of this number, as
-//! many as a mask has, select the bucket in use. A mask of all bits uses the whole table. If one
-//! more bit doubles the buckets in use from n to 2n, each session of bucket `i` stays or moves to
-//! bucket `i + n`.
+//! A session's hash selects a bucket number of the whole table. A *mask* keeps only the lowest bits
+//! of this number, which select a bucket in use. A mask with all bits set uses the whole table. If
+//! one more bit doubles the buckets in use from n to 2n, each session of bucket `i` stays or moves
+//! to bucket `i + n`.
 
 use super::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Number of buckets in use in a new table, unless the whole table is smaller.
+/// Number of buckets in use in a new table. A smaller table uses all buckets.
 pub const FIRST_BUCKETS: usize = 2_048;
 /// Extent word of a table that uses all buckets and is not being resized.
 pub const ALL_BUCKETS: u64 = u64::MAX;
 
 /// Word with the two bucket masks of a table, shared with the BPF programs. The lower half is the
-/// current mask, the upper half the previous one. While they differ, the table is being resized:
-/// sessions move from their buckets under the previous mask to those under the current one. Without
-/// a word, all buckets are in use.
+/// current mask, the upper half the previous one. While the masks differ, the table is being
+/// resized: sessions move from their buckets under the previous mask to their buckets under the
+/// current mask. If the word is `None`, all buckets are in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<'a>(pub Option<&'a AtomicU64>);
 
@@ -46,7 +46,7 @@ impl Extent<'_> {
     }
 }
 
-/// Returns the mask that uses at least `buckets` of the `all` buckets of a table: their number
+/// Returns the mask that uses at least `buckets` of the `all` buckets of a table: it uses `buckets`
 /// rounded up to a power of two, or all buckets if that is not below `all`.
 pub(super) const fn mask_for(buckets: usize, all: usize) -> u32 {
     match buckets.checked_next_power_of_two() {

@@ -1,21 +1,22 @@
 //! Session table: maps each client's flow to its server.
 //!
 //! The table is a flat array of buckets. A bucket has eight sessions of 16 bytes: two neighbouring
-//! cache lines, which processors fetch together, in one page. The keyed hash of a session selects
+//! cache lines in one page, which processors fetch together. The keyed hash of a session selects
 //! two buckets. Nearly always the first of them holds the session, at the slot that three more bits
 //! of the hash select, or soon after this slot. So a lookup reads one or two cache lines.
 //!
-//! A table is sized for five sessions per bucket, which makes 25.6 bytes per IPv4 session. An IPv6
-//! session has a slot of 32 bytes, and takes 51.2. The papers count up to 32 (LSMAC, section
-//! 4.2.1). The table is plain memory with the same layout in the kernel's array map, a mapped file
-//! or a vector. This code lists and sweeps all of them. `bpf/director/sessions.h` is its copy in C.
+//! A table is sized for five sessions per bucket, which makes 25.6 bytes per IPv4 session. The slot
+//! of an IPv6 session has 32 bytes, which makes 51.2 bytes per session. (The papers count up to 32
+//! bytes per session: LSMAC, section 4.2.1.) The table is plain memory with the same layout in the
+//! kernel's array map, a mapped file or a vector. The code here lists and sweeps all of these.
+//! `bpf/director/sessions.h` is its copy in C.
 //!
 //! # Concurrency
 //! Any number of threads and CPUs may use a table, in the kernel and in user space at once. A
 //! writer claims a slot: it changes the value to [`State::Claimed`] by compare-and-exchange. Then
 //! it writes the key, then the value. A reader reads the key, the value and the key again. Every
-//! change of a live session is a compare-and-exchange too. So each change adjusts the server's
-//! count of active sessions and the VIP's count of assured sessions exactly once.
+//! change of a live session is a compare-and-exchange, too. So each change is counted exactly once,
+//! in the server's count of active sessions and the VIP's count of assured sessions.
 //!
 //! # Extent
 //! A table is allocated for the maximum number of sessions. It uses only as many buckets as its
@@ -54,7 +55,7 @@ use atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of sessions in a bucket. The model checker can't explore more than two.
 pub const BUCKET_SESSIONS: usize = if cfg!(loom) { 2 } else { 8 };
-/// Number of sessions per bucket in a table that holds as many as it is sized for.
+/// Number of sessions per bucket for which a table is sized.
 const BUCKET_FILL: usize = 5;
 /// Bytes of an IPv4 session in its bucket.
 pub const SESSION_BYTES: usize = 16;
@@ -63,7 +64,8 @@ pub const SESSION_BYTES: usize = 16;
 /// by a shift. Ticks wrap after 52 days, so code compares them only by difference.
 pub const fn ticks(ms: u64) -> u32 {
     let ticks = ms.saturating_mul(1_000_000) >> 20;
-    // Differences are signed: an idle time above half the range would look like the past.
+    // Differences of ticks are signed, so an idle time above half the range would look like the
+    // past.
     if ticks > (i32::MAX as u64) / 2 { (i32::MAX / 2) as u32 } else { ticks as u32 }
 }
 
@@ -115,16 +117,16 @@ impl SessionKey {
         }
     }
 
-    /// Returns the hash that selects from the hash tables. Hosts that share the seed compute the
-    /// same hash. It covers only the client's address and port (Distributed Packet Rewriting,
+    /// Returns the hash that selects from the hash tables. Hosts with the same seed compute the
+    /// same hash. The hash covers only the client's address and port (Distributed Packet Rewriting,
     /// section 3), since each host numbers its VIPs itself.
     pub fn ring_hash(&self, seed: Seed) -> FlowHash {
         SessionKey { vip: 0, ..*self }.hash(seed)
     }
 }
 
-/// Keyed hash of a session key: two rounds of multiply and fold. The odd multipliers are the
-/// secret.
+/// Keyed hash of a session key: two rounds of multiplying and folding. The odd multipliers are the
+/// secret key.
 ///
 /// One such round is universal: an attacker without the multiplier finds keys that share a bucket
 /// hardly more often than under a random function (Dietzfelbinger et al. 1997, "A reliable
@@ -147,8 +149,8 @@ impl FlowHash {
     pub const fn hash_slot(self) -> usize {
         (((self.0 >> 16) as u32 as u64 * HASH_SLOTS as u64) >> 32) as usize
     }
-    /// Returns the slot of a bucket at which lookups start. It is made of the lowest bits, which
-    /// have no part in selecting the bucket.
+    /// Returns the slot of a bucket at which lookups start. It comes from the lowest bits of the
+    /// hash, which do not influence the choice of the bucket.
     pub const fn home(self) -> usize {
         self.0 as usize % BUCKET_SESSIONS
     }
@@ -160,7 +162,7 @@ impl FlowHash {
     }
 }
 
-/// Folds the upper half into the lower one, whose bits a product mixes less.
+/// Folds the upper half of a product into the lower half, whose bits are mixed less.
 const fn fold(x: u64) -> u64 {
     x ^ x >> 32
 }
@@ -172,7 +174,7 @@ const fn scale(x: u32, n: u32) -> u32 {
 
 /// Bucket of eight IPv4 sessions.
 pub type Bucket4 = Bucket<1>;
-/// Bucket of eight IPv6 sessions or ports.
+/// Bucket of eight IPv6 sessions or source-NAT ports.
 pub type Bucket6 = Bucket<3>;
 
 /// Copy of a session in the table.
@@ -183,7 +185,8 @@ pub struct Session {
     pub value: Value,
 }
 
-/// Error: neither bucket has a slot for a new session.
+/// Error of an insert: both buckets of the new session are full, and no session in them may be
+/// evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("both buckets are full of sessions that stay")]
 pub struct Full;
@@ -196,7 +199,7 @@ pub struct Sessions<'a> {
     counted: Counted<'a>,
 }
 
-/// Counts of sessions.
+/// Counts of sessions that a table keeps up to date.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     /// Active sessions, by server slot.
@@ -206,7 +209,7 @@ pub struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// For tables whose sessions are not counted here.
+    /// Counts of nothing, for tables whose entries are not counted.
     pub const NOTHING: Counted<'static> = Counted { active: &[], shares: Shares(&[]) };
 
     fn active(&self, value: Value, by: i64) {
@@ -249,7 +252,7 @@ pub const fn buckets_for(sessions_max: usize) -> usize {
     if buckets < 2 { 2 } else { buckets }
 }
 
-/// Returns the number of sessions that a table of so many buckets is sized for.
+/// Returns the number of sessions for which a table of this many buckets is sized.
 pub const fn sessions_for(buckets: usize) -> usize {
     buckets * BUCKET_FILL
 }
@@ -266,23 +269,23 @@ impl<'a> Sessions<'a> {
         Sessions { four: self.four.within(four), six: self.six.within(six), ..self }
     }
 
-    /// Starts to resize each table to at least so many buckets. New sessions enter the new extent.
-    /// Lookups also search the previous extent until [`Sessions::end_move`]. No other resize may be
-    /// under way. [`TableResizer`] drives these steps.
+    /// Starts to resize the two tables to at least these numbers of buckets. New sessions enter the
+    /// new extent. Lookups also search the previous extent until [`Sessions::end_move`]. No other
+    /// resize may be under way. [`TableResizer`] drives these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
         self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
         self.six.begin_move(extent::mask_for(six, self.six.buckets.len()));
     }
 
-    /// Moves the sessions of these buckets to the new extent. Returns the number of sessions
-    /// without room there. Call this only once no packet uses the previous extent alone.
+    /// Moves the sessions of these buckets to the new extent. Returns the number of sessions that
+    /// find no room there. Must be called only once no packet uses the previous extent alone.
     pub fn move_some(&self, range: core::ops::Range<usize>, seed: Seed, now: u32) -> usize {
         let four = self.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
         self.four.move_all(range.start..range.end.min(four), seed, now) + self.six.move_all(in_six, seed, now)
     }
 
-    /// Ends the resize. Call this once all sessions have moved.
+    /// Ends the resize, once all sessions have moved.
     pub fn end_move(&self) {
         self.four.end_move();
         self.six.end_move();
@@ -323,7 +326,7 @@ impl<'a> Sessions<'a> {
         self.four.buckets() + self.six.buckets()
     }
 
-    /// Finds a live session; `hash` is the key's own.
+    /// Finds a live session. `hash` is [`SessionKey::hash`] of the key.
     pub fn find(&self, key: SessionKey, hash: FlowHash, now: u32) -> Option<FoundSession<'a>> {
         let found = match key.client {
             IpAddr::V4(client) => self.four.find(&SessionKey::word(client, key.port, key.vip), hash, now),
@@ -346,13 +349,13 @@ impl<'a> Sessions<'a> {
         inserted.map(drop)
     }
 
-    /// Changes the value of a session. Returns false if another CPU changed it first: that change
-    /// stands.
+    /// Changes the value of a session. Returns false if another CPU changed the session first, so
+    /// that the other CPU's change stands.
     pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
         self.four.change(found, to)
     }
 
-    /// Lists live sessions. Other threads may add and remove sessions meanwhile.
+    /// Lists live sessions. Other threads may add and remove sessions at the same time.
     pub fn list(&self, now: u32) -> impl Iterator<Item = Session> + use<'a> {
         let four =
             self.four.list(now).map(|(words, value)| Session { key: SessionKey::of_word(words), value });
@@ -361,8 +364,8 @@ impl<'a> Sessions<'a> {
         four.chain(six)
     }
 
-    /// Frees the expired sessions of the buckets in `range`, and the live ones for which `keep`
-    /// returns false. Adjusts the counts. Returns the number of slots freed.
+    /// Frees the expired sessions of the buckets in `range`, and live sessions for which `keep`
+    /// returns false. Adjusts the counts. Returns the number of freed slots.
     pub fn sweep(
         &self,
         range: core::ops::Range<usize>,
@@ -381,7 +384,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Frees slots that a killed writer claimed and never filled, and counts all sessions anew. No
-    /// other thread or program may use the tables meanwhile.
+    /// other thread or program may use the tables at the same time.
     pub fn recover(&self, now: u32) {
         for count in self.counted.active {
             count.store(0, Relaxed);

@@ -1,8 +1,8 @@
 //! Guaranteed share of each VIP in a session table, and its count of assured sessions.
 //!
-//! Any service may use vacant slots. If a bucket is full, a VIP below its share evicts assured
-//! sessions of a VIP above its share. A VIP within its share loses no assured session. Sessions of
-//! other classes don't count.
+//! Any service may use vacant slots. If buckets are full, a new session of a VIP below its share
+//! may evict an assured session of a VIP above its share. A VIP within its share loses no assured
+//! session. Sessions that are not assured don't count towards the share.
 
 use super::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::path::tables::{Tables, VIP_IDS};
@@ -12,7 +12,7 @@ use core::net::IpAddr;
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;
 
 /// Two words per VIP, shared by the engine's threads and the control plane: the guaranteed number
-/// of assured sessions, and the current one.
+/// of assured sessions, and their current number.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares<'a>(pub &'a [AtomicU64]);
 

@@ -1,4 +1,5 @@
-//! Session table of buckets of eight slots, with keys of any number of words.
+//! Table of buckets of eight slots, with keys of any number of words. It is used for sessions and
+//! for source-NAT ports.
 
 use super::atomic::{
     AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -18,7 +19,8 @@ pub(crate) struct Slot<const N: usize> {
     pub(super) value: AtomicU64,
 }
 
-/// Eight slots in neighbouring cache lines: two lines for keys of one word, four for keys of three.
+/// Eight slots in neighbouring cache lines: two lines for keys of one word, four lines for keys of
+/// three words.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Bucket<const N: usize>(pub(super) [Slot<N>; BUCKET_SESSIONS]);
@@ -26,7 +28,8 @@ pub struct Bucket<const N: usize>(pub(super) [Slot<N>; BUCKET_SESSIONS]);
 impl<const N: usize> Default for Bucket<N> {
     #[cfg(not(loom))]
     fn default() -> Self {
-        // A constant, since tables of millions are made of it.
+        // The expression is a constant, so that a table of millions of buckets can be created from
+        // it.
         Bucket(
             [const { Slot { key: [const { AtomicU64::new(0) }; N], value: AtomicU64::new(0) } };
                 BUCKET_SESSIONS],
@@ -40,7 +43,7 @@ impl<const N: usize> Default for Bucket<N> {
     }
 }
 
-/// A session found, with its place in memory for [`Table::change`].
+/// A session that a lookup found, with the location of its value for [`Table::change`].
 #[derive(Clone, Copy, Debug)]
 pub struct FoundSession<'a> {
     place: &'a AtomicU64,
@@ -111,14 +114,15 @@ impl<'a, const N: usize> Table<'a, N> {
         (!self.buckets.is_empty()).then_some([(first & mask) as usize, (second & mask) as usize])
     }
 
-    /// Finds a live session. Returns the number of its slot too.
+    /// Finds a live session. Also returns the number of the session's slot.
     pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, FoundSession<'a>)> {
         let mut masks = self.extent.masks();
-        // Repeats only if the extent changed meanwhile, at most a few times per second.
+        // The loop repeats only if the extent changed during the lookup, which happens at most a
+        // few times per second.
         loop {
             let found = match masks.is_moving() {
                 false => self.find_in(masks.now, key, hash, now),
-                // The session may have moved between the lookups under the first and second mask.
+                // The third lookup is for a session that moved between the first and the second.
                 true => [masks.now, masks.before, masks.now]
                     .into_iter()
                     .find_map(|mask| self.find_in(mask, key, hash, now)),
@@ -149,17 +153,17 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Returns the session in a slot if it is live.
+    /// Returns the session in a slot; `None` if the slot has no live session.
     pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, FoundSession<'a>)> {
         let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
         let (key, value) = slot.read();
         value.is_live(now).then_some((key, FoundSession { place: &slot.value, vip: vip_of(&key), value }))
     }
 
-    /// Inserts a new session into its first bucket, which lookups read first, until this bucket is
-    /// half full. Then inserts into the emptier of both buckets, since two choices keep buckets
-    /// level (Mitzenmacher 2001). If both are full, evicts another session. Returns the number of
-    /// the slot.
+    /// Inserts a new session. Until its first bucket is half full, the session enters that bucket,
+    /// which lookups read first. Otherwise the session enters the emptier one of its two buckets,
+    /// since two choices keep buckets level (Mitzenmacher 2001). If both buckets are full, the
+    /// insert evicts another session. Returns the number of the slot.
     ///
     /// # Errors
     /// [`Full`] if no session in the two buckets may be evicted.
@@ -168,7 +172,7 @@ impl<'a, const N: usize> Table<'a, N> {
         loop {
             let number = self.insert_in(masks.now, key, hash, value, now)?;
             // Either this thread sees that the extent changed, or the thread that moves sessions
-            // sees the new session. That thread has such a fence too.
+            // sees the new session. The other thread executes the same fence.
             fence(SeqCst);
             let before = core::mem::replace(&mut masks, self.extent.masks());
             if masks == before || !self.take_back(number, key, value) {
@@ -193,7 +197,7 @@ impl<'a, const N: usize> Table<'a, N> {
             self.fill(slot, key, value);
             return Ok(number);
         }
-        // Another CPU may win the same slot.
+        // Another CPU may win the slot, so the eviction is tried again.
         let displaced = (0..ATTEMPTS).find_map(|_| self.claim_candidate(pair, key, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
@@ -207,7 +211,8 @@ impl<'a, const N: usize> Table<'a, N> {
         if crowded { [second, first] } else { [first, second] }
     }
 
-    /// Claims a vacant slot in the first of these buckets that has one. Returns it with its number.
+    /// Claims a vacant slot, in the first of these buckets that has one. Returns the slot with its
+    /// number.
     pub(super) fn claim_in(
         &self,
         numbers: [usize; 2],
@@ -222,7 +227,8 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Frees a session that was just inserted. False if it has changed or moved meanwhile.
+    /// Frees a session that was just inserted. Returns false if the session has changed or moved
+    /// since.
     fn take_back(&self, number: usize, key: &Words<N>, value: Value) -> bool {
         let slot = &self.buckets[number / BUCKET_SESSIONS].0[number % BUCKET_SESSIONS];
         let is_back = slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok();
@@ -241,9 +247,9 @@ impl<'a, const N: usize> Table<'a, N> {
     /// Evicts a session from two full buckets for `newcomer` and claims its slot. Fails if another
     /// CPU changed the victim first.
     ///
-    /// Among embryonic sessions, the victim belongs to the source with most embryonic sessions
-    /// here, the newcomer included. So a client that sends from a whole network evicts its own
-    /// sessions first.
+    /// Among embryonic sessions, the victim belongs to the source with most embryonic sessions in
+    /// these buckets, the newcomer included. So a client that sends from a whole network evicts its
+    /// own sessions first.
     fn claim_candidate(
         &self,
         numbers: [usize; 2],
@@ -299,8 +305,8 @@ impl<'a, const N: usize> Table<'a, N> {
         self.buckets.get(..self.buckets()).unwrap_or_default()
     }
 
-    /// Lists live sessions. Other threads may add and remove sessions meanwhile. A session that
-    /// moves meanwhile may be listed twice.
+    /// Lists live sessions. Other threads may add and remove sessions meanwhile. During a resize, a
+    /// session may be listed twice.
     pub fn list(&self, now: u32) -> impl Iterator<Item = (Words<N>, Value)> + use<'a, N> {
         self.in_use().iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
             let (key, value) = slot.read();
@@ -308,7 +314,8 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// Replaces the keys of live entries. No other thread or program may use the table meanwhile.
+    /// Replaces the keys of live entries. No other thread or program may use the table at the same
+    /// time.
     pub(crate) fn rekey(&self, now: u32, key: impl Fn(Words<N>) -> Words<N>) {
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let (old, value) = slot.read();
@@ -318,8 +325,8 @@ impl<'a, const N: usize> Table<'a, N> {
         }
     }
 
-    /// Frees expired sessions, and live ones for which `keep` returns false. Adjusts the counts.
-    /// Returns the number of slots freed.
+    /// Frees expired sessions, and live sessions for which `keep` returns false. Adjusts the
+    /// counts. Returns the number of slots freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {
         let mut freed = 0;
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
@@ -338,7 +345,7 @@ impl<'a, const N: usize> Table<'a, N> {
     }
 
     /// Frees slots that a killed writer claimed and never filled, and counts the live sessions. No
-    /// other thread or program may use the table meanwhile.
+    /// other thread or program may use the table at the same time.
     pub fn recover(&self, now: u32) {
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let value = Value(slot.value.load(Acquire));
@@ -352,7 +359,8 @@ impl<'a, const N: usize> Table<'a, N> {
 }
 
 impl<const N: usize> Bucket<N> {
-    /// Returns all slots with their positions, from `home` on and around.
+    /// Returns all slots with their positions in the bucket. It starts at position `home` and wraps
+    /// at the end.
     fn round(&self, home: usize) -> impl Iterator<Item = (usize, &Slot<N>)> {
         self.0.iter().enumerate().cycle().skip(home).take(BUCKET_SESSIONS)
     }
@@ -371,8 +379,8 @@ impl<const N: usize> Slot<N> {
         self.value.store(value.0, Release);
     }
 
-    /// Frees the slot if it holds `value`, and clears its key. Otherwise a lookup could stop at the
-    /// old key. The session may have been inserted again further on in the bucket, and the next
+    /// Frees the slot if it holds `value`, and clears its key. Without this, a lookup could stop at
+    /// the old key. The session may have been inserted again further on in the bucket, and the next
     /// claimant of this slot may not have written its own key yet.
     pub(super) fn vacate(&self, value: Value) -> bool {
         let is_ours = self.value.compare_exchange(value.0, Value::CLAIMED.0, AcqRel, Relaxed).is_ok();
@@ -390,15 +398,15 @@ impl<const N: usize> Slot<N> {
         core::array::from_fn(|at| self.key[at].load(Acquire))
     }
 
-    /// Returns key and value of one moment. A slot that changes its session meanwhile reads as
-    /// claimed.
+    /// Returns key and value as they were at one moment. A slot whose session changes during the
+    /// read reads as claimed.
     pub(super) fn read(&self) -> (Words<N>, Value) {
         let key = self.key();
         let value = self.value.load(Acquire);
         if self.has(&key) { (key, Value(value)) } else { (key, Value::CLAIMED) }
     }
 
-    /// Claims a vacant slot. An expired session in the slot leaves the counts.
+    /// Claims a vacant slot. If the slot has an expired session, this session is no longer counted.
     fn claim(&self, now: u32, counted: Counted<'_>) -> bool {
         let key = self.key();
         let value = Value(self.value.load(Acquire));

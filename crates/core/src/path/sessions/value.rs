@@ -10,40 +10,41 @@ pub enum State {
     Free = 0,
     /// A writer is filling the slot. Readers ignore it.
     Claimed = 1,
-    /// TCP connection of which only the client's SYN counted so far.
+    /// TCP connection whose client has not shown yet that it receives the server's packets.
     New = 2,
     /// TCP connection whose client has answered the server's SYN-ACK.
     Established = 3,
     /// Both sides have sent FIN, or the server has sent RST.
     Closing = 4,
-    /// UDP flow past its first packets, in both directions if both pass the director.
+    /// UDP flow past its first packets. If both directions pass the director, the server has
+    /// answered.
     Udp = 5,
     /// UDP flow of which only first packets were seen.
     UdpNew = 6,
-    /// The client has sent FIN or RST, or an attacker with the client's address: half a close (RFC
-    /// 9293, section 3.6).
+    /// The client has sent FIN or RST, or an attacker has forged it. This closes only one direction
+    /// (RFC 9293, section 3.6).
     HalfClosed = 7,
-    /// [`State::New`], and the server's SYN-ACK was seen.
+    /// As [`State::New`], but the server's SYN-ACK was seen.
     Answered = 10,
-    /// [`State::UdpNew`], and the server's answer was seen.
+    /// As [`State::UdpNew`], but a packet of the server was seen.
     UdpAnswered = 14,
-    /// The server has sent FIN.
+    /// The server has sent FIN, and the client has not.
     ServerClosed = 15,
 }
 
 /// Classes of sessions in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Only first packets, which an attacker can send with a forged source address.
+    /// Only first packets were seen, which an attacker can send with a forged source address.
     Embryonic,
-    /// Closed or half-closed.
+    /// The session is closed or half-closed.
     Ending,
     /// The client has answered a packet that only the client could see, as far as this host knows.
     Assured,
 }
 
 impl State {
-    /// All states of sessions.
+    /// All states that a live session may have.
     pub const ALL: [State; 9] = [
         State::New,
         State::Answered,
@@ -94,9 +95,9 @@ impl State {
         }
     }
 
-    /// Returns the least extension of a session's expiry that is stored, in ticks: a 64th of the
-    /// idle timeout, at most some seconds. If every packet stored a new expiry, the cache line
-    /// would travel between CPUs.
+    /// Returns the minimum extension of a session's expiry that is stored, in ticks. It is a 64th
+    /// of the idle timeout, and at most some seconds. If every packet stored a new expiry, the
+    /// cache line would travel between CPUs.
     pub const fn step(self, idle: &IdleTicks) -> u32 {
         let part = self.idle(idle) >> 6;
         if part > 1 << 12 { 1 << 12 } else { part }
@@ -110,7 +111,7 @@ impl State {
         }
     }
 
-    /// Returns the name for views and logs.
+    /// Returns the name for status output and logs.
     pub const fn name(self) -> &'static str {
         match self {
             State::Free => "free",
@@ -148,7 +149,8 @@ impl State {
 /// [`super::ticks`].
 ///
 /// Ticks wrap, so an expiry that seems further ahead is long past. If no daemon sweeps the table,
-/// an expired entry counts as expired for 39 days. An insert that needs its slot reuses it earlier.
+/// an expired entry counts as expired for 39 days. An insert that needs the slot of an expired
+/// entry reuses the slot earlier.
 pub const LIFE_MAX: u32 = 1 << 30;
 
 /// Second word of a session. From the top: the tick of expiry (32 bits), a mark (12), the state (4)
@@ -183,7 +185,7 @@ impl Value {
     pub const fn state(self) -> State {
         State::from_bits((self.0 >> 16) as u8 & 0xf)
     }
-    /// Returns the mark. 0 if there is none.
+    /// Returns the mark; 0 if the session has none.
     pub const fn mark(self) -> u16 {
         (self.0 >> 20 & Self::MARK) as u16
     }
@@ -231,7 +233,8 @@ mod tests {
         assert!((0..16u64).filter(|bits| Value(bits << 16).is_live(u32::MAX)).all(|bits| bits >= 2));
     }
 
-    /// With half the range of ticks, unswept entries would be live again after 26 days.
+    /// If ticks were compared over half their range, entries that nobody sweeps would be live again
+    /// after 26 days.
     #[test]
     fn long_expired_session_stays_expired_after_wrap() {
         let value = Value::new(1, State::Established, 1_000);

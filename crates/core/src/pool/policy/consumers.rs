@@ -1,5 +1,6 @@
-//! Consumers of policies, and the signals that each consumer knows. Together with the columns of
-//! [`POLICIES`] they decide which policies a consumer supports.
+//! Consumers: the parts of the program that select servers by a policy. A consumer supports a
+//! policy if the policy has a column for the consumer in [`POLICIES`], and the consumer knows the
+//! signals that the policy needs.
 
 use core::fmt;
 
@@ -10,12 +11,12 @@ use super::random::RANDOM;
 use super::{POLICIES, Policy};
 use crate::pool::signals::Signal;
 
-/// Parts of the program that select servers.
+/// Part of the program that selects servers by a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consumer {
-    /// A director, for packets and connections, with any method.
+    /// A director, for packets and connections, by any method.
     Director,
-    /// Each host of placement `every-host`.
+    /// Each host of an every-host farm.
     EveryHost,
     /// A server group, which redirects clients by HTTP.
     Redirect,
@@ -27,9 +28,9 @@ pub enum Consumer {
 struct ConsumerRow {
     /// Name in documents and messages.
     called: &'static str,
-    /// Signals that the consumer knows of servers.
+    /// Signals of servers that the consumer knows.
     signals: &'static [Signal],
-    /// Policy where the file names none.
+    /// Policy for a service or name for which the file names no policy.
     default: &'static Policy,
 }
 
@@ -39,42 +40,42 @@ impl Consumer {
 
     fn row(self) -> ConsumerRow {
         match self {
-            // All methods keep sessions, for UDP too. None needs to see the servers' replies for
-            // them.
+            // All methods store sessions, also for UDP, and need not see the servers' replies to do
+            // so. So the number of active sessions is always known.
             Consumer::Director => ConsumerRow {
                 called: "a director",
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
-            // Hosts send each other their session counts and query no reports. A host that takes
-            // over another's address finds the servers of its connections by hash alone, since the
-            // sessions are lost.
+            // Hosts send each other their session counts and query no reports. If a host takes over
+            // another host's address, the sessions are lost, so the host finds the servers of open
+            // connections by hash alone.
             Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",
                 signals: &[Signal::Active, Signal::Reported],
                 default: &HASH,
             },
-            // The group does not see clients after the redirect.
+            // The group does not see clients after the redirect, so it knows no sessions.
             Consumer::Redirect => ConsumerRow {
                 called: "method \"redirect\"",
                 signals: &[Signal::Latency, Signal::Load],
                 default: &LEAST_LOAD,
             },
-            // Random, not round-robin: clients share resolvers, so a turn per answer is not a turn
-            // per client.
+            // The default is random and not round-robin, since clients share resolvers: one answer
+            // of a rotation may serve many clients.
             Consumer::Names => {
                 ConsumerRow { called: "a name", signals: &[Signal::Latency, Signal::Load], default: &RANDOM }
             }
         }
     }
 
-    /// True if the consumer knows this signal, for servers that provide it.
+    /// True if the consumer knows this signal of servers that provide the signal.
     pub fn knows(self, signal: Signal) -> bool {
         self.row().signals.contains(&signal)
     }
 
     /// Returns the signals that a policy uses with this consumer; `None` if the policy is not
-    /// supported. Groups and names need load signals only: they count their own choices.
+    /// supported. Groups and names need only load signals, since they count their own selections.
     pub fn needs(self, policy: &Policy) -> Option<&'static [Signal]> {
         let weighing = match self {
             Consumer::Director | Consumer::EveryHost => return policy.packets.map(|_| policy.needs),
@@ -89,7 +90,7 @@ impl Consumer {
         self.needs(policy).unwrap_or(policy.needs).iter().copied().find(|signal| !self.knows(*signal))
     }
 
-    /// Returns the policy of a service or name for which the file has none.
+    /// Returns the policy of a service or name for which the file names no policy.
     pub fn default_policy(self) -> &'static Policy {
         self.row().default
     }

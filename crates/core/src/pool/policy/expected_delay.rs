@@ -1,5 +1,5 @@
-//! Expected delay times sessions: the time that a server needs to send its queued bytes (the
-//! load-balancing agent's delay = B / speed).
+//! Policy by expected delay times sessions. The expected delay is the time that a server needs to
+//! send its queued bytes (the load-balancing agent's delay = B / speed).
 
 use alloc::format;
 use alloc::string::String;
@@ -8,12 +8,13 @@ use super::two::by_load;
 use super::{NamePolicy, Policy, Selection, Weighing, rank};
 use crate::pool::signals::{Signal, Signals};
 
-/// Delays below 10 ms count as 10 ms, in microseconds: they do not matter to a client.
+/// Minimum delay in microseconds. Shorter delays count as this value, since they do not matter to a
+/// client.
 const FLOOR: u64 = 10_000;
 
-/// Selects the server with less delay times sessions, of two.
+/// Selects of two servers the one with the smaller product of delay and sessions.
 pub(super) static EXPECTED_DELAY: Policy = Policy {
-    // Names rank by network paths, which services do not measure.
+    // Names also consider network paths, which services do not measure.
     names: Some(NamePolicy { draw: Selection::Random, weighing: Some(&rank::CORRECTED) }),
     ..by_load(
         rank::POLICY,

@@ -1,4 +1,4 @@
-//! Failover: all clients use one server, and the next one once that fails.
+//! Failover: all clients use one server, and the next server once it fails.
 
 use super::{NamePolicy, Policy, Selection};
 

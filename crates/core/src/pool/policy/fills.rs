@@ -1,5 +1,5 @@
-//! Cache of hash tables filled recently. A server that fails and recovers, a drain that ends, or a
-//! retried change of the engine needs no second fill.
+//! Cache of hash tables that were filled recently. If a server fails and recovers, a drain ends, or
+//! a refused change is retried, the table need not be filled again.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use super::{Weighted, maglev, refilled};
 use crate::path::tables::HASH_SLOTS;
 
-/// Number of tables kept: three for each service of the largest farm, 24 MiB.
+/// Number of tables in the cache: three for each service of the largest farm. They take 24 MiB.
 const KEPT: usize = 192;
 
-/// Hash tables by members, evicted least recently used first.
+/// Hash tables by members. The least recently used table is evicted first.
 #[derive(Clone, Debug)]
 pub struct Fills {
     tables: BTreeMap<Members, CachedTable>,
@@ -19,8 +19,9 @@ pub struct Fills {
     used: u64,
 }
 
-/// Seed, configured weight and current weight of each member, weights in lowest terms. A table
-/// depends on nothing else, since slots are numbered by member from 1.
+/// Seed, configured weight and current weight of each member. The weights are divided by their
+/// greatest common divisor. A cached table depends on nothing else, since its entries are the
+/// members' numbers from 1.
 type Members = Vec<(u64, u16, u16)>;
 
 impl Default for Fills {
@@ -42,9 +43,9 @@ impl Fills {
         Fills { tables: BTreeMap::new(), kept, used: 0 }
     }
 
-    /// Returns the table of [`HASH_SLOTS`] entries that [`refilled`] makes of the base of the
-    /// `configured` members, while the `serving` members serve. Each serving member must be
-    /// configured.
+    /// Returns the table of [`HASH_SLOTS`] entries that [`refilled`] computes from the base of the
+    /// `configured` members, while the `serving` members serve. Each serving member must also be in
+    /// `configured`.
     pub fn table(&mut self, configured: &[Weighted], serving: &[Weighted]) -> Arc<[u16]> {
         let mut of: Vec<Weighted> = configured.iter().copied().filter(|one| one.weight > 0).collect();
         of.sort_unstable_by_key(|one| (one.seed, one.slot));
@@ -58,7 +59,7 @@ impl Fills {
         table.iter().map(|number| of[usize::from(*number) - 1].slot).collect()
     }
 
-    /// Returns the table for members numbered from 1.
+    /// Returns the table whose entries are the members' numbers from 1.
     fn numbered(&mut self, members: Members) -> Arc<[u16]> {
         self.used += 1;
         if let Some(kept) = self.tables.get_mut(&members) {

@@ -10,9 +10,9 @@ use super::least_connections::each_once;
 use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::Pick;
 
-/// Number of random draws for the second candidate of a slot, before the next slot with another
-/// server is taken. A server with five sixths of all weight reaches the limit at three slots in a
-/// thousand.
+/// Number of random draws for the second candidate of a slot. If all draws hit the slot's own
+/// server, the next slot with another server is used. A server with five sixths of all weight
+/// reaches this limit at three slots in a thousand.
 const DRAWS: u64 = 32;
 
 /// Selects the server at the flow's entry of the hash table.
@@ -20,17 +20,18 @@ pub(super) static HASH: Policy = Policy {
     name: "hash",
     about: "the server that the flow's hash names (Maglev); the same on every director and after any restart",
     needs: &[],
-    // `maglev` fills the hash table; the order is used for flows whose server is full.
+    // `maglev` fills the hash table. The ring is only used for flows whose server is full.
     packets: Some(PacketPolicy { pick: Pick::Hash, order: each_once, weighing: None, sharing: None }),
     redirect: Some(RedirectPolicy { choice: Choice::Hash, weighing: None }),
     names: Some(NamePolicy { draw: Selection::SourceHash, weighing: None }),
 };
 
-/// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.
+/// Returns a hash table of `slots` entries, in which each server has entries in proportion to its
+/// weight. `slots` must be prime.
 ///
 /// The result depends on the set of members, not on their order. Each member with a weight has at
-/// least one entry while `slots` is no less than the number of members. Empty if no member has a
-/// weight.
+/// least one entry while `slots` is no less than the number of members. The table is empty if no
+/// member has a weight.
 pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     debug_assert!(is_prime(slots), "a walk by any stride must reach every slot");
     let mut members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).collect();
@@ -38,7 +39,7 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     let heaviest = members.iter().map(|m| u32::from(m.weight)).max().unwrap_or(0);
     let mut walks: Vec<SlotWalk> = members.iter().map(|m| SlotWalk::new(m, heaviest, slots)).collect();
     let mut table = alloc::vec![0; if walks.is_empty() { 0 } else { slots }];
-    // Most probes late in the fill find taken slots. A bitmap of slots fits into the first-level
+    // Late in the fill, most tried slots are taken. A bitmap of the slots fits into the first-level
     // cache.
     let mut taken = alloc::vec![0u64; table.len().div_ceil(64)];
     let mut left = table.len();
@@ -57,9 +58,9 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     table
 }
 
-/// Returns the second candidate of each slot of a hash table: the server of another slot, so that
-/// weights hold among second candidates too, and never the slot's own server. Empty if the table
-/// has fewer than two servers.
+/// Returns the second candidate of each slot of a hash table. It is the server of another slot, so
+/// that second candidates are in proportion to weight, too. It is never the slot's own server. The
+/// result is empty if the table has fewer than two servers.
 ///
 /// The result depends on the table alone, so all directors of a farm compute the same pairs.
 pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
@@ -67,8 +68,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     if table.iter().all(|server| Some(server) == table.first()) {
         return Arc::default();
     }
-    // For each slot, the next slot with another server. Two laps, so that the last slots see the
-    // first ones.
+    // Finds for each slot the next slot with another server. The loop passes the table twice, so
+    // that the last slots find the first ones.
     let mut next = alloc::vec![0; len];
     for slot in (0..len).rev().chain((0..len).rev()) {
         let after = (slot + 1) % len;
@@ -76,8 +77,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     }
     (0..len)
         .map(|slot| {
-            // Random draws instead of a fixed stride: members' walks use strides themselves, so
-            // some servers would be paired more often than their weight allows.
+            // The draws are random. With a fixed stride some servers would be paired more often
+            // than their weight allows, since the members' walks use strides themselves.
             let draw = |turn| (mixed(slot as u64 * DRAWS + turn) % len as u64) as usize;
             let other = (0..DRAWS).map(draw).find(|other| table[*other] != table[slot]);
             table[other.unwrap_or(next[slot])]
@@ -94,7 +95,7 @@ pub(super) fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// A member's permutation of all slots, walked from `at` by `stride`.
+/// Walk of a member through all slots in its own order, from `at` in steps of `stride`.
 struct SlotWalk {
     at: usize,
     stride: usize,
@@ -104,7 +105,7 @@ struct SlotWalk {
 
 impl SlotWalk {
     fn new(member: &Weighted, heaviest: u32, slots: usize) -> SlotWalk {
-        // The key is fixed: every director of a farm must compute the same table.
+        // The key is fixed, since every director of a farm must compute the same table.
         let digest =
             SipHasher24::new_with_keys(0x6576_656e_6572, 0x6d61_676c_6576).hash(&member.seed.to_le_bytes());
         let (low, high) = (digest as u32 as usize, (digest >> 32) as usize);
@@ -113,13 +114,14 @@ impl SlotWalk {
             at: low % slots,
             stride: high % (slots.max(2) - 1) + 1,
             weight,
-            // Each member takes a slot in the first turn, so that the lightest one is not left out.
+            // With this credit each member takes a slot in the first round, so that the lightest
+            // member is not left out.
             credit: heaviest - weight,
         }
     }
 
-    /// True if the member takes a slot this turn: the heaviest member always, others in proportion
-    /// to weight.
+    /// Returns true if the member takes a slot in this round. The heaviest member takes one in each
+    /// round, the others in proportion to their weight.
     fn has_turn(&mut self, heaviest: u32) -> bool {
         self.credit += self.weight;
         let turn = self.credit >= heaviest;
@@ -129,7 +131,7 @@ impl SlotWalk {
         turn
     }
 
-    /// Takes the next free slot of the walk; at least one must be free.
+    /// Takes the next free slot of the walk. At least one slot must be free.
     fn claim_slot(&mut self, taken: &mut [u64], slots: usize) -> usize {
         loop {
             let at = self.at;
@@ -188,7 +190,8 @@ pub(super) mod tests {
         assert!(table.contains(&256));
     }
 
-    /// The claimed bound: changing one of N servers of equal weight moves at most 2/N of the slots.
+    /// Checks the documented bound: a change of one of N servers of equal weight moves at most 2/N
+    /// of the slots.
     #[test]
     fn a_change_of_one_server_moves_at_most_twice_its_share() {
         let mut worst = 0.0f64;
@@ -198,8 +201,8 @@ pub(super) mod tests {
             for out in [0, n / 2, n - 1] {
                 let mut fewer = all.clone();
                 fewer.remove(out);
-                // Removes one of N servers. In reverse, this adds one to N - 1. The larger number
-                // of servers sets the bound.
+                // Removes one of N servers. In the other direction, this is one server added to N -
+                // 1. The bound is that for the larger number of servers.
                 let share = moved(&full, &maglev(&fewer, HASH_SLOTS)) as f64 / HASH_SLOTS as f64;
                 worst = worst.max(share * n as f64);
                 assert!(share <= 2.0 / n as f64, "{n} servers: {share} moved");
@@ -214,8 +217,8 @@ pub(super) mod tests {
         assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
     }
 
-    /// Directors of a farm are upgraded one by one, and select the same server for a client
-    /// meanwhile.
+    /// While the directors of a farm are upgraded one by one, old and new ones must select the same
+    /// server for a client.
     #[test]
     fn a_table_of_the_same_servers_is_the_same_in_every_version() {
         let table = maglev(&members(&[1, 2, 3, 10], 77), HASH_SLOTS);
@@ -242,7 +245,8 @@ pub(super) mod tests {
             let second = second_candidates(&table);
             prop_assert_eq!(second.len(), table.len());
             prop_assert!(table.iter().zip(second.iter()).all(|(first, second)| first != second));
-            // Chance that another server is first, times the chance of this member among the rest.
+            // Probability that another server is the first candidate, times the probability of this
+            // member among the rest.
             let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
             for member in &members {
                 let others = weights.iter().zip(&members).filter(|(_, other)| other.slot != member.slot);

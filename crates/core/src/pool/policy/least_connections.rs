@@ -17,7 +17,7 @@ pub(super) static LEAST_CONNECTIONS: Policy = Policy {
 };
 
 /// Returns the slot of each member with a weight above 0 once, at most [`ORDER_MAX`] slots. The
-/// data plane compares all of them for each new session.
+/// data plane compares all these servers for each new session.
 pub(super) fn each_once(members: &[Weighted]) -> Vec<u16> {
     members.iter().filter(|m| m.weight > 0).map(|m| m.slot).take(ORDER_MAX).collect()
 }

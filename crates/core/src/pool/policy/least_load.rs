@@ -1,5 +1,5 @@
-//! Load of server groups, 10 (r + m), times sessions. The paper selects the server with the least
-//! reported load, which then gets all clients until the next report.
+//! Policy by the load of server groups, 10 (r + m), times sessions. The paper selects the server
+//! with the least reported load, and this server then gets all clients until the next report.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,11 +8,12 @@ use super::two::by_load;
 use super::{Choice, Policy, RedirectPolicy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Loads below one runnable process count as one, in thousandths of the paper's unit.
+/// Minimum load, in thousandths of the paper's unit. Smaller loads count as this value, which is
+/// one runnable process.
 const FLOOR: u64 = 10_000;
 
-/// Selects the server with less reported load times sessions, of two. Members of a group send their
-/// reports unprompted.
+/// Selects of two servers the one with the smaller product of reported load and sessions. In a
+/// group, members send their reports unprompted, and [`Choice::Head`] uses them.
 pub(super) static LEAST_LOAD: Policy = Policy {
     redirect: Some(RedirectPolicy { choice: Choice::Head, weighing: None }),
     ..by_load(

@@ -1,11 +1,11 @@
-//! Policies select servers. Each has one file, and one line in [`POLICIES`].
+//! Policies select servers. Each policy has one file, and one line in [`POLICIES`].
 //!
-//! A [`Policy`] is a row with a column for each consumer. For packets, the column has the layout of
-//! the tables, and how the data plane selects from them ([`crate::path::tables::Pick`]). For groups
-//! and names, the column says how a server is drawn. A policy that depends on load lists the
-//! [`Signal`](super::signals::Signal)s that it needs. A policy that weighs servers by load computes
-//! shares from their signals ([`Sharing`]). [`Consumer`] lists the signals that each consumer
-//! knows.
+//! A [`Policy`] is a row with a column for each kind of consumer. The column for packets has the
+//! layout of the data plane's tables, and how the data plane selects from them
+//! ([`crate::path::tables::Pick`]). The columns for groups and names say how a server is drawn. A
+//! policy that depends on load lists the [`Signal`](super::signals::Signal)s that it needs. A
+//! policy with [`Sharing`] computes servers' shares from the signals. [`Consumer`] lists the
+//! signals that each consumer knows.
 
 mod consumers;
 mod expected_delay;
@@ -37,8 +37,8 @@ pub use row::{
     Weighted,
 };
 
-/// All policies, in the order of the documentation. [`Consumer`] decides which consumer supports
-/// which policy.
+/// All policies, in the order of the documentation. [`Consumer`] decides which of them a consumer
+/// supports.
 pub static POLICIES: &[&Policy] = &[
     &power_of_two::POWER_OF_TWO,
     &random::RANDOM,
@@ -92,7 +92,7 @@ mod tests {
         assert!(by_name("fastest").is_none() && for_packets("failover").is_none());
     }
 
-    /// Returns the load of a server by a policy, and its description.
+    /// Returns the load of a server by a policy, and the description of the load.
     fn weighed(policy: &str, signals: Signals) -> (Option<u64>, Option<String>) {
         let weighing = for_packets(policy).unwrap().weighing.unwrap();
         ((weighing.load)(&signals), (weighing.describe)(&signals))

@@ -12,17 +12,17 @@ use super::{PacketPolicy, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
-/// A host becomes overloaded above this percentage of the average load. The margin exceeds the
+/// Percentage of the average load above which a host becomes overloaded. The margin exceeds the
 /// random variation of a few hundred sessions.
 const ABOVE_FROM_PERCENT: u128 = 125;
-/// An overloaded host stays overloaded until its load is below this percentage. The gap to the
-/// average prevents flapping.
+/// Percentage of the average load below which a host is no longer overloaded. The gap between the
+/// two percentages prevents flapping.
 const ABOVE_UNTIL_PERCENT: u128 = 105;
-/// Minimum number of sessions above the average: of three sessions, one is a third of the load but
-/// only chance.
+/// Minimum number of sessions above the average for an overload. With very few sessions, one more
+/// is a large part of the load but only chance.
 const ABOVE_FROM_SESSIONS: u128 = 2;
 
-/// A host keeps its sessions, unless its load is above the average.
+/// Makes a host serve the sessions that reach it, unless its load is above the average.
 pub(super) static OVERFLOW: Policy = Policy {
     name: "overflow",
     about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
@@ -37,7 +37,7 @@ pub(super) static OVERFLOW: Policy = Policy {
     names: None,
 };
 
-/// True in `above` if this host was loaded above the average at the last update, for hysteresis.
+/// State for hysteresis: `above` is true if this host was overloaded at the last update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OverflowState {
     above: bool,
@@ -64,8 +64,8 @@ impl OverflowState {
 }
 
 impl Sharing for OverflowState {
-    /// Returns shares of this host alone while it is not loaded above the average. Otherwise hosts
-    /// below the average share its new sessions, by weight and spare capacity.
+    /// While this host is not overloaded, only this host gets a share. Otherwise the hosts below
+    /// the average share its new sessions, by weight and spare capacity.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
         let counted = hosts.iter().filter(|host| host.weight > 0);
         let total = counted.fold(FarmTotals { load: 0, weight: 0 }, |sum, host| FarmTotals {
@@ -81,7 +81,8 @@ impl Sharing for OverflowState {
         if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
-        // Share by weight: this host has no weight, and no other host is below the average.
+        // If this host has no weight and no other host is below the average, the shares are the
+        // weights.
         scaled(&hosts.iter().map(|host| u128::from(host.weight)).collect::<Vec<_>>())
     }
 
@@ -90,13 +91,13 @@ impl Sharing for OverflowState {
     }
 }
 
-/// Reported sessions of a host; 0 before its first report.
+/// Number of sessions that a host has reported; 0 before its first report.
 fn load(host: &Candidate) -> u128 {
     host.signals.reported.unwrap_or_default().into()
 }
 
 impl FarmTotals {
-    /// Distance of a host below the average, as sessions times total weight; 0 at or above the
+    /// How far a host is below the average, in sessions times total weight; 0 at or above the
     /// average.
     fn spare(self, host: &Candidate) -> u128 {
         (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)
@@ -121,7 +122,7 @@ mod tests {
         Candidate { own: false, weight, signals }
     }
 
-    /// Returns this host's share, then those of the others.
+    /// Returns the share of this host, followed by the shares of the other hosts.
     fn shares(balance: &mut OverflowState, own: Candidate, others: &[Candidate]) -> Vec<u16> {
         let own = Candidate { own: true, ..own };
         balance.share_out(&[&[own], others].concat())
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
         let mut balance = OverflowState::default();
-        // 600 sessions on a total weight of 6: 100 for each.
+        // There are 600 sessions for a total weight of 6, so the average is 100 per weight.
         let others = [host(2, 100), host(1, 50), host(2, 250)];
         assert_eq!(shares(&mut balance, host(1, 200), &others), [0, 1000, 500, 0]);
     }
@@ -175,8 +176,8 @@ mod tests {
         assert_eq!(shares(&mut balance, host(3, 700), &[host(0, 0)]), [1000, 0]);
     }
 
-    /// 30 sessions per round arrive at the first of three hosts, one in 40 ends per round, and
-    /// loads are known a round late.
+    /// In each round, 30 sessions arrive at the first of three hosts, and one of 40 sessions ends.
+    /// Hosts know each other's loads one round late.
     #[test]
     fn host_with_all_arrivals_shares_them_out() {
         let mut balance = OverflowState::default();

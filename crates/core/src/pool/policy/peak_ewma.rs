@@ -1,5 +1,5 @@
-//! Latency times sessions (Finagle's peak-EWMA): a rise in latency counts at once, a fall counts
-//! gradually.
+//! Policy by latency times sessions (Finagle's peak-EWMA). A rise in latency counts at once, and a
+//! fall counts gradually.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,10 +8,11 @@ use super::two::by_load;
 use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Latencies below one millisecond count as one, in microseconds: they vary by chance.
+/// Minimum latency in microseconds. Shorter latencies count as this value, since they vary by
+/// chance.
 const FLOOR: u64 = 1_000;
 
-/// Selects the server with less latency times sessions, of two.
+/// Selects of two servers the one with the smaller product of latency and sessions.
 pub(super) static PEAK_EWMA: Policy = by_load(
     "peak-ewma",
     "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",

@@ -9,7 +9,7 @@ use super::two::TWO;
 use super::{Choice, Policy, RedirectPolicy};
 use crate::pool::signals::Signal;
 
-/// Selects the server with fewer active sessions for its weight, of two. A group does not see
+/// Selects of two servers the one with fewer active sessions for its weight. A group does not see
 /// sessions and counts its redirects instead.
 pub(super) static POWER_OF_TWO: Policy = Policy {
     name: "power-of-two",

@@ -1,10 +1,10 @@
-//! Ranks servers by their queued bytes and their network paths, after a load-balancing agent (Chow
-//! and Semwal, *Web Load Balancing Through More Accurate Server Report*, section 2.5).
+//! Weighs servers by their queued bytes and their network paths, after the load-balancing agent of
+//! Chow and Semwal (*Web Load Balancing Through More Accurate Server Report*, section 2.5).
 //!
 //! The paper's weight is (1 + bits per second) / (1 + seconds), and is useless as a measure: a
-//! faster line outweighs any delay, and a 100 Mbit/s line with its last 10 Mbit/s used up ranks
-//! almost the same. [`CORRECTED`] is the time that a client waits: for the server's queue to drain,
-//! and for the client's own reply at the path's available bandwidth.
+//! faster line outweighs any delay, and the weight hardly changes when the last 10 Mbit/s of a 100
+//! Mbit/s line are used up. [`CORRECTED`] is the time for which a client waits. The client waits
+//! for the server's queue to drain, and for its own reply at the path's available bandwidth.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,19 +13,20 @@ use alloc::vec::Vec;
 use super::{NamePolicy, Policy, Selection, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Name of the policy that ranks servers.
+/// Name of the policy by expected delay.
 pub const POLICY: &str = "expected-delay";
 
 /// Reply size of the paper's experiments, in bytes: the mean of WebStone's list of files.
 const REPLY_BYTES: u64 = 19_773;
-/// Waits below 10 ms count as 10 ms, in microseconds: they do not matter to a client.
+/// Minimum wait in microseconds. Shorter waits count as this value, since they do not matter to a
+/// client.
 const FLOOR_US: u64 = 10_000;
 
 /// Weighs a server by the time that a client waits for a reply of mean size.
 pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, describe, complete: None };
 
-/// Policy of a name that ranks as the paper does: selects the one server with the largest weight by
-/// equation 2.6.
+/// Policy of a name that follows the paper exactly. It selects the server with the largest weight
+/// by equation 2.6.
 pub static PAPER: Policy = Policy {
     name: POLICY,
     about: "the server with the largest weight by its delay and the path to it",
@@ -46,14 +47,14 @@ pub static PAPER: Policy = Policy {
 fn wait_us(signals: &Signals) -> Option<u64> {
     let delay_us = signals.report.delay_us?;
     let on_the_way = |bps: u64| REPLY_BYTES * 8 * 1_000_000 / bps.max(1);
-    // A path without a recent measurement has no traffic, and counts as free.
+    // A path without a recent measurement has no traffic, so it adds no wait.
     let on_the_way_us = signals.report.available_bps.map_or(0, on_the_way);
     Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
 }
 
-/// Fills in unknown bandwidths with the largest known one. Only clients make a path known, so a
-/// server with a lower default would never get clients. If no bandwidth is known, the delay alone
-/// decides.
+/// Fills in unknown bandwidths with the largest known one. Only clients' traffic measures a path.
+/// So with a lower default, a server with an unmeasured path would never get clients. If no
+/// bandwidth is known, the delay alone decides.
 fn complete(servers: &mut [Signals]) {
     let largest = |of: fn(&Signals) -> Option<u64>| servers.iter().filter_map(of).max();
     let bottleneck_bps = largest(|server| server.report.bottleneck_bps);
@@ -64,8 +65,8 @@ fn complete(servers: &mut [Signals]) {
     }
 }
 
-/// Inverse of the paper's weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits
-/// per second and seconds. Inverse, since a larger load is worse.
+/// Returns the inverse of the paper's weight = (1 + bottleneck + available) / ((1 + delay) *
+/// 10000), in bits per second and seconds. It is the inverse since a larger load is worse.
 fn inverse_weight(signals: &Signals) -> Option<u64> {
     const UNIT: u128 = 1_000_000_000_000;
     let delay_us = u128::from(signals.report.delay_us?);
@@ -114,7 +115,8 @@ mod tests {
         assert_eq!(wait_us(&Signals::default()), None);
     }
 
-    /// A weight of (1 + 100e6 + 60e6) / (3 * 10000) = 5333.3; and 4e6 / 10000 = 400 of 4 Mbit/s.
+    /// The paper's example has the weight (1 + 100e6 + 60e6) / (3 * 10000) = 5333.3. A line of 4
+    /// Mbit/s adds 4e6 / 10000 = 400.
     #[test]
     fn rank_matches_paper_example() {
         let weight = |delay_us, bottleneck, available| {

@@ -1,5 +1,5 @@
-//! Hash table in force. All configured servers fill a base table, the same on all directors.
-//! Servers that do not serve are replaced in their own slots only.
+//! Hash table in force. All configured servers together fill a base table, which is the same on all
+//! directors. A server that does not serve is replaced in its own slots, and no other slot changes.
 
 use alloc::vec::Vec;
 
@@ -7,22 +7,22 @@ use super::Weighted;
 use super::hash::mixed;
 use crate::path::tables::{SERVER_SLOTS, place};
 
-/// Number of random draws for a replacement in the slot of a server that does not serve, before the
-/// next slot with a serving server is taken. With one server in sixteen serving, 1.6 percent of
-/// slots reach the limit.
+/// Number of random draws for a replacement in a slot whose server does not serve. If no draw hits
+/// a serving server, the server of the next slot that has one is used. If one server in sixteen
+/// serves, 1.6 percent of slots reach this limit.
 const DRAWS: u64 = 64;
 
-/// All slots of a server, in the unit of [`parts`].
+/// Value of [`parts`] for a server that keeps all its slots.
 const WHOLE: u128 = 1 << 32;
 
-/// Returns the table in force: the `base` that [`maglev`](super::maglev) made of the `configured`
-/// servers, with replacements for those not among `serving`. `serving` has current weights. Empty
-/// if no server serves.
+/// Returns the table in force. It is the `base` that [`maglev`](super::maglev) computed from the
+/// `configured` servers, with replacements for servers that are not in `serving`. `serving` has
+/// current weights. The table is empty if no server serves.
 ///
-/// Each slot has an order among servers that depends on `base` alone, beginning with its own
-/// server; the first serving server gets the slot. Directors with different health states thus
-/// agree about every slot whose servers both consider working. A server with a part of its weight
-/// has that part of its slots, always the same ones.
+/// Each slot has a sequence of servers that depends on `base` alone and begins with the slot's own
+/// server. The first serving server of the sequence gets the slot. So directors that consider
+/// different servers as working still agree about most slots. A server with a part of its weight
+/// keeps that part of its slots, which are always the same slots.
 pub fn refilled(base: &[u16], configured: &[Weighted], serving: &[Weighted]) -> Vec<u16> {
     let parts = parts(configured, serving);
     let part = |server: u16| parts[place(server)];

@@ -1,5 +1,5 @@
-//! Smooth weighted round robin: the turns of a heavy server are spread out, not bunched (LSMAC,
-//! section 3.3, with weights; smoothing as in nginx).
+//! Smooth weighted round robin: the entries of a heavy server are spread over the ring and not
+//! bunched (LSMAC, section 3.3, with weights; smoothing as in nginx).
 
 use alloc::vec::Vec;
 
@@ -16,14 +16,14 @@ pub(super) static ROUND_ROBIN: Policy = Policy {
     names: Some(NamePolicy { draw: Selection::RoundRobin, weighing: None }),
 };
 
-/// Returns one lap of turns, as slots, at most [`ORDER_MAX`].
+/// Returns the ring: the slots of servers in turn, at most [`ORDER_MAX`] entries.
 pub fn in_turn(members: &[Weighted]) -> Vec<u16> {
     let members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).take(ORDER_MAX).collect();
     smooth(&members, &turns(&members))
 }
 
-/// Returns the number of turns of each member in one lap: its weight in lowest terms, scaled down
-/// to fit [`ORDER_MAX`], at least 1.
+/// Returns the number of entries of each member in the ring. It is the weight divided by the
+/// weights' greatest common divisor, scaled down to fit [`ORDER_MAX`], and at least 1.
 fn turns(members: &[Weighted]) -> Vec<usize> {
     let divisor = members.iter().fold(0, |d, m| gcd(d, usize::from(m.weight))).max(1);
     let weights: Vec<usize> = members.iter().map(|m| usize::from(m.weight) / divisor).collect();
@@ -31,13 +31,15 @@ fn turns(members: &[Weighted]) -> Vec<usize> {
     if lap <= ORDER_MAX {
         return weights;
     }
-    // Reserves an entry for each member, so that rounding up to 1 never overflows the lap.
+    // One entry is reserved for each member, so that rounding up to 1 never makes the ring too
+    // long.
     let spare = ORDER_MAX - members.len();
     weights.iter().map(|weight| (weight * spare / lap).max(1)).collect()
 }
 
-/// Lays out one lap. In each step every member gains its number of turns as credit; the member with
-/// the most credit is selected and pays the length of the lap. Ties go to the first member.
+/// Orders the entries of the ring. In each step every member gains its number of entries as credit.
+/// The member with the most credit is selected and pays the length of the ring. Of members with
+/// equal credit the first is selected.
 fn smooth(members: &[Weighted], turns: &[usize]) -> Vec<u16> {
     let lap: usize = turns.iter().sum();
     let mut credits = alloc::vec![0i64; members.len()];
@@ -80,7 +82,8 @@ mod tests {
         assert_eq!(order(&[5, 1, 1]), [1, 1, 2, 1, 3, 1, 1]);
         assert_eq!(order(&[1, 1, 1]), [1, 2, 3]);
         assert_eq!(order(&[2, 1]), [1, 2, 1]);
-        // One server has 15 of 31 turns, so two of its turns adjoin.
+        // The third server has 15 of 31 entries, so three of its entries may be adjacent, but not
+        // four.
         let order = order(&[4, 4, 15, 4, 4]);
         assert!(
             order.windows(3).any(|three| three == [3; 3]) && !order.windows(4).any(|four| four == [3; 4])
@@ -118,15 +121,15 @@ mod tests {
             let total: usize = weights.iter().map(|&w| usize::from(w)).sum();
             for (slot, &weight) in (1..).zip(&weights) {
                 prop_assert_eq!(count(&order, slot) * total, usize::from(weight) * lap);
-                // After any number of steps, a server's turns differ from its due by less than the
-                // number of servers.
+                // After any number of entries, the entries of a server differ from its fair number
+                // by less than the number of servers.
                 let mut had = 0usize;
                 for (step, &at) in order.iter().enumerate() {
                     had += usize::from(at == slot);
                     let due = (step + 1) as f64 * f64::from(weight) / total as f64;
                     prop_assert!((had as f64 - due).abs() < weights.len() as f64);
                 }
-                // A server with at most half of all turns never has more than three in a row.
+                // A server with at most half of all entries never has more than three in a row.
                 if usize::from(weight) * 2 <= total && weights.len() > 1 {
                     prop_assert!(order.windows(4).all(|four| four.iter().any(|&s| s != slot)));
                 }

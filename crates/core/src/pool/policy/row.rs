@@ -10,16 +10,16 @@ use crate::pool::signals::{Candidate, Signal, Signals};
 
 pub const SHARE_MAX: u16 = 1_000;
 
-/// A policy, with a column for each consumer. [`Consumer`](super::Consumer) lists the supported
-/// ones.
+/// A policy, with a column for each kind of consumer. [`Consumer`](super::Consumer) decides which
+/// policies a consumer supports.
 pub struct Policy {
-    /// Name in configuration, views and metrics.
+    /// Name in the farm file, in status output and in metrics.
     pub name: &'static str,
     /// Description in one line, for the documentation.
     pub about: &'static str,
     /// Signals of servers that the policy uses for packets.
     pub needs: &'static [Signal],
-    /// For directors and `every-host` hosts.
+    /// Column for packets: for directors and the hosts of every-host farms.
     pub packets: Option<PacketPolicy>,
     pub redirect: Option<RedirectPolicy>,
     pub names: Option<NamePolicy>,
@@ -40,35 +40,35 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// Layout of the data plane's tables, computed when the farm changes, not per packet.
+/// Layout of the data plane's tables. They are computed when the farm changes and not per packet.
 #[derive(Clone, Copy)]
 pub struct PacketPolicy {
-    /// How the data plane selects from the tables.
+    /// Selection from the tables by the data plane.
     pub pick: Pick,
     /// Returns the ring as slots, at most [`crate::path::tables::ORDER_MAX`], without members of
     /// weight 0.
     pub order: fn(&[Weighted]) -> Vec<u16>,
-    /// Load that weighs servers' sessions with [`Pick::Two`] ([`score`](super::score)), if the
-    /// policy depends on load.
+    /// Load by which [`Pick::Two`] weighs servers' sessions ([`score`](super::score)); `None` if
+    /// the policy doesn't depend on load.
     pub weighing: Option<&'static Weighing>,
-    /// Makes a new state per service that computes shares for [`PacketPolicy::order`] in place of
-    /// weights, if the policy uses signals.
+    /// Returns a new state for a service, which computes shares that [`PacketPolicy::order`] uses
+    /// in place of weights. `None` if the policy uses weights.
     pub sharing: Option<fn() -> Box<dyn Sharing>>,
 }
 
-/// How a group selects the member for a client.
+/// Selection of the member for a client's request, in a group.
 #[derive(Clone, Copy)]
 pub struct RedirectPolicy {
     pub choice: Choice,
-    /// Load that reduces a member's turns, if the policy depends on reports or latency.
+    /// Load that reduces a member's share; `None` if the policy uses neither reports nor latency.
     pub weighing: Option<&'static Weighing>,
 }
 
 /// Selection of a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
-    /// By reports of the members: the head of the paper's queue, or in turn according to shares by
-    /// reports.
+    /// By reports of the members. [`crate::farm::group::LoadReading`] decides if the least loaded
+    /// member or the next one by share is selected.
     Head,
     /// Of two random members, the one with fewer redirects.
     Two,
@@ -80,16 +80,18 @@ pub enum Choice {
     Random,
 }
 
-/// How a name selects the address for a client.
+/// Selection of the address for a client, in answers of a name.
 #[derive(Clone, Copy)]
 pub struct NamePolicy {
     /// Selection of the first address of an answer.
     pub draw: Selection,
-    /// Load that determines shares or ranks, if the policy depends on load.
+    /// Load that determines addresses' shares or order; `None` if the policy doesn't depend on
+    /// load.
     pub weighing: Option<&'static Weighing>,
 }
 
-/// Selection of the first address of an answer. The addresses of the next turns follow it.
+/// Selection of the first address of an answer. It is followed by the addresses that would be
+/// selected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// In turn, in proportion to share.
@@ -98,29 +100,29 @@ pub enum Selection {
     Random,
     /// By hash of the client's network, the same on every DNS server.
     SourceHash,
-    /// The first working server in order.
+    /// The first working server in the order of the list or of ranks.
     Failover,
 }
 
 /// Computes a server's load from its signals.
 #[derive(Debug)]
 pub struct Weighing {
-    /// Signals that the load is computed from.
+    /// Signals from which the load is computed.
     pub needs: &'static [Signal],
-    /// Returns the load, larger than 0 and comparable with that of other servers of the service;
-    /// `None` if a signal is missing.
+    /// Returns the load, which is above 0 and comparable with the load of other servers of the
+    /// service. `None` if a signal is missing.
     pub load: fn(&Signals) -> Option<u64>,
     /// Returns the load in words.
     pub describe: fn(&Signals) -> Option<String>,
-    /// Fills in missing signals of a name's servers from those of the other servers; `None` if
-    /// servers are weighed independently.
+    /// Fills in missing signals of a name's servers from the signals of the other servers. `None`
+    /// if servers are weighed independently.
     pub complete: Option<fn(&mut [Signals])>,
 }
 
-/// Computes shares of new sessions from servers' signals. May keep state for hysteresis.
+/// Computes shares of new sessions from servers' signals. It may have state for hysteresis.
 pub trait Sharing: fmt::Debug + Send + Sync {
-    /// Returns the share of each server, in their order; 0 to [`SHARE_MAX`]. At least one is above
-    /// 0, unless no server has a weight.
+    /// Returns the share of each server, from 0 to [`SHARE_MAX`], in the order of `servers`. At
+    /// least one share is above 0, unless no server has a weight.
     fn share_out(&mut self, servers: &[Candidate]) -> Vec<u16>;
     /// Clones the computation with its state.
     fn boxed(&self) -> Box<dyn Sharing>;
@@ -135,9 +137,9 @@ impl Clone for Box<dyn Sharing> {
 /// A server that may be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weighted {
-    /// Number in the tables.
+    /// Slot of the server in the tables.
     pub slot: u16,
-    /// Share relative to the other servers; a server with 0 is never selected.
+    /// Share relative to the other servers. A server with weight 0 is never selected.
     pub weight: u16,
     /// Hash seed of the server's identity, so that restarts and other directors compute the same
     /// table.

@@ -1,20 +1,20 @@
-//! Scores by load: one byte per server, with which the data plane weighs its sessions (see
-//! [`crate::path::select`]).
+//! Scores by load. A score has one byte, by which the data plane weighs the sessions of a server
+//! (see [`crate::path::select`]).
 //!
 //! A report that is seconds old says little about the current load. The data plane therefore
-//! multiplies the score with its own session count, so that a server reported as idle fills up as
-//! any other. Loads rise at once and fall slowly, as latency does in peak-EWMA. A server without a
-//! report gets the median.
+//! multiplies the score with its own session count, so that a server that reported itself idle
+//! fills up like any other server. Loads rise at once and fall slowly, as latency does in
+//! peak-EWMA. A server without a report gets the median.
 
 use alloc::vec::Vec;
 
 use crate::path::select::{GAIN_UNIT, SCORE_UNIT};
 
-/// Time constant of a falling load, in milliseconds: in a tenth of this time the load falls by a
-/// tenth of the difference.
+/// Time constant of a falling load, in milliseconds. In a tenth of this time the load falls by a
+/// tenth of the difference to the new value.
 const DECAY_MS: u64 = 10_000;
 
-/// Load of a server with slow falls.
+/// Smoothed load of a server, which rises at once and falls slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Smoothed {
     load: u64,
@@ -22,7 +22,7 @@ pub struct Smoothed {
 }
 
 impl Smoothed {
-    /// Returns a load at its first value.
+    /// Returns the smoothed load after its first value.
     pub fn new(load: u64, now_ms: u64) -> Smoothed {
         Smoothed { load, at_ms: now_ms }
     }
@@ -41,9 +41,9 @@ impl Smoothed {
     }
 }
 
-/// Returns the scores of a service's servers by their loads, in their order: how many
-/// [`SCORE_UNIT`]ths each load is above the least. All are 0 if fewer than two loads are known,
-/// since there is nothing to compare.
+/// Returns the scores of a service's servers from their loads, in the same order. A score is the
+/// number of [`SCORE_UNIT`]ths by which the load exceeds the least load. All scores are 0 if fewer
+/// than two loads are known, since there is nothing to compare.
 pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     let mut known: Vec<u64> = loads.iter().flatten().copied().collect();
     known.sort_unstable();
@@ -60,14 +60,14 @@ pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
 /// weight.
 pub const GAIN_PERCENT: u64 = 150;
 
-/// Returns the limits of sessions gained by load, as [`crate::path::select::Score::gain`], in the
-/// order of the servers (weight, load). A server with less load than others gains at most `percent`
-/// of its fair share by weight.
+/// Returns the limit of sessions that each server gains by its load, as
+/// [`crate::path::select::Score::gain`]. `servers` has the weight and the load of each server. A
+/// server with less load than others gains at most `percent` of its fair share by weight.
 ///
-/// The limit is needed because reports are unverified. A server of weight w among servers of weight
-/// W is the second candidate behind a server of weight v in v / W of all cases times w / (W - v).
-/// The sum of these over all servers with more load is the gain of a server that wins every
-/// comparison.
+/// The limit is needed because reports are unverified. Let the server have weight w, all servers
+/// together W, and another server v. Then the server is the second candidate behind the other
+/// server with the probability v / W times w / (W - v). The sum of these probabilities over all
+/// servers with more load is the gain of a server that wins every comparison.
 pub fn gains(servers: &[(u16, u64)], percent: u64) -> Vec<u8> {
     const ONE: u64 = 1 << 20;
     let all: u64 = servers.iter().map(|(weight, _)| u64::from(*weight)).sum();

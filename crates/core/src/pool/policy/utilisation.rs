@@ -1,5 +1,5 @@
-//! Reported utilisation times sessions; a server's load grows with its error rate (gRPC proposal
-//! A58 has the same signals).
+//! Policy by reported utilisation times sessions. A server's load grows with its error rate (gRPC
+//! proposal A58 has the same signals).
 
 use alloc::format;
 use alloc::string::String;
@@ -8,10 +8,11 @@ use super::two::by_load;
 use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
-/// Utilisation below a tenth counts as a tenth, in thousandths: the server is as good as idle.
+/// Minimum utilisation in thousandths. A smaller utilisation counts as this value, since the server
+/// is nearly idle.
 const FLOOR: u64 = 100;
 
-/// Selects the server with less utilisation times sessions, of two.
+/// Selects of two servers the one with the smaller product of utilisation and sessions.
 pub(super) static UTILISATION: Policy = by_load(
     "utilisation",
     "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
@@ -21,7 +22,8 @@ pub(super) static UTILISATION: Policy = by_load(
 fn load(signals: &Signals) -> Option<u64> {
     let report = &signals.report;
     let load = report.utilisation_permille?.max(FLOOR);
-    // The factor corrects for errors, which cost a server little work and make it look idle.
+    // The load grows by the part of failed requests. Without this, a server that fails requests
+    // would look idle, since errors cost little work.
     let failing = report.errors_milli.zip(report.requests_milli.filter(|requests| *requests > 0));
     Some(load + failing.map_or(0, |(errors, requests)| load.saturating_mul(errors.min(requests)) / requests))
 }

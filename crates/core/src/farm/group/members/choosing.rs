@@ -1,4 +1,4 @@
-//! Candidates of the selection in force, and their shares.
+//! Computes the [`Dispatch`] in force: which members are candidates, and their shares.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,7 +17,8 @@ use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
-    /// Returns the selection to put in force. Requests dispatched by the previous one are counted.
+    /// Returns the [`Dispatch`] to put in force. Before, the requests that the previous one
+    /// dispatched are added to members' loads.
     pub fn dispatch(&mut self, now: ClockReading) -> Arc<Dispatch> {
         self.absorb(now);
         let median = self.median(now);
@@ -28,7 +29,8 @@ impl Members {
             id: member.id,
             url: Arc::new(member.joiner.url.clone()),
             anonymous: member.joiner.anonymous,
-            // Computed only for anonymous members, which are proxied.
+            // Only requests for anonymous members are proxied, so only these members need the
+            // allowed addresses.
             reach: member.reach(&self.group).filter(|_| member.joiner.anonymous).map(Arc::new),
             backup: member.backup,
             weight: match starts_slowly {
@@ -54,8 +56,8 @@ impl Members {
         dispatch
     }
 
-    /// Returns the members that may be selected: serving ones, and backups, which routes may need.
-    /// If no member serves, those without any probe result.
+    /// Returns the members that may be selected: the serving members, and all working backups,
+    /// which routes may need. If there are none, returns the members without any probe result.
     fn chosen(&self) -> Vec<&TrackedMember> {
         let (serving, conditions) = (self.serving(), self.members.values().map(Self::candidate));
         let chosen = self.members.values().zip(conditions).zip(serving.serves);
@@ -70,7 +72,7 @@ impl Members {
         self.members.values().filter(unknown).filter(|member| member.may_be_tried()).collect()
     }
 
-    /// Returns the members that serve requests without a route.
+    /// Returns which members serve requests without a route, by the serving rule.
     fn serving(&self) -> Serving {
         let candidates: Vec<Candidate> = self.members.values().map(Self::candidate).collect();
         let panic_percent = self.group.panic_percent;
@@ -78,7 +80,7 @@ impl Members {
         serving(rule, &candidates)
     }
 
-    /// Returns the difference between serving and health of each member, by number.
+    /// Returns for each member, by its number, how serving differs from health.
     pub(super) fn standings(&self) -> BTreeMap<usize, Standing> {
         let of = |(member, serves): (&TrackedMember, bool)| {
             let standing = match (Self::candidate(member).condition, serves) {
@@ -104,7 +106,8 @@ impl Members {
         Candidate { backup: member.backup, condition }
     }
 
-    /// Weights in force have a finer scale while a member starts slowly.
+    /// Returns the member's weight in force. Its scale is up to 20 times finer, so that a small
+    /// weight can rise in steps.
     fn slow_weight(&self, now: ClockReading, member: &TrackedMember) -> u16 {
         let percent = member.server.slow_start_percent(now.now_ms);
         let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
@@ -113,7 +116,8 @@ impl Members {
         u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
     }
 
-    /// Returns each member's part of its weight, by number, if the policy uses more than weights.
+    /// Returns the part of its weight that each member gets, by number. The map is empty if each
+    /// member gets its whole weight.
     pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         if self.learns() {
             return self.learned_parts(now);
@@ -134,7 +138,8 @@ impl Members {
         members().map(|member| member.id).zip(parts).collect()
     }
 
-    /// Returns the parts learned from members' own reports. A silent member gets the median.
+    /// Returns the parts of the weight that were learned from members' own reports. A member
+    /// without a current report gets the median of the others.
     fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         let for_ms = self.group.joining.remove_after_ms;
         let part = |member: &TrackedMember| {
@@ -152,12 +157,13 @@ impl Members {
         self.members.values().map(|member| (member.id, share(member))).collect()
     }
 
-    /// True if parts are learned from reports.
+    /// True if the parts of the weight are learned from reports.
     fn learns(&self) -> bool {
         (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Aged)
     }
 
-    /// Limit of the gain by reports, in percent; no limit for the director's own measurements.
+    /// Limit of the requests that a member gains by its reports, in percent. Gains by the
+    /// director's own measurements have no limit.
     fn gain_percent(&self) -> u64 {
         match self.group.weighing() {
             Some(weighing) if !weighing.needs.contains(&Signal::Load) => u64::MAX,
@@ -165,7 +171,7 @@ impl Members {
         }
     }
 
-    /// Learns from a member's new report.
+    /// Updates the parts of the weight after a member's new report.
     pub(super) fn learn(&mut self, now: ClockReading, id: usize, load: u64) {
         if !self.learns() {
             return;
@@ -192,19 +198,19 @@ impl Members {
         }
     }
 
-    /// Returns the median of the known loads.
+    /// Returns the median of the members' current reports.
     pub(super) fn median(&self, now: ClockReading) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
     }
 
-    /// Adds the requests dispatched since the last call to members' loads.
+    /// Adds the requests that were dispatched since the last call to members' loads.
     pub(super) fn absorb(&mut self, now: ClockReading) {
         let joining = self.group.joining;
         let is_paper = (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Paper);
         for member in self.members.values_mut() {
-            // As in the paper, dispatched requests count until the next report. The load of a
-            // member that never reports decays, or it would soon get no requests.
+            // As in the paper, a dispatched request counts as load until the member's next report.
+            // Without a current report this load decays, or the member would soon get no requests.
             if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
                 member.load.fade(now, joining.report_ms);
             }
@@ -218,7 +224,8 @@ impl Members {
         }
     }
 
-    /// True if the selection in force changes by time alone.
+    /// True if the [`Dispatch`] in force must be renewed periodically, since loads or slow starts
+    /// change with time.
     pub(super) fn is_renewed(&self, now: ClockReading) -> bool {
         let by_load =
             self.group.weighing().is_some() || [Choice::Head, Choice::Two].contains(&self.group.choice());

@@ -12,10 +12,10 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 
 impl Members {
-    /// Adds members, all or none. Known members are updated.
+    /// Adds all these members or none. Members that had joined before are updated.
     ///
     /// # Errors
-    /// None of them is added, for the returned reason.
+    /// At least one member is refused, so none is added.
     pub fn join(
         &mut self,
         now: ClockReading,
@@ -45,9 +45,9 @@ impl Members {
         Ok(joined)
     }
 
-    /// Restricts joined members to the claims that credentials for their URLs allow now, with an
-    /// event for each. The operator's settings for a member, and the weight of a listed one, are
-    /// unchanged.
+    /// Restricts joined members to the claims that credentials for their URLs allow now. Each
+    /// restricted member causes an event. The operator's settings and the weight of a listed member
+    /// stay unchanged.
     pub fn cut<'c>(&mut self, now: ClockReading, allowed: impl Fn(&Url) -> Vec<&'c Claims>) {
         let mut cut = Vec::new();
         for member in self.members.values_mut() {
@@ -89,7 +89,8 @@ impl Members {
         Ok(())
     }
 
-    /// Addresses are checked on joining; names are checked when connections are opened.
+    /// Checks the addresses in members' URLs. A host name is checked later, when a connection is
+    /// opened.
     fn check_addresses(&self, origin: &MessageOrigin, joiners: &[Joiner]) -> Result<(), MemberRefusal> {
         let reach = Reach::new(&self.group, origin);
         let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);
@@ -103,17 +104,17 @@ impl Members {
         Ok(())
     }
 
-    /// True if a redirect to this URL would return to the group itself.
+    /// True if the URL is the group's own address, so that a redirect would lead back to the group.
     fn is_own(&self, url: &Url) -> bool {
         let Ok(host) = url.host().parse::<IpAddr>() else { return false };
         let is = |own: IpAddr| own == host || (own.is_unspecified() && host.is_loopback());
         self.group.addresses.iter().any(|address| address.port() == url.port() && is(address.ip()))
     }
 
-    /// Removes members, all or none.
+    /// Removes all these members or none.
     ///
     /// # Errors
-    /// One of them is not a member.
+    /// One of the URLs belongs to no member.
     pub fn remove_members(&mut self, now: ClockReading, urls: &[Url]) -> Result<(), MemberRefusal> {
         let is_here = |url: &&Url| {
             let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
@@ -129,7 +130,7 @@ impl Members {
         Ok(())
     }
 
-    /// Removes a member. A listed member stays visible as left, since it may return.
+    /// Removes a member. A listed member is kept as one that has left, since it may return.
     pub(super) fn remove_member(&mut self, id: usize, why: MemberChange) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let name = member.name().to_string();

@@ -1,7 +1,7 @@
-//! Estimate of a member's load, from its report and the requests dispatched since.
+//! Estimate of a member's load, from its last report and the requests dispatched since then.
 //!
-//! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). After a report is parsed
-//! there is no floating point.
+//! The unit is a thousandth of the paper's unit, in which load = 10 (r + m) (section 3.4). Loads
+//! are integers once a report is parsed.
 
 use alloc::vec::Vec;
 
@@ -12,27 +12,29 @@ use crate::farm::group::dispatch::PER_DISPATCH;
 /// Last report of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemberReport {
-    /// Load, in thousandths of a unit.
+    /// Load, in thousandths of the paper's unit.
     pub(super) load: u64,
     /// Time of arrival, in milliseconds.
     pub(super) at_ms: u64,
 }
 
-/// Known load of one member.
+/// Known facts about the load of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemberLoad {
     pub(super) report: Option<MemberReport>,
     /// Time of the last report by the sender's clock, in milliseconds.
     pub(super) stamp_ms: Option<u64>,
-    /// State learned from reports.
+    /// Part of the weight, learned from reports.
     pub(super) learned: Learned,
-    /// Load added by dispatches, and the time of its last update in milliseconds.
+    /// Load added by dispatched requests in thousandths, and the time of its last update in
+    /// milliseconds.
     added: u64,
     added_ms: u64,
 }
 
 impl MemberLoad {
-    /// Applies a report, which includes all requests dispatched before.
+    /// Applies a report. It includes all requests dispatched before, so their added load is
+    /// cleared.
     pub(super) fn report(&mut self, now: ClockReading, load: u64, stamp_ms: Option<u64>) {
         self.report = Some(MemberReport { load, at_ms: now.now_ms });
         self.stamp_ms = stamp_ms.or(self.stamp_ms);
@@ -45,7 +47,7 @@ impl MemberLoad {
         self.added_ms = self.added_ms.max(now.now_ms);
     }
 
-    /// Decays the load of dispatches: half of it is left after `report_ms`.
+    /// Decays the load added by dispatched requests. Half of it is left after `report_ms`.
     pub(super) fn fade(&mut self, now: ClockReading, report_ms: u64) {
         let passed = now.now_ms.saturating_sub(self.added_ms);
         self.added = scaled(self.added, report_ms.max(1), report_ms.max(1).saturating_add(passed));
@@ -59,19 +61,19 @@ impl MemberLoad {
             .map(|report| report.load)
     }
 
-    /// Returns the last report plus the requests dispatched since, as in the paper. Silent members
-    /// count as the median.
+    /// Returns the load as in the paper: the last report plus the load of the requests dispatched
+    /// since. A member without a report younger than `for_ms` counts as the median.
     pub(super) fn as_in_the_paper(&self, now: ClockReading, for_ms: u64, median: u64) -> u64 {
         self.fresh(now, for_ms).unwrap_or(median).saturating_add(self.added)
     }
 
-    /// Load added by dispatches.
+    /// Load added by dispatched requests, in thousandths.
     pub(super) fn added(&self) -> u64 {
         self.added
     }
 }
 
-/// Returns the median; 0 without loads.
+/// Returns the median; 0 if the list is empty.
 pub(super) fn median(mut loads: Vec<u64>) -> u64 {
     loads.sort_unstable();
     loads.get(loads.len() / 2).copied().unwrap_or_default()

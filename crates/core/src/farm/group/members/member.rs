@@ -21,54 +21,55 @@ use crate::pool::{
     PoolSettings, Reporting, ServerState,
 };
 
-/// Difference between serving and health.
+/// Relation between the health of a member and the fact that it serves requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
     /// The member serves according to its health.
     #[default]
     Normal,
-    /// The member works but doesn't serve: it is a backup, and other members can serve.
+    /// The member works but doesn't serve, because it is a backup and other members can serve.
     WaitingBackup,
     /// The member has failed but serves, because too few members work.
     Disbelieved,
 }
 
-/// A member at one time, for views.
+/// State of a member at one time, for status output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberSnapshot {
-    /// Number of the member ([`super::super::MemberCandidate::id`]), stable while it exists.
+    /// Number of the member ([`super::super::MemberCandidate::id`]). The number is stable while the
+    /// member exists.
     pub id: usize,
     /// The operator's name for the member, else its URL.
     pub name: String,
-    /// Description by the member or by the operator.
+    /// Description of the member, by the member itself or by the operator.
     pub joiner: Joiner,
     pub is_listed: bool,
-    /// True if the member serves only while no other one can.
+    /// True if the member serves only while no member can that is not a backup.
     pub backup: bool,
     pub standing: Standing,
     pub state: ServerState,
-    /// Weight in force in percent of its own: reduced by slow start or load.
+    /// Weight in force in percent of the configured weight. Slow start or load may reduce it.
     pub weight_percent: u64,
-    /// Last report, in thousandths of the paper's unit.
+    /// Load in the last report, in thousandths of the paper's unit.
     pub reported: Option<u64>,
-    /// Age of the report, in milliseconds.
+    /// Age of the last report, in milliseconds.
     pub age_ms: Option<u64>,
-    /// Estimate of the load, in thousandths.
+    /// Estimate of the current load, in thousandths of the paper's unit.
     pub load: u64,
-    /// Reason of the weight and load in force, in words.
+    /// Reason in words why the member has this weight and load.
     pub cause: String,
-    /// Number of requests dispatched.
+    /// Number of requests dispatched to the member.
     pub dispatched: u64,
     /// Duration of the last successful probe, in microseconds.
     pub latency_us: Option<u64>,
     pub checks: CheckHistory,
     /// End of the last failed probe in milliseconds, and its failure.
     pub last_failure: Option<(u64, Failure)>,
-    /// True if the member's answers refuse new requests.
+    /// True if the member's answers to report queries refuse new requests.
     pub refuses: bool,
     /// Load signals besides the member's own reports.
     pub signals: Signals,
-    /// State of its reports, if they are queried.
+    /// State of the member's answers to report queries; `None` if it is not queried.
     pub answers: Option<ReportsSnapshot>,
 }
 
@@ -76,25 +77,25 @@ pub struct MemberSnapshot {
 #[derive(Clone, Debug)]
 pub(super) struct TrackedMember {
     pub(super) id: usize,
-    /// The operator's name for the member, if it is listed.
+    /// The operator's name for the member; `None` if the member is not listed.
     pub(super) listed: Option<String>,
     pub(super) joiner: Joiner,
-    /// True if the operator has listed it as a backup.
+    /// True if the operator has listed the member as a backup.
     pub(super) backup: bool,
-    /// Address to probe, if configured by the operator.
+    /// Address to probe in place of the URL's address, if configured by the operator.
     pub(super) health_address: Option<IpAddr>,
     /// True if the member joined by itself, and therefore has to report.
     pub(super) joined: bool,
-    /// Origin of the message by which it joined.
+    /// Origin of the message by which the member joined.
     pub(super) origin: MessageOrigin,
     /// True if a listed member has left and may return.
     pub(super) left: bool,
-    /// Health and answers to report queries.
+    /// Health of the member, and its answers to report queries.
     pub(super) server: PoolServer,
     pub(super) load: MemberLoad,
-    /// Time of its last message, in milliseconds.
+    /// Time of the member's last message, in milliseconds.
     pub(super) reported_ms: u64,
-    /// Time of the last LOAD-QUERY since its last message, in milliseconds.
+    /// Time of the LOAD-QUERY that was sent since the member's last message, in milliseconds.
     pub(super) queried_ms: Option<u64>,
     pub(super) dispatched: Arc<AtomicU64>,
 }
@@ -139,7 +140,7 @@ impl TrackedMember {
         }
     }
 
-    /// Applies the operator's listing; the member's own paths and hosts stay.
+    /// Applies the operator's settings for the member. The member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
         (self.backup, self.health_address) = (one.backup, one.health_address);
@@ -148,8 +149,8 @@ impl TrackedMember {
         self.joiner.control.clone_from(&one.control);
     }
 
-    /// Applies the member's own description. For a listed member the operator's weight stays, and
-    /// it can become anonymous but not public.
+    /// Applies the member's own description. The operator's weight of a listed member stays. A
+    /// listed member can become anonymous, but an anonymous listed member can't become public.
     pub(super) fn describe(&mut self, joiner: &Joiner) {
         let is_listed = self.listed.is_some();
         let control = self.joiner.control.take().filter(|_| is_listed).or_else(|| joiner.control.clone());
@@ -166,7 +167,7 @@ impl TrackedMember {
         self.listed.as_deref().unwrap_or(self.joiner.url.as_str())
     }
 
-    /// True if the operator's name or URL means this member.
+    /// True if `name` is the operator's name for this member, or the member's URL.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.listed.as_deref() == Some(name) || Url::parse(name).ok().as_ref() == Some(&self.joiner.url)
     }
@@ -176,13 +177,14 @@ impl TrackedMember {
         self.joiner.control.as_ref().unwrap_or(&self.joiner.url)
     }
 
-    /// Allowed addresses of its clients' requests and probes; `None` for a listed member, whose
-    /// address the operator chose.
+    /// Addresses to which proxied requests and probes for this member may connect. `None` stands
+    /// for any, for a listed member whose address the operator chose.
     pub(super) fn reach(&self, group: &Group) -> Option<Reach> {
         self.listed.is_none().then(|| Reach::new(group, &self.origin))
     }
 
-    /// Allowed addresses of load queries: a listed member may have named another URL for them.
+    /// Addresses to which load queries may connect. They are restricted for a listed member, too,
+    /// if the member itself has named the URL for load queries.
     pub(super) fn control_reach(&self, group: &Group) -> Option<Reach> {
         let listed =
             group.members.iter().find(|listed| self.listed.is_some() && listed.url == self.joiner.url);
@@ -190,7 +192,8 @@ impl TrackedMember {
         (!named_here).then(|| Reach::new(group, &self.origin))
     }
 
-    /// Takes the member down at once if its URL has a forbidden address.
+    /// Counts a failed probe if the member's URL contains a forbidden address, which takes the
+    /// member down at once.
     pub(super) fn check_address(&mut self, now: ClockReading, group: &Group) {
         let (reach, address) = (self.reach(group), self.joiner.url.address());
         if let Some((reach, address)) = reach.zip(address)
@@ -200,8 +203,8 @@ impl TrackedMember {
         }
     }
 
-    /// True if the member may be selected without a probe result. The address behind the name of a
-    /// joined member is not known yet.
+    /// True if the member may be selected without a probe result. A joined member whose URL
+    /// contains a host name may not, since its address is not checked yet.
     pub(super) fn may_be_tried(&self) -> bool {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
@@ -211,12 +214,14 @@ impl TrackedMember {
         matches!(self.server.health().last_failure(), Some((_, Failure::Forbidden(_))))
     }
 
-    /// True if the member takes new requests while it works.
+    /// True if the member takes new requests as soon as it works: it is not drained, has not left,
+    /// and has a weight.
     pub(super) fn is_wanted(&self) -> bool {
         !self.server.operator_state().is_drained() && !self.left && self.joiner.weight > 0
     }
 
-    /// True if the member has to report. A server that is only listed may not support reports.
+    /// True if the member has to report. A listed member may not support reports, if it has no URL
+    /// for load queries and has neither joined nor reported.
     pub(super) fn is_to_report(&self) -> bool {
         !self.left && (self.joined || self.joiner.control.is_some() || self.load.report.is_some())
     }
@@ -232,12 +237,13 @@ impl TrackedMember {
         }
     }
 
-    /// Records a message of the member.
+    /// Records the arrival of a message of the member.
     pub(super) fn note_message(&mut self, now: ClockReading) {
         (self.reported_ms, self.queried_ms) = (now.now_ms, None);
     }
 
-    /// Returns the member for views, with the estimate of its load and its part of the weight.
+    /// Returns the state of the member for status output, with the given estimate of its load and
+    /// its part of the weight.
     pub(super) fn view(
         &self,
         now: ClockReading,
@@ -284,7 +290,7 @@ impl TrackedMember {
         }
     }
 
-    /// Reason of the weight and load, in words.
+    /// Reason in words why the member has its weight and load.
     fn cause(&self, now: ClockReading, group: &Group) -> String {
         if let Some(by_operator) = self.server.operator_reason() {
             return by_operator.to_string();
@@ -312,8 +318,8 @@ impl TrackedMember {
     }
 }
 
-/// Settings of members. If listed members aren't probed, the addresses of joined ones are still
-/// checked.
+/// Settings of probes and report queries. If members aren't probed, the addresses of joined members
+/// are still checked.
 #[derive(Clone, Debug)]
 pub(super) struct MemberSettings {
     listed: Arc<PoolSettings>,
@@ -334,7 +340,8 @@ impl MemberSettings {
         MemberSettings { listed, joined }
     }
 
-    /// Settings of probes; members without probes have only their address checked.
+    /// Settings of probes. If members aren't probed, only the addresses of joined members are
+    /// checked.
     pub(super) fn check(&self) -> &Arc<HealthCheck> {
         &self.listed.check
     }
@@ -349,7 +356,7 @@ impl MemberSettings {
     }
 }
 
-/// Formats a load for people.
+/// Formats a number of thousandths as a decimal number.
 pub fn thousandths(load: u64) -> String {
     match (load / 1_000, load % 1_000) {
         (whole, 0) => whole.to_string(),

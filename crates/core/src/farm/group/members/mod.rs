@@ -1,7 +1,7 @@
 //! Members of a group: a state machine of listed and joined members (section 3.3 of the paper).
 //!
-//! Facts go in with the time: messages of members, results of probes, operator's states, reloads.
-//! Orders come out of [`Members::poll`], and the selection in force of [`Members::dispatch`].
+//! Facts go in with the time: messages of members, results of probes, operator's states and
+//! reloads. [`Members::poll`] returns orders, and [`Members::dispatch`] the selection in force.
 
 mod choosing;
 mod joining;
@@ -39,11 +39,11 @@ use crate::pool::health::Failure;
 use crate::pool::{HealthCheck, OperatorState, Pool, PoolServer, Reporting, ServerEvent, ServerState};
 use member::{MemberSettings, TrackedMember};
 
-/// Maximum number of members of one group, without listed ones.
+/// Maximum number of joined members of one group. Listed members don't count.
 pub const MEMBERS_MAX: usize = 1_024;
-/// Maximum number of routes by members of one group.
+/// Maximum number of routes that the members of one group announce.
 pub const ROUTES_MAX: usize = 4_096;
-/// Maximum load of a report.
+/// Maximum load in a report, in the paper's unit.
 pub const LOAD_MAX: u32 = 1_000_000_000;
 /// Maximum lead of a member's clock over this host's, in milliseconds.
 const AHEAD_MAX_MS: u64 = 300_000;
@@ -52,7 +52,7 @@ const GATHER_MS: u64 = 50;
 /// Interval at which loads are estimated anew, in milliseconds.
 const RENEW_MS: u64 = 500;
 
-/// A time by the monotonic clock and by the wall clock.
+/// A time, as read from two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// Monotonic clock, in milliseconds.
@@ -68,7 +68,7 @@ pub struct LoadInform {
     pub load: f64,
     /// Time of the load by the member's clock, in milliseconds since 1970.
     pub stamp_ms: Option<u64>,
-    /// URL of the member, if its address is ambiguous.
+    /// URL of the member, which it must send if its source address belongs to several members.
     pub url: Option<Url>,
 }
 
@@ -77,11 +77,11 @@ pub struct LoadInform {
 pub struct JoinResult {
     /// Number of new members.
     pub new: usize,
-    /// Number of known members, which are updated.
+    /// Number of members that had joined before and were updated.
     pub known: usize,
 }
 
-/// Orders of a group.
+/// Order of a group to its caller.
 #[derive(Clone, Debug)]
 pub enum MemberOrder {
     /// Probe a member, and return the result to [`Members::apply_fact`].
@@ -90,11 +90,11 @@ pub enum MemberOrder {
         member: usize,
         /// URL at which the member is probed.
         url: Url,
-        /// Address in place of the URL's, if configured.
+        /// Address to probe in place of the URL's address, if configured.
         address: Option<IpAddr>,
-        /// Settings of the probe.
+        /// Kind and timeout of the probe.
         check: Arc<HealthCheck>,
-        /// Allowed addresses; `None` for any.
+        /// Addresses to which the caller may connect; `None` for any.
         reach: Option<Reach>,
     },
     /// Send a LOAD-QUERY to a member, which answers with a message of its own. The result of the
@@ -104,9 +104,10 @@ pub enum MemberOrder {
         member: usize,
         /// URL at which the member is queried.
         url: Url,
-        /// True if the member named this URL for queries, so that it must know them there.
+        /// True if the member or the operator named this URL for load queries, so the server there
+        /// must support LOAD-QUERY.
         is_named: bool,
-        /// Allowed addresses; `None` for any.
+        /// Addresses to which the caller may connect; `None` for any.
         reach: Option<Reach>,
     },
     /// Query a member's load as configured by the group's `report`, and return the result to
@@ -118,10 +119,10 @@ pub enum MemberOrder {
         url: Url,
         /// Settings of the query.
         settings: Arc<Reporting>,
-        /// Allowed addresses; `None` for any.
+        /// Addresses to which the caller may connect; `None` for any.
         reach: Option<Reach>,
     },
-    /// Save this record for the next start: [`Members::new`] reads it.
+    /// Save this record for the next start, when [`Members::new`] reads it.
     Save {
         /// Text with a line per member.
         record: String,
@@ -130,14 +131,14 @@ pub enum MemberOrder {
     Publish(GroupRules),
 }
 
-/// All input of redirects.
+/// Rules and data on which redirects depend.
 #[derive(Clone, Debug)]
 pub struct GroupRules {
     pub status: RedirectStatus,
     pub dispatch: Arc<Dispatch>,
     /// Names of members, by [`MemberCandidate::id`](super::MemberCandidate::id).
     pub names: BTreeMap<usize, String>,
-    /// Value of Retry-After if no member works, in seconds.
+    /// Value of the Retry-After header of a response while no member works, in seconds.
     pub retry_after_s: u64,
 }
 
@@ -146,14 +147,14 @@ pub struct GroupRules {
 pub enum MemberEvent {
     /// The member joined, left or changed.
     Changed(MemberChange),
-    /// Event of any server.
+    /// The server of the member changed, as servers of services do.
     Server(ServerEvent),
 }
 
 /// Changes of a member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberChange {
-    /// A new member, or one that had left.
+    /// A new member joined, or a listed member that had left.
     #[error("joined")]
     Joined,
     /// The member sent GROUP-EXIT.
@@ -165,7 +166,7 @@ pub enum MemberChange {
     /// The member did not report in time, and a LOAD-QUERY was sent.
     #[error("silent: it was asked for its load")]
     Silent,
-    /// The member did not answer the LOAD-QUERY either.
+    /// The member stayed silent after the LOAD-QUERY.
     #[error("removed: it was silent for too long, and may join again")]
     Removed,
     /// The member refused the LOAD-QUERY.
@@ -189,22 +190,23 @@ pub struct Members {
     group: Group,
     settings: MemberSettings,
     seed: Seed,
-    /// Members by their numbers.
+    /// Members by their number.
     members: Pool<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
     /// Operator's states by name or URL; they also apply to members that return.
     operator: BTreeMap<String, OperatorState>,
-    /// Selection in force, and its counts that are already in members' loads.
+    /// Selection in force, and the number of its requests that members' loads include already, by
+    /// the member's number.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
-    /// Events with members' names.
+    /// Events with the names of their members.
     events: Vec<(String, MemberEvent)>,
     is_to_save: bool,
     publish_at_ms: u64,
 }
 
 impl Members {
-    /// Returns the listed members, and those that had joined according to the saved record.
+    /// Returns the listed members, and the members that had joined according to the saved record.
     pub fn new(now: ClockReading, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
@@ -219,13 +221,14 @@ impl Members {
             is_to_save: false,
             publish_at_ms: 0,
         };
-        // With a record the health of earlier members is known, so other members start slowly.
+        // With a record this is a restart, so members that are not in the record are new and start
+        // slowly.
         members.list(now, record.is_some());
         record::read(record.unwrap_or_default()).into_iter().for_each(|one| members.remember(now, one));
         members
     }
 
-    /// Follows the reloaded settings.
+    /// Applies the settings of a reload.
     pub fn reload(&mut self, now: ClockReading, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
@@ -239,7 +242,8 @@ impl Members {
         self.changed(now);
     }
 
-    /// Adds newly listed members, and removes those no longer listed unless they had joined.
+    /// Adds newly listed members. Removes members that are no longer listed, unless they have
+    /// joined.
     fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
@@ -308,7 +312,7 @@ impl Members {
         self.members.values().filter(|member| member.listed.is_none()).count()
     }
 
-    /// Applies a load report. It does not make a member up; only probes do.
+    /// Applies a load report. A report never changes a member's state to up; only probes do.
     ///
     /// # Errors
     /// The report is rejected.
@@ -335,7 +339,7 @@ impl Members {
         member.note_message(now);
         self.is_to_save |= was_silent;
         self.learn(now, id, load);
-        // Making a selection among many members takes time.
+        // With more members, a new selection takes longer to compute, so more reports share one.
         let gather_ms = GATHER_MS.saturating_add(self.members.values().len() as u64);
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms.saturating_add(gather_ms));
         Ok(())
@@ -344,7 +348,7 @@ impl Members {
     /// Returns the member that a report belongs to.
     ///
     /// # Errors
-    /// No member matches, or several do.
+    /// The report matches no member or several members.
     pub fn reporter(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<usize, MemberRefusal> {
         if let Some(url) = url {
             let found = self.by_url.get(url).and_then(|id| self.members.get(id));
@@ -357,8 +361,8 @@ impl Members {
             let own = member.joiner.url.host().parse::<IpAddr>().ok();
             own.map(|own| own.to_canonical()) == from
         };
-        // A member may have joined others. A member with this own address comes before members that
-        // joined from this address.
+        // A host may also have joined other hosts as members. So a member whose URL contains this
+        // address comes before members that joined from this address.
         let mut found: Vec<&TrackedMember> = here().filter(own).collect();
         if found.is_empty() {
             let came_from = |member: &&TrackedMember| member.origin.from.map(|at| at.to_canonical()) == from;
@@ -374,10 +378,11 @@ impl Members {
         }
     }
 
-    /// Returns the URL of the member that a report belongs to, for the check of its credential.
+    /// Returns the URL of the member that a report belongs to, so that the caller can check the
+    /// credential.
     ///
     /// # Errors
-    /// No member matches, or several do.
+    /// The report matches no member or several members.
     pub fn reporter_url(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<&Url, MemberRefusal> {
         let id = self.reporter(from, url)?;
         let member = self.members.get(&id).map(|member| &member.joiner.url);
@@ -388,15 +393,15 @@ impl Members {
         self.members.values().map(TrackedMember::name)
     }
 
-    /// True if a member works or there is none. A group that waits for members to join is ready for
-    /// them.
+    /// True if a member works, or if the group has no members. A group without members is ready,
+    /// since it waits for members to join.
     pub fn are_serving(&self, now: ClockReading) -> bool {
         let query_after_ms = self.group.joining.query_after_ms;
         let mut members = self.members.values();
         members.len() == 0 || members.any(|member| member.state(now, query_after_ms) == ServerState::Up)
     }
 
-    /// True if every member that takes part has a probe result.
+    /// True if every member that may get requests has a probe result.
     pub fn are_settled(&self) -> bool {
         !self.members.values().any(|member| member.is_wanted() && member.server.is_unknown())
     }
@@ -442,7 +447,7 @@ impl Members {
             self.members.values().filter(gone).map(|member| (member.id, member.listed.is_some())).collect();
         for (id, is_listed) in gone {
             match self.members.get_mut(&id).filter(|_| is_listed) {
-                // A listed member stays, as a server without reports.
+                // A listed member stays, and no longer has to report.
                 Some(member) => {
                     (member.joined, member.reported_ms, member.load.report) = (false, now.now_ms, None);
                 }
@@ -511,27 +516,27 @@ impl Members {
         self.members.values().map(view).collect()
     }
 
-    /// Returns the record to save, for [`Members::new`].
+    /// Returns the record that [`Members::new`] reads at the next start.
     pub fn record(&self) -> String {
         record::write(self.members.values())
     }
 
-    /// Value of Retry-After if no member works, in seconds.
+    /// Value of the Retry-After header of a response while no member works, in seconds.
     fn retry_after_s(&self) -> u64 {
         let settings = &self.group.health;
         settings.interval_ms.saturating_mul(u64::from(settings.rise)).div_ceil(1_000).clamp(1, 60)
     }
 }
 
-/// Seed of a member, which spreads probes.
+/// Seed of a member, by which probes are spread over time.
 fn seed_of(seed: Seed, id: usize) -> u64 {
     seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Converts a valid load to thousandths.
+/// Converts a load to thousandths; `None` for an invalid load.
 fn in_thousandths(load: f64) -> Option<u64> {
     let good = load.is_finite() && (0.0..=f64::from(LOAD_MAX)).contains(&load);
-    // The value is between 0 and 10^12, and the fraction is not needed.
+    // The product is between 0 and 10^12. Its fraction is dropped.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     good.then_some((load * 1_000.0) as u64)
 }

@@ -1,4 +1,4 @@
-//! Operator's states of members, present or not.
+//! States that the operator sets for members. A state also applies to a member that joins later.
 
 use alloc::string::ToString;
 
@@ -6,7 +6,8 @@ use super::{ClockReading, Members};
 use crate::pool::OperatorState;
 
 impl Members {
-    /// Sets the state of a member by name or URL. For an absent member it applies on return.
+    /// Sets the state of the member with this name or URL. For an absent member the state applies
+    /// once it joins.
     pub fn set_operator_state(&mut self, now: ClockReading, name: &str, state: OperatorState) {
         let member = self.members.values_mut().find(|member| member.is_called(name));
         match &member {
@@ -21,7 +22,7 @@ impl Members {
         self.follow_change(now, id, change);
     }
 
-    /// Returns the name of the member with this name or URL.
+    /// Returns the name of the member that the operator means by a name or URL.
     pub fn called(&self, name: &str) -> Option<&str> {
         self.members.values().find(|member| member.is_called(name)).map(|member| member.name())
     }

@@ -1,4 +1,4 @@
-//! Load queries to members, and their answers.
+//! Results of load queries and checks of members.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -7,18 +7,20 @@ use alloc::vec::Vec;
 use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
 use crate::pool::{DueChecks, Effect, Fact, ServerChange, ServerEvent};
 
-/// Result of a LOAD-QUERY itself. The load arrives in a separate message.
+/// Result of sending a LOAD-QUERY. The load itself arrives in a separate message of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryResult {
-    /// The connection was refused, or the member's own control URL does not support the query.
+    /// The connection was refused, or the URL that is named for load queries answered with a client
+    /// error.
     Refused,
-    /// The query was received, or its fate is unknown.
+    /// The query was received, or it is unknown if it was received.
     Unanswered,
 }
 
 impl QueryResult {
-    /// Returns the result for the status of an answer. A server without support answers 405, 501 or
-    /// 404 at its own URL, which doesn't mean that the member refuses.
+    /// Returns the result for the HTTP status of the response. At a URL that is not named for
+    /// queries, a server without support answers 405, 501 or 404, which is no refusal by the
+    /// member.
     pub fn of_status(status: u16, is_named: bool) -> QueryResult {
         if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }
@@ -26,11 +28,11 @@ impl QueryResult {
 
 impl Members {
     /// Applies the result of a LOAD-QUERY to a silent member. As in the paper, a member that
-    /// refuses the query is removed; it may join again. Listed members are never removed.
+    /// refuses the query is removed, and may join again. Listed members are never removed.
     pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
-            // A member that has reported meanwhile is alive.
+            // A member that has reported since the query is alive.
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
         if is_gone && queried == QueryResult::Refused {

@@ -1,7 +1,7 @@
-//! The saved state of a group: text, one member per line.
+//! Record: the saved state of a group, a text with one member per line.
 //!
-//! The line is that of GROUP-ADD, followed by state that is not in the member's description; each
-//! word of it begins with `@`.
+//! A line is that of GROUP-ADD, followed by state that the member's description does not contain.
+//! Each word of this state begins with `@`.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use super::member::TrackedMember;
 use crate::farm::group::reach::MessageOrigin;
 use crate::net::http::Url;
 
-/// First line, with the version of the format.
+/// First line of the record, with the version of the format.
 const FIRST: &str = "evener group members 1";
 
 /// Word of version 0.1 for a drained member.
@@ -55,20 +55,20 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
     text
 }
 
-/// Returns the drained members of a version 0.1 record; operator's states are saved elsewhere
-/// since. To be removed in the next version.
+/// Returns the drained members of a record of Evener 0.1. Later versions save the operator's states
+/// elsewhere. The function is to be removed in the next version.
 pub fn drained_in_record(text: &str) -> Vec<Url> {
     let lines = text.lines().skip_while(|line| *line != FIRST).skip(1);
     let drained = lines.filter(|line| line.split_ascii_whitespace().any(|word| word == DRAINED));
     drained.filter_map(|found| Some(line(found)?.joiner.url)).collect()
 }
 
-/// Returns the record without drain words.
+/// Returns the record without the words that mark drained members.
 pub fn without_drains(text: &str) -> String {
     text.replace(&format!(" {DRAINED}"), "")
 }
 
-/// Reads a record. Damaged lines are skipped; a record of another version is empty.
+/// Reads a record. Damaged lines are skipped. A record with another first line counts as empty.
 pub(super) fn read(text: &str) -> Vec<MemberRecord> {
     let mut lines = text.lines();
     if lines.next() != Some(FIRST) {

@@ -31,18 +31,18 @@ pub enum MemberRefusal {
     Outside(Url, ReachError),
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,
-    /// Old or repeated report.
+    /// The report is not newer than the member's last one.
     #[error(
         "the time stamp is not later than that of the member's last report: the report is old or a duplicate"
     )]
     Stale,
-    /// Report with a time in the future.
+    /// The time of the report is in the future.
     #[error("the time stamp is more than five minutes ahead of the director's clock")]
     Ahead,
 }
 
 impl MemberRefusal {
-    /// HTTP status of the answer.
+    /// HTTP status of the response to the message.
     pub fn status(&self) -> u16 {
         match self {
             MemberRefusal::Outside(..) => 403,

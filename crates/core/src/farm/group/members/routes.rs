@@ -1,5 +1,5 @@
-//! Routes to members of a server group: first those of the operator, then those that members have
-//! announced themselves.
+//! Routes to members of a server group. The operator's routes come first. They are followed by
+//! announced routes: the own paths and hosts of members.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -15,16 +15,16 @@ use crate::farm::group::model::Group;
 /// Sort key of routes that members have announced: specificity of the host, then of the path, then
 /// both texts. The most specific route comes first.
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
-/// Specificity of a pattern: true if there is one, true if it has no wildcard, and its length. A
-/// greater value is more specific.
+/// Specificity of a pattern: true if the pattern is not empty, true if it has no wildcard, and its
+/// length. A greater value is more specific.
 type Specific = (bool, bool, usize);
 
 /// Returns all routes with the indexes of their members among the candidates. `place` returns a
 /// member's index; `None` if the member is not a candidate.
 ///
 /// If no member of an operator's route is a candidate, requests for the route fail, since other
-/// members may not have the content. If no member of an announced route is one, requests go to the
-/// members without a route.
+/// members may not have the content. If no member of an announced route is a candidate, requests
+/// for the route go to the members without a route.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],

@@ -1,5 +1,5 @@
-//! Simulation of selections by load: members take requests in sequence and report their actual
-//! load.
+//! Simulation of selections by load. Members serve requests one after the other and report their
+//! actual load.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -52,7 +52,7 @@ struct Play {
     rates: Vec<f64>,
     requests_per_second: f64,
     report_s: f64,
-    /// Number of requests that clients make of the member for each request sent by the group.
+    /// Number of requests that a client makes for each request that the group redirects.
     each: f64,
     /// Number of members that always report 0.
     liars: usize,
@@ -62,7 +62,7 @@ struct Play {
     slows_down: bool,
 }
 
-/// Result: members' shares of the requests in percent, and the 99th percentile of response times in
+/// Shares of the requests by member in percent, and the 99th percentile of response times in
 /// seconds.
 struct Outcome {
     shares: Vec<f64>,
@@ -86,8 +86,8 @@ impl Play {
         }
     }
 
-    /// Sends each request to the member that `choose` returns for the time and the current requests
-    /// of each member.
+    /// Runs the simulation. `choose` returns the member for a request, and gets the time and the
+    /// number of current requests of each member.
     fn run(
         &self,
         seed: u64,
@@ -109,7 +109,7 @@ impl Play {
         while now < SECONDS {
             now += numbers.exponential(self.requests_per_second);
             for (place, (server, (due, count))) in servers.iter_mut().zip(&mut looks).enumerate() {
-                // Ten samples for each report.
+                // The member takes ten samples of its load for each report.
                 while *due <= now {
                     server.seen = (server.seen.0 + server.at(*due), server.seen.1 + 1);
                     *count += 1;
@@ -145,7 +145,7 @@ impl Play {
         }
     }
 
-    /// Runs with a group, which knows only the members' reports.
+    /// Runs the simulation with a group, which knows only the members' reports.
     fn by_group(&self, seed: u64, load: LoadReading) -> Outcome {
         let report_ms = (self.report_s * 1_000.0) as u64;
         let mut group = Group { load, ..example::group() };
@@ -179,8 +179,8 @@ impl Play {
         self.run(seed, choose, report)
     }
 
-    /// Runs with a selection that sees the end of each request, and selects the member with the
-    /// fewest.
+    /// Runs the simulation with an ideal selection, which knows the number of current requests of
+    /// each member and selects the member with the fewest.
     fn by_fewest(&self, seed: u64) -> Outcome {
         let fewest = |_: f64, inside: &[u64]| {
             let places = 0..inside.len();
@@ -197,8 +197,8 @@ fn at(seconds: f64) -> ClockReading {
 
 #[test]
 fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewest_requests() {
-    // In a quarter of a second the samples are few, and within a quarter of a minute a queue grows
-    // long.
+    // With reports every quarter of a second the samples are few. With reports every quarter of a
+    // minute a queue grows long between two of them.
     for (report_s, times) in [(0.25, 2.5), (1.0, 2.0), (15.0, 3.0)] {
         for seed in 1..=3 {
             let play = Play::new(&[50.0, 50.0, 20.0], 80.0, report_s);
@@ -234,8 +234,8 @@ fn direct_requests_of_clients_reduce_turns() {
 
 #[test]
 fn lost_reports_cost_little() {
-    // As many reports as may be lost in a row before a member counts as silent, and one more: then
-    // the member is queried and reports.
+    // Three reports may be lost in a row before a member counts as silent. If more are lost, the
+    // member is queried and reports.
     for lost in [3, 5] {
         let play = Play { lost, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
         let group = play.by_group(1, LoadReading::Aged);

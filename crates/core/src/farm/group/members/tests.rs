@@ -71,7 +71,7 @@ fn states(members: &Members, seconds: u64) -> Vec<(String, ServerState)> {
     members.snapshot(at(seconds)).into_iter().map(|member| (member.name, member.state)).collect()
 }
 
-/// Returns the member that gets a request for a target.
+/// Returns the URL of the member that is selected for a target.
 fn chosen(members: &mut Members, seconds: u64, target: &str) -> Option<String> {
     let wanted =
         DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"www.example.com", target };
@@ -283,7 +283,8 @@ fn loads_are_read_as_the_paper_has_them() {
     inform(&mut members, 1, 25.0, None, "http://m1").unwrap();
     inform(&mut members, 1, 0.0, None, "http://m2").unwrap();
     let order: Vec<String> = (0..6).map(|_| chosen(&mut members, 1, "/").unwrap()).collect();
-    // Loads compared: 0, 10, 20, then 30 with 25, 30 with 35, and 40 with 35.
+    // The loads of `m2` and `m1` are compared for each request: `m2` has 0, 10 and 20, then 30
+    // against 25, 30 against 35, and 40 against 35.
     let wanted = ["m2", "m2", "m2", "m1", "m2", "m1"].map(|name| format!("http://{name}"));
     assert_eq!(order, wanted);
     inform(&mut members, 9, 0.0, None, "http://m1").unwrap();

@@ -17,7 +17,8 @@ fn routed_servers_are_located_by_routes() {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),
             ..around()
         };
-        // A server behind the router, and an unresolved one.
+        // The next hop of one server is a router, and the next hop of the other server is
+        // unresolved.
         let first = reached(&[(11, hop(0xfe, 1_500))]);
         let mut membership = Membership::new(&[routed(method)], first, 0);
         assert_eq!(membership.next_round_at(), None, "nobody is asked");

@@ -1,4 +1,5 @@
-//! Placement `every-host`. This host is `a`. The others are on its link or behind a router.
+//! Plans of an every-host farm. This host is `a`. The other hosts are on its link or behind a
+//! router.
 
 use super::*;
 use crate::path::mark::ForwardCount;
@@ -38,7 +39,7 @@ fn link(names: &str) -> Vec<MemberState> {
     names.chars().map(|name| host(&name.to_string(), true)).collect()
 }
 
-/// Makes the plans of these successive states of the farm, with shared numbers.
+/// Computes the plans of successive states of the farm. All plans use the same `Slots`.
 fn plans(service: &farm::Service, states: &[Vec<MemberState>]) -> Vec<Plan> {
     let mut slots = Slots::default();
     let mut plans: Vec<Plan> = Vec::new();
@@ -49,8 +50,8 @@ fn plans(service: &farm::Service, states: &[Vec<MemberState>]) -> Vec<Plan> {
     plans
 }
 
-/// Returns the name of the slot's server: `.` for none, a capital letter for an entry of a last
-/// hop.
+/// Returns a letter for the slot's server: `.` for no server, a capital letter for the second entry
+/// of a host.
 fn name_of(plan: &Plan, slot: u16) -> char {
     let Some(server) = plan.tables.servers.get(&slot) else { return '.' };
     let letters = "abcdef".chars().map(|name| name.to_string());
@@ -118,8 +119,9 @@ fn only_owned_addresses_are_announced_and_own_slot_exists() {
     assert_eq!(plan.tables.peers.len(), 2, "what a host says of itself counts too");
 }
 
-/// Returns the second chances of slots of other hosts, with these hosts, and those of this host's
-/// slots.
+/// Returns the second chances of two kinds of entries. For entries that name another host, these
+/// are pairs of that host and the second chance. For entries that name this host, they are the
+/// second chances alone.
 fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
     let ring = &plan.tables.rings[&0];
     let named = |slot: usize| {

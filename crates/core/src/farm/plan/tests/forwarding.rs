@@ -17,7 +17,8 @@ fn hop() -> ServerRoute {
     }
 }
 
-/// A listed server behind a router. The last byte of its address is the last letter of its name.
+/// Returns a listed server behind a router. The last byte of its address is the last letter of its
+/// name.
 fn far(name: &str) -> MemberState {
     change(up(name), |m| {
         m.member.address = Some(address(*name.as_bytes().last().unwrap()));

@@ -44,7 +44,7 @@ fn planned(
     .unwrap()
 }
 
-/// Returns the slots that serve a path.
+/// Returns the slots of the servers that serve a path.
 fn serve(plan: &Plan, path: &str) -> Vec<u16> {
     let punted =
         RequestKey { class: RequestClass::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
@@ -134,13 +134,14 @@ fn every_host_serves_punts_and_forwards_once() {
     };
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
-    // Shares also apply among a route's hosts, unless none of them has a share.
+    // Shares also apply to the hosts of a route, unless none of these hosts has a share.
     let other = *plan.servers.iter().find(|(_, name)| name.server == "b").unwrap().0;
     assert!(serve(&plan, "/").iter().all(|slot| *slot == other));
     assert_eq!(serve(&plan, "/img/a"), [vip.own]);
 }
 
-/// A route's ring gets a number once one is free. From then on the route leads to the ring.
+/// A ring without a number gets one once a number is free. From then on its route leads to the
+/// ring.
 #[test]
 fn a_route_follows_its_ring() {
     let routed = web(vec![route(None, None, &["b"])]);

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::super::wire::seal;
 use super::*;
 
-/// A file contains messages without tags, each after its length in two bytes.
+/// Each file contains messages without tags. Before each message is its length in two bytes.
 #[test]
 fn the_corpus_is_taken_in_without_harm() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/lccp");

@@ -1,4 +1,5 @@
-//! Compares the fields that tshark shows with the Wireshark dissector to the encoded messages.
+//! Compares encoded messages with the fields that tshark shows for them, by the Wireshark
+//! dissector.
 
 use core::fmt::Write as _;
 use core::net::SocketAddr;
@@ -16,7 +17,7 @@ use crate::net::checksum;
 /// header.
 const CAPTURE: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 101];
 
-/// Values by their field names in the dissector.
+/// Values of a message's fields, by the names of the fields in the dissector.
 type Fields = BTreeMap<&'static str, String>;
 
 fn captured(packets: &[Vec<u8>]) -> Vec<u8> {
@@ -224,7 +225,8 @@ const NAMES: [&str; 54] = [
     "data",
     "socket",
 ];
-/// The last three are not compared, since other fields have the same content.
+/// Number of names in [`NAMES`] that are compared. The last three are left out, since other fields
+/// have the same content.
 const COMPARED: usize = NAMES.len() - 3;
 
 /// Returns the fields that tshark shows for each packet; `None` if tshark is not installed.

@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-/// Delivers a message, and then all answers. Returns all messages in sequence.
+/// Delivers a message, and then the answers to it. Returns all messages in sequence.
 fn deliver(bytes: Vec<u8>, from: &mut Node, to: &mut Node) -> Vec<Vec<u8>> {
     let mut wire = std::vec![bytes];
     let (mut receiver, mut sender) = (to, from);
@@ -121,7 +121,8 @@ fn replayed_message_is_refused() {
         assert_eq!(other.receive(&request), None);
         assert_eq!((other.received.len(), other.refused(Refusal::Replayed)), (1, n));
     }
-    // The greetings are replayed, too: their lives are known, and they were counted or arrive late.
+    // Replayed greetings have no effect, since their lives are known and their numbers were
+    // received or are too old.
     for bytes in [&wire[0], &wire[2]] {
         other.receive(bytes);
     }
@@ -179,7 +180,8 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
     let received = other.received.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
-        // `other` may greet the earlier life. The exchange with the new life ends after one answer.
+        // `other` may send a greeting to the earlier life. The exchange with the new life ends
+        // after one answer.
         let answer = other.receive(bytes);
         answer.into_iter().for_each(|answer| {
             assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))
@@ -194,7 +196,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.received.len(), received + 1);
 }
 
-/// An attacker delays answers of an earlier life, and delivers them after those of the new one.
+/// An attacker delays answers of an earlier life, and delivers them after answers of the new life.
 #[test]
 fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     let (mut former, mut other) = (node(11, 100), node(12, 200));
@@ -227,7 +229,8 @@ fn lost_handshake_is_repaired_by_next_message() {
     }
 }
 
-/// One node knows the other's current life, but the other knows only its earlier life.
+/// The first node knows the current life of the second. The second node knows only an earlier life
+/// of the first.
 #[test]
 fn a_node_that_only_answers_is_found_after_its_start() {
     let (mut one, _, _) = acquainted();
@@ -329,7 +332,7 @@ fn clock_leap_is_reported_and_association_kept() {
     }
 }
 
-/// Returns an authentic message of another version, with the current format behind the prefix.
+/// Returns an authentic message of another version. Behind the prefix it has the current format.
 fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
     let mut bytes = node.session.init(&keys());
     bytes.truncate(bytes.len() - TAG_LEN);
@@ -356,7 +359,8 @@ fn version_farm_and_incarnation_mismatch_are_distinguished() {
         let names = std::format!("from 192.0.2.11: it has protocol version {version}");
         assert!(message.contains(&names) && message.ends_with(older), "{message}");
     }
-    // Messages of every command, with another farm's key and to an earlier life.
+    // Messages of each command are refused if they have another farm's key or are meant for an
+    // earlier life.
     for message in samples(false) {
         let (mut known, mut other, _) = acquainted();
         let forged = known.session.send(&foreign, message.receptor, message.body.clone()).unwrap().1;

@@ -1,5 +1,5 @@
-//! A farm of hosts over a network with loss, delay, duplicates, reordering, partitions and an
-//! eavesdropper.
+//! A farm of hosts in a network that loses, delays, duplicates and reorders datagrams, is
+//! partitioned, and has an eavesdropper.
 
 use super::*;
 use alloc::collections::VecDeque;
@@ -10,7 +10,7 @@ const HOSTS: usize = 4;
 const NAMES: [&str; HOSTS] = ["web1", "web2", "web3", "web4"];
 const STEP_MS: u64 = 25;
 
-/// A datagram in flight, or a recorded one.
+/// A datagram that is in flight or was recorded.
 #[derive(Clone)]
 struct Mail {
     due_ms: u64,
@@ -24,10 +24,10 @@ struct Mail {
 enum Event {
     Kill(usize),
     Restart(usize),
-    /// Restarts the daemon only: its data plane has continued.
+    /// Restarts only the daemon of a host, whose data plane has continued.
     Resume(usize),
     Leave(usize),
-    /// Partitions the network: bit `i` is the side of host `i`.
+    /// Partitions the network into two sides. Bit `i` is the side of host `i`.
     Split(u8),
     Heal,
     /// Sends a recorded datagram to any host.
@@ -45,9 +45,9 @@ struct Farm {
     ahead_ms: Vec<u64>,
     /// Addresses that stopped hosts owned.
     owned: Vec<BTreeSet<IpAddr>>,
-    /// Time since when a host owns an address.
+    /// Time since which a host owns an address.
     owned_since: BTreeMap<(usize, IpAddr), u64>,
-    /// Sending time of the last accepted report, `[to][from]`.
+    /// Sending time of the last accepted report, by receiver and sender.
     believed_ms: [[u64; HOSTS]; HOSTS],
     sides: u8,
     loss: u8,
@@ -81,7 +81,7 @@ impl Farm {
         farm
     }
 
-    /// Xorshift generator for the network's random behaviour.
+    /// Returns a random number below `below` (xorshift), for the network's behaviour.
     fn random(&mut self, below: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -147,7 +147,7 @@ impl Farm {
         self.send(mail.to, answer);
     }
 
-    /// Sends a host a datagram that must not change its state.
+    /// Delivers a datagram to a host, and checks that the host's state doesn't change.
     fn attack(&mut self, to: usize, bytes: &[u8]) {
         let now_ms = self.now_ms + self.ahead_ms[to];
         let Some(peers) = &mut self.hosts[to] else { return };
@@ -182,7 +182,8 @@ impl Farm {
                 let Some(mail) = self.recorded.get(which % self.recorded.len().max(1)).cloned() else {
                     return;
                 };
-                // A datagram that never arrived is late, not a replay.
+                // A datagram that never arrived at the host is no replay but a late one, so it is
+                // left out.
                 if mail.to != to || self.delivered.contains(&(to, mail.bytes.clone())) {
                     self.attack(to, &mail.bytes);
                 }
@@ -246,7 +247,8 @@ impl Farm {
         (0..HOSTS).filter(owns).collect()
     }
 
-    /// Two hosts own the same address only until each has accepted a later report of the other.
+    /// Checks that two hosts own the same address only until each has accepted a later report of
+    /// the other.
     fn check(&mut self) {
         for address in (100..105).map(address) {
             let owners = self.owners(address);
@@ -271,7 +273,7 @@ impl Farm {
         }
     }
 
-    /// All hosts run and see each other; every address has its rightful owner.
+    /// Checks that all hosts run and see each other, and that every address has its rightful owner.
     fn check_settled(&self) {
         for peers in self.hosts.iter().flatten() {
             assert!(peers.hosts().iter().all(|host| host.alive && host.ready && host.up == 3));

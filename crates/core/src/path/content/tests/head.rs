@@ -228,7 +228,7 @@ fn oracle(payload: &[u8]) -> Option<(String, String, Vec<String>)> {
     Some((request.method?.to_string(), path, hosts))
 }
 
-/// Makes heads, many of them valid and the others nearly so.
+/// Generates heads, of which many are valid and the others nearly valid.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let method = prop_oneof![4 => "[A-Z]{1,17}", 1 => "[A-Za-z -]{0,4}"];
     let path = prop_oneof![8 => "(/[a-z.]{1,3}){0,4}/?(\\?[!-~]{0,9})?", 1 => "[!-~]{0,9}"];
@@ -344,7 +344,8 @@ fn later_requests_are_known_by_their_beginning() {
     assert!(later_request(spaces.as_bytes()).is_some());
 }
 
-/// Segments of an upload may begin like a request by chance, but never look like one further on.
+/// A segment of an upload may begin like a request by chance, but never contains a whole request
+/// line.
 #[test]
 fn bodies_are_no_later_requests() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

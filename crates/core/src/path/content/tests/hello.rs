@@ -10,14 +10,14 @@ use super::{key_of, reading};
 
 const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 
-/// Parts of a hello, each of which a test may break.
+/// Parts of a hello. A test may break any of them.
 #[derive(Clone)]
 struct Hello {
     version: [u8; 2],
     session_id: Vec<u8>,
     cipher_suites: Vec<u8>,
     compression: Vec<u8>,
-    /// Types and contents. `None` omits even their length.
+    /// Types and contents of the extensions. `None` omits even the length field of extensions.
     extensions: Option<Vec<(u16, Vec<u8>)>>,
 }
 
@@ -41,7 +41,7 @@ impl Hello {
         }
     }
 
-    /// Makes a hello for a name, among other extensions.
+    /// Returns a hello with a server name between other extensions.
     fn to(name: &[u8]) -> Hello {
         Hello::new(vec![(43, vec![2, 3, 4]), server_name(0, name), (21, vec![0; 40])])
     }
@@ -90,7 +90,7 @@ fn hellos_are_read() {
     }
     let many = Hello::new((1..=490).map(|kind| (kind, vec![])).collect());
     assert_eq!(key_of(&many.bytes()), named(b""));
-    // Early data, or the change of cipher spec instead of it.
+    // The record of the hello may be followed by early data or by a ChangeCipherSpec record.
     let more = [Hello::to(b"a").bytes(), vec![20, 3, 3, 0, 1, 1]].concat();
     assert_eq!(key_of(&more), named(b"a"));
 }

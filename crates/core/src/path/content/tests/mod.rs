@@ -1,4 +1,5 @@
-//! Tests of parsers and routes: with tables of cases, against other parsers, and with random bytes.
+//! Tests of the parsers and of routes. They use tables of cases, compare with other parsers, and
+//! try random bytes.
 
 mod head;
 mod hello;
@@ -7,8 +8,8 @@ mod routes;
 
 use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
-/// Returns the result for a payload. Asserts that its beginnings are incomplete up to some length,
-/// and give the same result from there on.
+/// Returns the result for a payload. Asserts that beginnings of the payload are incomplete up to
+/// some length, and have the payload's result from that length on.
 fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
     let mut decided = None;
@@ -25,7 +26,7 @@ fn reading(payload: &[u8]) -> ContentParse<'_> {
     whole
 }
 
-/// Returns the key of a payload that must be decided.
+/// Returns the key of a payload. Panics if the payload is punted.
 fn key_of(payload: &[u8]) -> RequestKey<'_> {
     match reading(payload) {
         ContentParse::Request(key) => key,

@@ -95,7 +95,8 @@ fn invalid_patterns_have_an_error() {
     assert!(sentence.starts_with("'ü' is not allowed in a host: "), "{sentence}");
 }
 
-/// Matches by the definition: a star is nothing, or one byte and a star.
+/// Matches a glob by its definition: a star matches nothing, or one byte and then what a star
+/// matches.
 fn globs(glob: &[u8], text: &[u8]) -> bool {
     match (glob.split_first(), text.split_first()) {
         (None, _) => text.is_empty(),

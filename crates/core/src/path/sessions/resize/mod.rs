@@ -1,15 +1,15 @@
-//! Resizes a session table to the number of its sessions. Fewer cache lines then hold the same
-//! sessions, and lookups hit the cache.
+//! Resizes a session table to fit the number of its sessions. Then the sessions are in fewer cache
+//! lines, and lookups hit the cache.
 //!
-//! A resize has three steps. First the extent names the previous and the new bucket mask. New
-//! sessions enter buckets of the new mask. Lookups search the buckets of the new mask, then those
-//! of the previous one. Then no packet uses the previous mask alone any more
-//! ([`ResizeStep::Settle`]), and every session outside its new buckets is moved. A move copies the
-//! session before it frees the old slot, so every lookup finds the session. Finally the extent
-//! names the new mask alone.
+//! A resize has three steps. First the extent gets the previous and the new bucket mask. From then
+//! on new sessions enter buckets of the new mask. Lookups search the buckets of the new mask, then
+//! the buckets of the previous mask. Second, once no packet uses the previous mask alone any more
+//! ([`ResizeStep::Settle`]), every session outside its new buckets is moved. A move copies the
+//! session before it frees the old slot, so every lookup finds the session. Third, the extent gets
+//! the new mask alone.
 //!
-//! If the daemon dies during a resize, lookups still find all sessions. The next daemon walks the
-//! table once more.
+//! If the daemon dies during a resize, lookups still find all sessions. The next daemon moves the
+//! remaining sessions.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 use super::extent::{self, BucketMasks, FIRST_BUCKETS, mask_for};
@@ -18,10 +18,11 @@ use super::{BUCKET_SESSIONS, FlowHash, Sessions, State, Value};
 use crate::path::seed::Seed;
 use core::ops::Range;
 
-/// The table grows if more than this part of the sampled slots is taken.
+/// The table grows if more than this part of the sampled slots is taken, as numerator and
+/// denominator.
 const GROW_ABOVE: (usize, usize) = (3, 8);
-/// Number of buckets sampled to estimate how full the table is. The hash is keyed, so each bucket
-/// is as good as a random one.
+/// Number of buckets sampled to estimate how full the table is. The hash is keyed, so any bucket is
+/// as good a sample as a random one.
 const SAMPLE: usize = 256;
 /// Number of buckets moved per step.
 const PORTION: usize = 8_192;
@@ -31,14 +32,14 @@ const IDLE_SAMPLES: u32 = 100;
 /// Next step of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResizeStep {
-    /// Nothing to do. Call again later.
+    /// No work is left. The caller calls again later.
     Rest,
-    /// Call again soon: the table fills.
+    /// The table fills, so the caller must call again soon.
     Watch,
-    /// More buckets are to be moved.
+    /// More buckets must be moved.
     Walk,
-    /// Wait until all packets that were in progress are done, call [`TableResizer::settled`], and
-    /// go on.
+    /// The caller must wait until all packets in progress are done, call [`TableResizer::settled`],
+    /// and go on.
     Settle,
 }
 
@@ -64,20 +65,21 @@ impl TableResizer {
     }
 }
 
-/// Returns the least number of buckets in use at which a table with so many sessions doesn't grow.
+/// Returns the smallest number of buckets in use at which a table with this many sessions doesn't
+/// grow.
 pub const fn buckets_in_use_for(sessions: usize) -> usize {
     let buckets = (sessions * GROW_ABOVE.1).div_ceil(GROW_ABOVE.0 * BUCKET_SESSIONS);
     if buckets > FIRST_BUCKETS { buckets } else { FIRST_BUCKETS }
 }
 
-/// Resizes one table. See [`TableResizer`].
+/// State of the resize of one table. See [`TableResizer`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Resizer {
     /// Next bucket to sample or to move.
     next: usize,
     /// True if no packet uses the previous mask alone any more.
     is_settled: bool,
-    /// Number of sessions that found no room in this walk.
+    /// Number of sessions that found no room in this walk through the table.
     left: usize,
     idle_looks: u32,
 }
@@ -120,7 +122,8 @@ impl Resizer {
         let most = most.min(all);
         let wanted = match places {
             0 => used,
-            // Nearly full: how many more sessions come is unknown, so grow 16-fold.
+            // A nearly full table grows 16-fold, since it is unknown how many more sessions will
+            // come.
             _ if 4 * taken > 3 * places => used.saturating_mul(16),
             _ if GROW_ABOVE.1 * taken > GROW_ABOVE.0 * places => used.saturating_mul(2),
             _ if 16 * taken < places => used / 2,
@@ -142,8 +145,8 @@ impl Resizer {
 }
 
 impl<const N: usize> Table<'_, N> {
-    /// Counts the taken slots and all slots of the next sample. `at` is its first bucket, and moves
-    /// on to the next one.
+    /// Counts the taken slots and all slots of the next sample. `at` is the first bucket of the
+    /// sample, and becomes the first bucket of the next one.
     fn sample(&self, at: &mut usize, now: u32) -> (usize, usize) {
         let used = self.buckets();
         let start = if *at < used { *at } else { 0 };
@@ -159,8 +162,8 @@ impl<const N: usize> Table<'_, N> {
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
         self.extent.set(BucketMasks { now: mask, before });
-        // An insert has such a fence before it reads the extent again: either the insert sees the
-        // new mask, or the walk sees the new session.
+        // An insert executes the same fence before it reads the extent again. So either the insert
+        // sees the new mask, or the walk sees the new session.
         fence(SeqCst);
     }
 
@@ -184,7 +187,8 @@ impl<const N: usize> Table<'_, N> {
         left
     }
 
-    /// Moves the session of a slot, unless its bucket is right. False if there is no room.
+    /// Moves the session of a slot, unless its bucket is right. Returns false if the new buckets
+    /// have no room.
     fn move_one(&self, number: usize, slot: &Slot<N>, mask: u32, seed: Seed, now: u32) -> bool {
         let (key, value) = slot.read();
         if matches!(value.state(), State::Free | State::Claimed) {
@@ -206,7 +210,8 @@ impl<const N: usize> Table<'_, N> {
         true
     }
 
-    /// Frees the slot and adjusts the counts. False if the session has changed since it was read.
+    /// Frees the slot and adjusts the counts. Returns false if the session has changed since it was
+    /// read.
     fn free(&self, slot: &Slot<N>, key: &Words<N>, value: Value) -> bool {
         let is_freed = slot.vacate(value);
         if is_freed {
@@ -215,10 +220,11 @@ impl<const N: usize> Table<'_, N> {
         is_freed
     }
 
-    /// Frees the slot of a session that was copied to `place`. Until then, other threads may change
-    /// either entry.
+    /// Frees the old slot of a session that was copied to `place`. Before, other threads may change
+    /// the old entry or the copy.
     fn free_moved(&self, slot: &Slot<N>, place: &Slot<N>, key: &Words<N>, value: Value) {
-        // Last known values: of the copy, which is not counted, and of the old slot, which is.
+        // Last known values of the copy, which is not counted, and of the old entry, which is
+        // counted.
         let (mut copied, mut stands) = (value, value);
         loop {
             if slot.vacate(stands) {
@@ -235,8 +241,8 @@ impl<const N: usize> Table<'_, N> {
             }
             stands = changed;
         }
-        // Another thread has ended the session and adjusted the counts. If the copy has changed
-        // meanwhile, it stays and is counted.
+        // Another thread has ended the session and adjusted the counts. If another thread has also
+        // changed the copy, the copy stays and is counted.
         if place.value.compare_exchange(copied.0, Value::FREE.0, Release, Relaxed).is_err() {
             self.counted.count(vip_of(key), copied, 1);
         }

@@ -44,7 +44,8 @@ impl World {
         self.table().find(&key, FlowHash::of(&key, SEED), NOW).map(|(_, found)| found)
     }
 
-    /// False if there was no room: a claimed slot is not available.
+    /// Inserts a session. Returns false if there was no room, since a claimed slot is not
+    /// available.
     fn insert(&self, key: Words<1>, state: State) -> bool {
         self.table().insert(&key, FlowHash::of(&key, SEED), in_state(state), NOW).is_ok()
     }
@@ -85,8 +86,8 @@ fn client(pair: [usize; 2]) -> Words<1> {
 /// Buckets of a session that must move when the table grows from one bucket.
 const UP: [usize; 2] = [1, 1];
 
-/// Model-checks a table that grows, and one that shrinks, while another thread runs `what`. Runs
-/// `after` once the threads have ended.
+/// Model-checks a table that grows and a table that shrinks, while another thread runs `what`. Runs
+/// `after` once both threads have ended.
 fn alongside(
     what: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
     after: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
@@ -131,7 +132,7 @@ fn changing_session_is_counted_by_final_state() {
 fn a_session_that_ends_is_not_counted_any_more() {
     alongside(
         |world, _| assert!(world.table().sweep(NOW, |_, _| false) <= 2),
-        // The next sweep frees a session that was copied a moment before.
+        // A session that was copied just before a sweep may stay, until the next sweep frees it.
         |world, key| assert!(world.check(key).len() <= 1),
     );
 }

@@ -14,7 +14,7 @@ use super::super::{ALL_BUCKETS, Bucket4, Counted, SHARE_WORDS, SessionKey, Share
 use super::*;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-/// Number of buckets of the whole table: not a power of two.
+/// Number of buckets of the whole table. It is not a power of two.
 const ALL: usize = 52;
 const LIFE: u32 = 1_000;
 
@@ -70,7 +70,7 @@ fn key(client: u32) -> (Words<1>, FlowHash) {
     ([u64::from(client) << 32 | 1 << 16 | 1], key.hash(SEED))
 }
 
-/// Resizes the table as far as there is room.
+/// Resizes the table. The resize stays under way if a session finds no room.
 fn move_to(table: &Table<'_, 1>, mask: u32, now: u32) {
     table.begin_move(mask);
     if table.move_all(0..table.buckets(), SEED, now) == 0 {
@@ -95,7 +95,7 @@ enum Act {
     Begin {
         buckets: usize,
     },
-    /// Moves one bucket. After the last one, ends the resize if all sessions have found room.
+    /// Moves one bucket. After the last bucket, ends the resize if all sessions have found room.
     Walk,
     /// The daemon dies. The next walk starts at the first bucket.
     Die,
@@ -126,7 +126,8 @@ proptest! {
             match act {
                 Act::Pass { ticks } => now = now.wrapping_add(ticks),
                 Act::Insert { client, state } => {
-                    // In full buckets an insert evicts another session, which another test covers.
+                    // Inserts into full buckets are left out, since they evict another session.
+                    // Another test covers this.
                     let (words, hash) = key(client);
                     let masks = table.extent.masks();
                     let has_room = |mask| table.pair(hash, mask).unwrap().iter().any(|number| {
@@ -181,7 +182,7 @@ proptest! {
     }
 }
 
-/// Traces of a daemon that dies between two writes: a claimed slot, or a copy that isn't counted.
+/// A daemon that dies between two writes leaves a claimed slot, or a copy that isn't counted.
 #[test]
 fn a_move_that_was_cut_is_made_good_by_the_next_one() {
     for is_copied in [false, true] {
@@ -234,7 +235,7 @@ fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
     assert!((0..20).all(|client| world.finds(client, 3)));
 }
 
-/// Takes steps until nothing is left to do at once.
+/// Takes steps until the next step may wait.
 fn fit(world: &World, fitting: &mut TableResizer, most: usize, now: u32) {
     let none: [super::super::Bucket6; 0] = [];
     let counted = Counted { active: &world.active, shares: Shares(&world.shares) };
@@ -281,8 +282,8 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     assert_eq!(world.table().buckets(), 8_192);
 }
 
-/// No lookup misses a session, and the final counts are right, while other threads look up, change,
-/// add and end sessions during resizes.
+/// During resizes, other threads look up, change, add and end sessions. No lookup misses a session,
+/// and the final counts are right.
 #[test]
 fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
@@ -292,8 +293,8 @@ fn threads_find_sessions_during_resize() {
         assert!(world.insert(client, State::Established, 1));
     }
     let over = AtomicBool::new(false);
-    // Number of operations of each thread: no thread may sleep through several resizes, which
-    // doesn't happen in production.
+    // Number of operations of each thread. The test uses it so that no thread sleeps through
+    // several resizes, which doesn't happen in production.
     let done = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
         let reader = || {
@@ -318,7 +319,7 @@ fn threads_find_sessions_during_resize() {
             for turn in (0u32..).take_while(|_| !over.load(Relaxed)) {
                 let (words, hash) = key(STAYING + turn % 50);
                 match world.table().find(&words, hash, 1) {
-                    // The session expires at once, and its slot becomes vacant.
+                    // The session expires at once, so its slot becomes vacant.
                     Some((_, found)) => drop(world.table().change(found, Value::new(1, State::Closing, 1))),
                     None => drop(world.insert(STAYING + turn % 50, State::Closing, 1)),
                 }
