@@ -150,9 +150,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             ),
             (false, false) => Finding::ok(
                 &service.name,
-                format!(
-                    "{address} is an address of this host, so its stack answers on ports without a service."
-                ),
+                format!("{address} is this host's own, so its stack answers on ports without a service."),
             ),
         });
     }

@@ -163,7 +163,7 @@ fn doctor_reports_agent_without_packets() -> Result<()> {
     let config =
         head + &service("web", &vips(&farm, 80), "method = \"handoff\"", &server.address().to_string());
     let deaf = |output: &[String]| {
-        output.iter().any(|one| one.starts_with("fail web") && one.contains("can't hear"))
+        output.iter().any(|one| one.starts_with("fail web") && one.contains("can't receive messages"))
     };
     let mut agent = Agent::start(server, &config, &[])?;
     let output = wrong(server)?;

@@ -229,7 +229,7 @@ fn nat_server_that_answers_past_the_director_is_found() -> Result<()> {
     }
     night.finds(&[
         &["fail web/web1:", "got no answer from the server", "its probes succeed"],
-        &["web/web1: web", "none of [farm] directors"],
+        &["web/web1: web", "not in `directors` of [farm]"],
     ])
 }
 
@@ -265,7 +265,7 @@ fn narrow_path_that_nobody_tells_of_is_measured() -> Result<()> {
                 Some(Agent::start(night.farm.server(0), &text, &[])?)
             }
         };
-        night.look(&[&["fail web/web1:", "1400 bytes at most"]])?;
+        night.look(&[&["fail web/web1:", "is 1400 bytes"]])?;
     }
     Ok(())
 }

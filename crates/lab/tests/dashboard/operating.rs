@@ -55,7 +55,7 @@ fn person_signs_in_operates_the_farm_and_sees_what_becomes_of_it() -> Result<()>
     browser.wait_for("#sign-in", "Send a token")?;
     check_accessibility(&browser)?;
     sign_in(&browser, "wrong-wrong-wrong-00")?;
-    browser.wait_for("#sign-in", "none of the tokens")?;
+    browser.wait_for("#sign-in", "The token is not one")?;
     sign_in(&browser, READER)?;
     browser.wait_for("#who", "role read")?;
     browser.wait_for("#servers-table tbody", NAMES[0])?;

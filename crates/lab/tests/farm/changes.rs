@@ -152,7 +152,7 @@ fn failed_write_refuses_change_only_before_it_lasts(engine: &str) -> Result<()> 
     fs::remove_dir(&draft)?;
     for (path, warning) in [
         (state.join("audit.log"), "failed to write the audit log"),
-        (run.join("totals.new"), "will be forgotten at a restart"),
+        (run.join("totals.new"), "lost at a restart"),
     ] {
         evener.wait_for_servers(2, LONG)?;
         let aside = path.with_extension("aside");

@@ -110,9 +110,12 @@ fn where_packets_are_not_seen_is_said(engine: &str) -> Result<()> {
     let client = SocketAddr::new(farm.client(0).address_in(Family::V4), 40_000);
     let explained = || evener.command(&["explain", &client.to_string(), &service.to_string()]);
     let output = explained()?.split_whitespace().collect::<Vec<_>>().join(" ");
-    ensure!(output.contains(&format!("but {} is behind eth0", client.ip())), "{output}");
+    ensure!(
+        output.contains(&format!("but by this host's routes {} is reached by eth0", client.ip())),
+        "{output}"
+    );
     let output = doctor(farm.director(), &named)?;
-    ensure!(!output.contains("come in by eth0"), "nobody has come yet: {output}");
+    ensure!(!output.contains("arrive on eth0"), "nobody has come yet: {output}");
 
     let done = AtomicBool::new(false);
     let output = thread::scope(|scope| {
@@ -127,7 +130,7 @@ fn where_packets_are_not_seen_is_said(engine: &str) -> Result<()> {
         done.store(true, Relaxed);
         output
     })?;
-    ensure!(output.contains(&format!("FAIL web Packets for {service} come in by eth0")), "{output}");
+    ensure!(output.contains(&format!("FAIL web Packets for {service} arrive on eth0")), "{output}");
 
     evener.reload(&open)?;
     assert_eq!(evener.status()?.interfaces, ["eth0", "eth1"]);
@@ -135,6 +138,6 @@ fn where_packets_are_not_seen_is_said(engine: &str) -> Result<()> {
     let output = explained()?;
     ensure!(!output.contains("behind eth0"), "{output}");
     let output = doctor(farm.director(), &open)?;
-    ensure!(!output.contains("come in by"), "{output}");
+    ensure!(!output.contains("arrive on"), "{output}");
     Ok(())
 }

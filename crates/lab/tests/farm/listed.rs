@@ -41,7 +41,7 @@ fn an_address_that_another_host_has_is_refused(engine: &str) -> Result<()> {
         assert_eq!(code, 4, "{output}");
         let sentences: Vec<_> = output.lines().filter(|line| line.starts_with("evener: ")).collect();
         let [sentence] = sentences.as_slice() else { panic!("one sentence: {output}") };
-        assert!(sentence.contains("owned elsewhere") && sentence.contains(owner.mac()), "{sentence}");
+        assert!(sentence.contains("another host owns") && sentence.contains(owner.mac()), "{sentence}");
         assert_eq!(left_on(director)?, [""; 0]);
     }
     change("del")?;

@@ -111,7 +111,7 @@ fn readiness_follows_daemon_and_interface(engine: &str) -> Result<()> {
         Visit::open(farm.client(0), farm.service())?;
         wait_until_not_ready(&evener, "counts for 10 s")?;
     } else {
-        wait_until_not_ready(&evener, "nobody else answers or forwards")?;
+        wait_until_not_ready(&evener, "no data plane answers or forwards")?;
     }
     evener.start_again()?;
     wait_until_ready(&evener, &[])?;

@@ -185,12 +185,12 @@ fn an_address_of_another_host_is_not_taken(engine: &str) -> Result<()> {
     evener.write(&both)?;
     let (code, output) = evener.failure(&["reload"])?;
     assert!(code == 1 && output.contains("nothing was changed"), "{code}: {output}");
-    assert!(output.contains("owned elsewhere") && output.contains(owner.mac()), "{output}");
+    assert!(output.contains("another host owns") && output.contains(owner.mac()), "{output}");
     assert_eq!(evener.services()?.len(), 1);
     // A daemon that adopts a running data plane refuses the address, too.
     evener.daemon().kill9()?;
     let (code, output) = Evener::refused(director, &both, &[])?;
-    assert!(code == 4 && output.contains("owned elsewhere"), "{code}: {output}");
+    assert!(code == 4 && output.contains("another host owns"), "{code}: {output}");
     evener.write(&web)?;
     evener.start_again()?;
     assert!(evener.status()?.adopted);

@@ -50,11 +50,14 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
 
     // A file with unchanged values keeps the run-time changes. Changed values replace them.
     let reloaded = evener.reload(&listed)?;
-    ensure!(!reloaded.contains("counts again"), "{reloaded}");
+    ensure!(!reloaded.contains("replaces the run-time change"), "{reloaded}");
     assert_eq!(weights(&evener)?["web1"].0, 3);
     let other = listed.replacen("weight = 1", "weight = 2", 1);
     let reloaded = evener.reload(&other)?.replace('\n', " ");
-    ensure!(reloaded.contains("counts again") && reloaded.contains("web/web1: weight"), "{reloaded}");
+    ensure!(
+        reloaded.contains("replaces the run-time change") && reloaded.contains("web/web1: weight"),
+        "{reloaded}"
+    );
     assert_eq!(weights(&evener)?["web1"].0, 2);
     evener.reload(&listed)?;
 
@@ -114,7 +117,7 @@ fn servers_and_services_come_and_go_at_run_time(engine: &str) -> Result<()> {
     evener.command(&["state", &wanted.to_string_lossy()])?;
     evener.wait_for_servers(6, LONG)?;
     let (_, why) = evener.failure(&["state", &late.to_string_lossy()])?;
-    ensure!(why.replace('\n', " ").contains("has changed meanwhile"), "{why}");
+    ensure!(why.replace('\n', " ").contains("the farm has changed"), "{why}");
     ensure!(evener.services()?.len() == 2);
     assert_eq!(crate::shares_of(&farm, second, 4)?, split([1, 1, 2]));
 

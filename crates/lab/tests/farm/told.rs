@@ -48,7 +48,7 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     ensure!(!evener.daemon().log().contains("no server accepts new sessions"), "one is left");
 
     let output = evener.command(&["drain", &format!("web/{other}")])?;
-    ensure!(output.replace('\n', " ").contains("no other server takes new sessions"), "{output}");
+    ensure!(output.replace('\n', " ").contains("no other server accepts new sessions"), "{output}");
     is_logged(&mut evener, &["WARN", "no server accepts new sessions"])?;
     evener.command(&["undrain", &format!("web/{other}")])?;
     is_logged(&mut evener, &["INFO", "order: gets new sessions again", other])?;
@@ -122,22 +122,22 @@ fn the_doctor_knows_what_run_would_refuse(engine: &str) -> Result<()> {
     let file = file::listed(engine, &farm, "");
     let [first, second] = farm.directors() else { anyhow::bail!("there are two directors") };
     let output = doctor(second, &file)?;
-    ensure!(!output.contains("owned elsewhere"), "{output}");
+    ensure!(!output.contains("another host owns"), "{output}");
     let evener = Evener::start(first, &file)?;
     evener.wait_for_servers(2, LONG)?;
     // The doctor reports no foreign owner on the first director. On the second, its result agrees
     // with `run`.
     let output = doctor(first, &file)?;
-    ensure!(!output.contains("owned elsewhere"), "{output}");
+    ensure!(!output.contains("another host owns"), "{output}");
     let output = doctor(second, &file)?;
-    ensure!(output.contains("owned elsewhere") && output.contains(first.mac()), "{output}");
+    ensure!(output.contains("another host owns") && output.contains(first.mac()), "{output}");
     let (code, refused) = Evener::refused(second, &file, &[])?;
-    ensure!(code == 4 && refused.contains("owned elsewhere"), "{refused}");
+    ensure!(code == 4 && refused.contains("another host owns"), "{refused}");
 
     let secret = "[farm]\nsecret_file = \"/nonexistent/farm.key\"\ndirectors = [\"192.0.2.2\"]\n";
     let handoff = file::listed(engine, &farm, "method = \"handoff\"\nannounce = false\n") + secret;
     let output = doctor(second, &handoff)?;
-    ensure!(output.contains("FAIL secret the farm's secret can't be read"), "{output}");
+    ensure!(output.contains("FAIL secret failed to read the farm's secret"), "{output}");
     // For such a service, the daemon adds the address to this host itself.
     let vip = farm.vip(0);
     second.ip(&[format!("addr add {vip}/32 dev lo")])?;

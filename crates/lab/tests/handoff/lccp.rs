@@ -225,7 +225,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
             Ok(handoff.lccp(reason)? == before.lccp[reason] + times)
         })?;
     }
-    for notice in ["came twice or late", "its tag is wrong", "not a well-formed one"] {
+    for notice in ["came twice or late", "its tag is wrong", "malformed message"] {
         wait::until(notice, || Ok(handoff.agents[0].process().log().contains(notice)))?;
     }
     let after = handoff.evener.status()?;

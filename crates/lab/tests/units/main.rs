@@ -67,7 +67,7 @@ fn tunnels_are_opened(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     both(&farm)?;
     for (agent, host) in agents.iter_mut().zip(farm.servers()) {
-        ensure!(!agent.process().log().contains("can't be followed"), "it is told what there is to send");
+        ensure!(!agent.process().log().contains("can't be tracked"), "it is told what there is to send");
         let has_address =
             || anyhow::Ok(host.run(&["ip", "-oneline", "address"])?.contains(&farm.vip(0).to_string()));
         // After a stop or restart, the host keeps its configuration as a server.
