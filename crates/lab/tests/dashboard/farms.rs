@@ -10,7 +10,7 @@ use evener_lab::wait::LONG;
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::{PAGE, keep_picture};
+use crate::{PAGE, check_narrow, keep_picture};
 
 /// Starts clients that connect again and again.
 fn visitors(farm: &Farm, target: std::net::SocketAddr) -> Running {
@@ -62,6 +62,7 @@ fn page_shows_traffic_of_an_l2_farm_and_explains_it() -> Result<()> {
     browser.wait_for("#servers-table", "weight 3; the file sets none")?;
     let_lines_grow(&browser)?;
     keep_picture(&browser, "l2.png", 1280, 1400)?;
+    check_narrow(&browser, "l2-narrow.png")?;
     running.stop().map(drop)
 }
 
@@ -114,6 +115,7 @@ fn page_shows_a_handoff_farm_and_shares_of_a_name() -> Result<()> {
     browser.wait_for("#picture", "Name server")?;
     browser.script("document.getElementById('theme').click()")?;
     keep_picture(&browser, "names-narrow.png", 480, 1100)?;
+    check_narrow(&browser, "names-narrow.png")?;
     running.stop().map(drop)
 }
 

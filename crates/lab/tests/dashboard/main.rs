@@ -28,6 +28,20 @@ fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Resul
     browser.screenshot(&repository().join("docs/operating/img").join(name), width, height)
 }
 
+/// Checks that a page of 390 pixels, as wide as a telephone's, cuts nothing off. `name` is that of a
+/// picture below the target directory.
+fn check_narrow(browser: &Browser, name: &str) -> Result<()> {
+    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    browser.screenshot(&picture, 390, 3000)?;
+    let script = "return [...document.querySelectorAll('header *, nav *, main *')]
+        .filter((node) => node.checkVisibility() && !node.closest('svg, thead, .unseen'))
+        .filter((node) => node.getBoundingClientRect().right > innerWidth + 1)
+        .map((node) => node.outerHTML.slice(0, 120))";
+    let cut = browser.script(script)?;
+    ensure!(cut.as_array().is_some_and(Vec::is_empty), "{}: {cut:#}", picture.display());
+    Ok(())
+}
+
 /// Checks the page with axe-core.
 fn check_accessibility(browser: &Browser) -> Result<()> {
     let libraries = repository().join("target/tools/python/lib");

@@ -38,7 +38,10 @@ export function show(node, isShown) {
 // A table's head, once.
 export function head(table, caption, columns) {
   const cell = (column) => el("th", { scope: "col", class: column.number ? "number" : null, id: column.id || null }, column.button || column.title);
-  const body = el("tbody");
+  const body = el("tbody", { role: "rowgroup" });
+  // For narrow pages, where each row is a list of its cells. Roles, since such a page has no table by its layout.
+  body.titles = columns.map((column) => (column.button || column.title).textContent ?? column.title);
+  table.setAttribute("role", "table");
   table.replaceChildren(el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, columns.map(cell))), body);
   return body;
 }
@@ -47,6 +50,15 @@ export function head(table, caption, columns) {
 export class Rows {
   constructor(body, make, update) {
     Object.assign(this, { body, make, update, rows: new Map() });
+  }
+
+  label(row) {
+    if (!this.body.titles) return;
+    row.setAttribute("role", "row");
+    [...row.children].forEach((cell, at) => {
+      cell.dataset.title = this.body.titles[at];
+      cell.setAttribute("role", cell.scope === "row" ? "rowheader" : "cell");
+    });
   }
 
   show(items, keyOf) {
@@ -59,6 +71,7 @@ export class Rows {
       let row = this.rows.get(key);
       if (!row) {
         row = this.make(item);
+        this.label(row.node);
         this.rows.set(key, row);
       }
       this.update(row, item);
