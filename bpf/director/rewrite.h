@@ -244,7 +244,7 @@ static __always_inline void turn_round(struct link *link)
 
 /*
  * Replaces a packet by an ICMP error to its sender: packet too big (RFC 1191, section 4; RFC 4443,
- * section 3.2). Its source is at->from, its MTU at->mtu.
+ * section 3.2). The error is sent from at->from and reports the MTU at->mtu.
  */
 __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 {

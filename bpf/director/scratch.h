@@ -24,7 +24,7 @@ struct tcp_header {
 	__be32 rest[2];
 };
 
-/* Maximum length of a SYN-ACK's options, in bytes. Linux sends as many at most. */
+/* Maximum length of a SYN-ACK's options, in bytes. Linux sends no more. */
 #define SYN_ACK_OPTIONS_MAX 20
 
 /* TCP segment that replaces a client's packet. */
@@ -59,13 +59,13 @@ struct packet_context {
 	__u64 found; /* value as found */
 	__u64 source; /* source MAC: mac_bits() */
 	__u64 numbers; /* TCP: upper half: acknowledgment number; lower half: sequence number */
-	__u32 slot; /* number of the session's slot as found, or NOT_FOUND */
+	__u32 slot; /* index of the session's slot in its table, or NOT_FOUND */
 	__u32 server; /* server slot */
 	__u32 l3, l4;
 	__u32 len; /* length of the IP packet */
 	__u32 bytes; /* length of the frame, for the server's counter */
 	__u8 new_session;
-	__u8 reason; /* counted instead of the server's counter, or 0 */
+	__u8 reason; /* reason to count instead of adding to the server's counter, or 0 */
 	__u8 also_counted; /* second reason to count, or 0 */
 	__u8 traces; /* events to emit after the decision: TRACE_* */
 	__u16 vip; /* VIP id */
@@ -83,12 +83,12 @@ struct packet_context {
 struct weighed {
 	__u64 rank;
 	__u64 value;
-	__u32 place; /* from BUCKET_SESSIONS on: in the second bucket */
+	__u32 place; /* index over both buckets; BUCKET_SESSIONS and higher are in the second */
 	__u32 now;
 	__u16 vip;
 	__u8 takes; /* true if assured sessions may be evicted */
-	/* networks of the clients of embryonic sessions, or NO_SOURCE; the last is that of the new
-	 * session */
+	/* network of each session's client, NO_SOURCE if the session isn't embryonic; the last
+	 * entry is for the new session */
 	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
@@ -99,7 +99,8 @@ struct ends {
 	__u8 has_src, has_dst;
 };
 
-/* Link of a client with a link-local address, for the source port allocated to its session. */
+/* Interface and MAC of a client with a link-local address. They are stored with the source port
+ * allocated to the session, since routes can't find such a client for replies. */
 struct near {
 	__u32 link; /* ifindex; 0 if the address isn't link-local */
 	__u32 pad;
@@ -132,7 +133,7 @@ struct way_back {
 /* Next hop of a packet by the host's routes. */
 struct hop {
 	__u32 ifindex; /* 0: the neighbour's MAC isn't resolved */
-	__u32 lan; /* a frame from this interface keeps its VLAN tags */
+	__u32 lan; /* ifindex; a frame that arrived on this interface keeps its VLAN tags */
 	__u32 mtu; /* path MTU if the packet exceeds it, else 0 */
 	__u8 src[8];
 	__u8 dst[8];
@@ -151,7 +152,7 @@ struct quoted {
 	__u8 v6;
 };
 
-/* Link header in 16-bit units, since the verifier requires aligned access to the stack. */
+/* Link header in 16-bit units, since its length is a multiple of 2 only. */
 struct link {
 	__u16 half[LINK_LEN_MAX / 2 + 1];
 };
@@ -199,7 +200,7 @@ struct advertisement {
  */
 enum step {
 	STEP = 0x100, /* bit that neither verdicts nor reasons use */
-	STEP_ANY = 0x101, /* the following steps are in the order of execution */
+	STEP_ANY = 0x101, /* first step; the following ones are in the order in which they run */
 	STEP_SOLICITATION,
 	STEP_ICMP,
 	STEP_ERROR_TO_SERVER,

@@ -206,7 +206,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
-		/* If no server was selected, no route has matched. */
+		/* The route is valid only if it led to a server, and not for punted connections. */
 		if (event->server != NO_SERVER && at->pkt.also_counted != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(at, outcome, event);

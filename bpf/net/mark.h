@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Number of times that hosts of an every-host farm forwarded a packet. The GUE header has a mark
- * with the number and an authentication tag: core/src/path/mark.rs. The decapsulation program
- * writes the number into the source MAC of the inner frame, which the next program reads:
- * core/src/path/arrival.rs. Another source MAC marks frames that are punted to the daemon on this
- * host. decapsulate.h drops frames from the network that have one of the source MACs of
- * decapsulated frames. */
+/* Number of times that hosts of an every-host farm forwarded a packet. The flag GUE_LAST of the GUE
+ * header has the number, and a tag in the mark authenticates it: core/src/path/mark.rs. The
+ * decapsulation program writes the number into the source MAC of the decapsulated frame, and the
+ * director's program reads it from there: core/src/path/arrival.rs. Another source MAC marks frames
+ * that are punted to the daemon on this host. decapsulate.h drops frames that arrive from the
+ * network with the source MAC of a decapsulated frame, since they are forged. */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
 
@@ -90,8 +90,8 @@ static __always_inline bool mark_is_good(const struct sip_key *key, const struct
 	((__u64)(a) << 56 | (__u64)(b) << 48 | (__u64)(c) << 40 | (__u64)(d) << 32 | (__u64)(e) << 24 | (f) << 16 | 1)
 #endif
 
-/* Source MACs of decapsulated frames from another host, encoded by mac_bits(). They never occur on
- * a network. */
+/* Source MACs of decapsulated frames from another host, encoded by mac_bits(). No interface has
+ * them. */
 #define PASSED MAC_WORD(2, 'e', 'v', 'n', 'r', 1)
 #define PASSED_TWICE MAC_WORD(2, 'e', 'v', 'n', 'r', 2)
 /* Source MAC of punted frames, which the daemon on this host reads. */

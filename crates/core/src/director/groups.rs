@@ -17,7 +17,7 @@ use crate::pool::{Fact, OperatorState};
 pub enum MemberFact {
     /// Result of a probe or of a report query.
     Server(Fact),
-    /// Result of a LOAD-QUERY.
+    /// Result of a LOAD-QUERY message to a member.
     Queried(QueryResult),
 }
 
@@ -111,8 +111,8 @@ impl Groups {
         self.settle(now, group);
     }
 
-    /// Applies a message to a group, if it exists. If the group refuses the message (`Err`),
-    /// nothing changes.
+    /// Calls `message`, which applies a request to the members of a group. Returns `None` if there
+    /// is no such group. If the request is refused (`Err`), nothing changes.
     pub(super) fn message<T>(
         &mut self,
         now: Moment,

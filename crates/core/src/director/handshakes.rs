@@ -1,11 +1,12 @@
 //! Detection of stalled handshakes: new TCP sessions with SYNs only, counted by server.
 //!
-//! Each walk of the session tables counts the sessions whose last SYN has become
-//! [`STALLED_AFTER_MS`] old since the previous walk. The stall rate is the number of stalled
-//! sessions divided by that of new sessions. A server is suspected if its stall rate is well above
-//! that of the other servers. A firewall that admits only the director, or a wrong return route,
-//! stalls the clients of one server. A SYN flood stalls sessions of all servers alike, so it raises
-//! no suspicion.
+//! A session stalls when its last SYN is [`STALLED_AFTER_MS`] old. Each walk of the session tables
+//! counts the sessions that have stalled since the previous walk. The stall rate is the number of
+//! stalled sessions divided by that of new sessions. A server is suspected if its stall rate is
+//! well above that of the service's other servers, and a service if its rate is well above that of
+//! the other services. A firewall that admits only the director, or a wrong return route, stalls
+//! the clients of one server. A SYN flood stalls sessions of all servers of a service alike, so no
+//! single server is suspected.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -22,7 +23,8 @@ pub const STALLED_AFTER_MS: u64 = 5_000;
 /// Window of the statistics, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
 /// Minimum number of client networks (IPv4 /24 or IPv6 /56) and of stalled sessions for a
-/// suspicion. The rest that a suspect is compared with needs at least as many new sessions.
+/// suspicion. The other servers or services together need at least as many new sessions. Otherwise
+/// there is no comparison.
 const NETWORKS_MIN: usize = 20;
 /// Maximum number of networks distinguished per server and walk.
 const NETWORKS_MAX: usize = 64;

@@ -1,4 +1,5 @@
-//! Paths to servers behind routers: next hops from the kernel's tables, and path MTUs.
+//! Paths to servers that are reached by IP routes: next hops from the kernel's tables, and path
+//! MTUs.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -29,7 +30,8 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the network as the membership needs it, with the paths to servers behind routers.
+    /// Returns the part of the network that `Membership` reads: this host's links, and the paths to
+    /// servers that are reached by IP routes.
     pub(super) fn surroundings(
         &self,
         farm: &Farm,
@@ -67,7 +69,8 @@ impl Paths {
     }
 }
 
-/// Returns the addresses of all servers behind routers.
+/// Returns the addresses of all servers that are reached by IP routes, including those on a link of
+/// this host.
 fn routed(farm: &Farm) -> BTreeSet<IpAddr> {
     let services = farm.services.iter().filter(|service| service.is_routed());
     services.flat_map(|service| &service.servers).map(|server| server.address).collect()

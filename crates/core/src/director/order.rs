@@ -16,7 +16,7 @@ use crate::pool::policy::Fills;
 pub struct Change {
     pub(super) number: u64,
     pub(super) farm: Arc<Farm>,
-    /// Members of each service, in the order of the farm.
+    /// Members of each service, sorted like the farm's services.
     pub(super) members: Vec<Vec<MemberState>>,
     pub(super) links: Vec<(u32, Mac)>,
     pub(super) hosts: plan::Hosts,
@@ -37,7 +37,8 @@ impl Change {
         let states: Vec<ServiceState<'_>> = states.collect();
         let mut slots = old_slots.clone();
         let planned = plan::plan(&states, &links, &hosts, &mut slots, fills, Some(&before));
-        // Most reports between hosts change no table.
+        // Each report of another host causes a plan. Most plans equal the one in force, and are not
+        // applied.
         let is_in_force = |plan: &Plan| in_force.as_ref() == Some(&plan.tables) && *plan == *before;
         let plan = planned.map(|plan| (!is_in_force(&plan)).then_some(plan));
         let members = states.into_iter().map(|state| state.members).collect();

@@ -24,10 +24,10 @@ pub enum Output {
     /// Compute the plan ([`Change::plan`]), apply its tables to the engine, and return the result
     /// as [`super::Input::Applied`]. No other `Apply` follows before the answer.
     Apply(Box<Change>),
-    /// Servers or service addresses are gone. End their remaining sessions, add up and clear the
-    /// counters of these slots, and return [`super::Input::Released`] for each slot. This order
-    /// comes before the next [`Output::Apply`], so the tables stay the same until it is carried
-    /// out.
+    /// Servers or service addresses are gone. End their remaining sessions. For each slot of a
+    /// removed server, add up the counters of all processors, clear them, and return the sums as
+    /// [`super::Input::Released`]. This order comes before the next [`Output::Apply`], so the
+    /// tables stay the same until it is carried out.
     Forget {
         /// Tables that were in force before the servers or addresses were removed.
         before: Arc<Tables>,
@@ -78,11 +78,11 @@ pub enum Output {
         group: String,
         order: group::MemberOrder,
     },
-    /// Carry out an order of names.
+    /// Carry out an order of a balanced DNS name.
     Name(NameOrder),
     /// All servers were probed, or the maximum time has passed: report this host as ready.
     Ready {
-        /// True if each service has a server.
+        /// True if each service has a working server.
         serving: bool,
     },
     Event(Event),
@@ -93,8 +93,8 @@ pub enum Output {
 pub struct Probe {
     pub server: ServerName,
     pub target: Target,
-    /// True if the service's connections are handed off, so the prober must complete the TCP
-    /// handshake itself.
+    /// True if the service's connections are handed off. Its servers expect open connections, so
+    /// the prober does the TCP handshake as the director would.
     pub handed_over: bool,
     /// Kind and timeout of the probe.
     pub settings: HealthCheck,

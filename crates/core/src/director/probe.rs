@@ -1,4 +1,5 @@
-//! Starts due probes and applies their results. A probe takes the same path as clients' packets.
+//! Starts due probes and applies their results. A probe takes the path of clients' packets where
+//! the method permits it. With `nat`, and to this host itself, it passes through this host's stack.
 
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
@@ -87,7 +88,8 @@ impl Director {
         })
     }
 
-    /// Returns the path of a probe to a server, which is the path of clients' packets.
+    /// Returns the path of a probe to a server: that of clients' packets, except with `nat` and to
+    /// this host.
     fn probe_way(&self, service: &Service, member: &Member, destination: SocketAddr) -> Option<ProbePath> {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
@@ -100,8 +102,8 @@ impl Director {
             return Some(way);
         }
         if member.local {
-            // This host as a server answers from the service address if its stack has that address,
-            // else from its own address.
+            // If this host is the server, it answers from the service address when its stack has
+            // that address, else from its own.
             let own = member.address.filter(|_| !self.network.is_local(vip)).unwrap_or(vip);
             return Some(ProbePath::Local { to: SocketAddr::new(own, destination.port()) });
         }
@@ -119,8 +121,8 @@ impl Director {
             return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
         // The source is an address of this host on the server's link. If that interface has no
-        // address, the server reaches any other address of this host by routing. An ARP probe
-        // resolves the server's own address, whose family may differ from the service's.
+        // address, another address of this host is used, which the server reaches by routing. An
+        // ARP probe resolves the server's own address, whose family may differ from the service's.
         let by_arp = service.health.kind == HealthKind::Arp;
         let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
@@ -143,8 +145,8 @@ impl Director {
     }
 }
 
-/// True if the member can be probed. That is this host, or a server whose MAC address or that of
-/// its next hop is known. In an every-host farm each host probes only itself.
+/// True if the member can be probed. True for this host itself, and for a server if its MAC address
+/// or that of its next hop is known. In an every-host farm each host probes only itself.
 pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
     member.local || member.mac.is_some() && !service.is_on_every_host()
 }

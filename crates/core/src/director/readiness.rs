@@ -26,7 +26,7 @@ pub struct ServiceReadiness {
 impl Snapshot {
     /// Returns the readiness of services and groups. A service is ready if the tables in force have
     /// a working server that takes new sessions. Servers that get sessions only because the service
-    /// is degraded do not count.
+    /// is degraded do not count. A group is ready if a member works.
     pub fn readiness(&self) -> Vec<ServiceReadiness> {
         let services = self.farm.services.iter().zip(&*self.services).map(|(service, shown)| {
             let servers = shown.servers.iter().map(|server| SeenServer {

@@ -74,7 +74,8 @@ impl Director {
             let slots = servers.iter().map(|(slot, _)| *slot);
             let gains = match weighing.needs.contains(&Signal::Load) {
                 true => self.gains(&service.name, slots.clone().zip(&loads), service.report_gain_percent),
-                // The director's own measurements may gain a server any number of sessions.
+                // No limit: the director measured these loads itself, so no server can attract
+                // sessions by a false report.
                 false => alloc::vec![u8::MAX; loads.len()],
             };
             let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });
@@ -82,7 +83,8 @@ impl Director {
         }
         let reported = &self.scores.reported;
         let is_news = |(slot, score): &(&u16, &Score)| reported.get(slot) != Some(score);
-        // If a score reached the data plane after its server was removed, the score is reset.
+        // Scores of removed servers are reset, since one may have reached the data plane after the
+        // removal.
         let gone =
             reported.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
         let gone = gone.map(|(slot, _)| (*slot, Score::default()));
@@ -121,8 +123,8 @@ impl Director {
         }
     }
 
-    /// Returns the gain of each server of a service: the limit for new sessions that the server
-    /// gets by reporting a low load.
+    /// Returns the gain of each server of a service: how many additional new sessions a low
+    /// reported load may bring the server at most.
     fn gains<'a>(&self, service: &str, loads: impl Iterator<Item = (u16, &'a u8)>, percent: u64) -> Vec<u8> {
         let planned = self.plan.services.values().find(|planned| planned.name == service);
         let members = planned.map_or(&[][..], |planned| &planned.ring_members);

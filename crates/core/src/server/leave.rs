@@ -44,7 +44,8 @@ impl<'a> Leaving<'a> {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: segment.tcp.flags & TCP_URG != 0,
-                // The IP header of a GSO packet does not have the packet's length.
+                // The IP header of a packet of more than 65,535 bytes doesn't have its length (BIG
+                // TCP).
                 data: frame.get(segment.l4_end..).unwrap_or_default(),
             },
             flags: segment.tcp.flags,
@@ -54,8 +55,9 @@ impl<'a> Leaving<'a> {
     }
 
     /// True if a reset has to be held until the segment that caused it arrives again.
-    /// `was_seen_before` returns true if that segment has arrived again. It is called only for
-    /// resets of the host's own stack (`is_own`), not for resets that a director sent or forwarded.
+    /// `was_seen_before` returns true if the segment that caused the reset had arrived before. It
+    /// is called only for resets of the host's own stack (`is_own`), not for resets that a director
+    /// sent or forwarded.
     pub fn is_held(&self, is_own: bool, was_seen_before: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
         is_reset && self.offer.listener.is_some() && is_own && !was_seen_before()

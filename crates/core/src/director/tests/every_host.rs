@@ -64,7 +64,8 @@ pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Mo
     Director::new(Start { network, links, host, running, ..start(farm) }, now)
 }
 
-/// Passes a time input to the director. Returns the ordered leases and the last applied tables.
+/// Passes a time input to the director. Returns the durations of all `Lease` outputs, and the
+/// tables that were applied last.
 fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, Option<Arc<Tables>>) {
     let (mut leases, mut in_force) = (Vec::new(), None);
     director.handle(now, Input::Time { active: BTreeMap::new() });
@@ -84,7 +85,7 @@ fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, O
     (leases, in_force)
 }
 
-/// The host must wait for the whole time, even if frequent changes cause extra reports.
+/// Changes cause extra reports, which must not shorten the wait of two report intervals.
 #[test]
 fn host_with_lapsed_lease_waits_two_report_intervals() {
     let at = |ms| Moment { ms, lease_holds: false, ..Moment::default() };
@@ -126,8 +127,9 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     let (_, tables) = time(&mut director, at(5_000), &mut fills);
     let tables = tables.unwrap();
     assert!(!sent_to_others(&tables), "nor after a restart");
-    // A host that got new sessions may be alive, so the director knows it by its MAC address until
-    // its first report. The weight decides that, since some engines store no rings.
+    // Another host that had new sessions before the restart may be alive. Until its first report
+    // the director uses its MAC address from the running tables. Its weight shows that it had new
+    // sessions, since some engines store no rings.
     running.rings.clear();
     let b = running.servers.values_mut().find(|server| !server.local).unwrap();
     assert_eq!(b.weight, 0);
@@ -168,8 +170,9 @@ fn generation_reported(
     reported
 }
 
-/// If this host reported the refused file's generation, other hosts would reject its reports, or it
-/// would accept reports of hosts with the refused file.
+/// A host must report the generation that it runs. With that of the refused file, hosts with the
+/// old file would reject its reports, and this host would accept reports of hosts with the refused
+/// file.
 #[test]
 fn host_with_refused_reload_reports_old_generation() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
