@@ -109,7 +109,7 @@ fn readiness_follows_daemon_and_interface(engine: &str) -> Result<()> {
     if engine == "xdp" {
         ensure!(ready(&evener, &[])? == "ready", "the data plane forwards");
         Visit::open(farm.client(0), farm.service())?;
-        wait_until_not_ready(&evener, "counts for 10 s")?;
+        wait_until_not_ready(&evener, "is valid for 10 s")?;
     } else {
         wait_until_not_ready(&evener, "no data plane answers or forwards")?;
     }

@@ -125,7 +125,7 @@ fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     assert_eq!(evener.stop()?, 0);
     assert_eq!(left_on(director)?, [""; 0]);
     let (code, output) = evener.failure(&["status"])?;
-    assert!(code == 1 && output.starts_with("evener: "), "{output}");
+    assert!(code == 6 && output.starts_with("evener: "), "{output}");
     // The next daemon cleans up after a killed one.
     evener.start_again()?;
     evener.daemon().kill9()?;

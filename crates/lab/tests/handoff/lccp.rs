@@ -270,7 +270,7 @@ fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
         ("forged", init(&keys(&Secret::new([9; 32]))?), "it has another farm's secret"),
         ("key", init(&HourlyKeys::at(&secret, now_s + 86_400)), "24 hours ahead of this node's"),
         ("key", init(&HourlyKeys::at(&secret, now_s - 86_400)), "24 hours behind this node's"),
-        ("version", seal(other_version, addresses, now.own().1), "it speaks version 0"),
+        ("version", seal(other_version, addresses, now.own().1), "it has protocol version 0"),
     ];
     wait::until("the agent is missed", || {
         let nodes = handoff.evener.status()?.nodes;
@@ -286,7 +286,7 @@ fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
         })?;
     }
     let log = handoff.evener.daemon().log();
-    let version = format!("a control message from {own}: it speaks version 0");
+    let version = format!("a control message from {own}: it has protocol version 0");
     assert_eq!(log.matches(&version).count(), 1, "once:\n{log}");
     let shown = handoff.evener.command(&["status"])?;
     ensure!(shown.contains("refused nodes") && shown.contains("upgrade it"), "{shown}");
