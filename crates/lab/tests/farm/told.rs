@@ -51,7 +51,7 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     ensure!(output.replace('\n', " ").contains("no other server accepts new sessions"), "{output}");
     is_logged(&mut evener, &["WARN", "no server accepts new sessions"])?;
     evener.command(&["undrain", &format!("web/{other}")])?;
-    is_logged(&mut evener, &["INFO", "order: gets new sessions again", other])?;
+    is_logged(&mut evener, &["INFO", "ended the drain or maintenance", other])?;
     is_logged(&mut evener, &["INFO", "servers accept new sessions again"])?;
 
     farm.director().unplug()?;
