@@ -157,7 +157,7 @@ fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let vips: Vec<IpAddr> = role.vips().into_iter().filter(there).collect();
     let ethernet = || network.interfaces.values().filter(|interface| interface.ethernet && interface.up);
     let (Some(vip), Some(example)) = (vips.first(), ethernet().next()) else { return Vec::new() };
-    // The larger value counts (ip-sysctl, arp_ignore).
+    // The larger value of `all` and the interface counts (ip-sysctl, arp_ignore).
     let effective = |interface: &Interface, name: &str| {
         let of = |place: &str| read_setting(&format!("ipv4/conf/{place}/{name}")).unwrap_or_default();
         of("all").max(of(&interface.name))
@@ -280,7 +280,7 @@ fn admission(
     let judge = |to: SocketAddr, from: Option<IpAddr>| {
         firewall.judge(&Packet { from, to, protocol: service.protocol })
     };
-    // With source_nat, clients' packets have a director's address.
+    // With source_nat, clients' packets have a director's address as source.
     let clients = |to: SocketAddr| match config.farm.directors.iter().find(|_| service.source_nat) {
         Some(director) => judge(to, Some(*director)),
         None => judge(to, None),
@@ -334,7 +334,7 @@ fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
         .collect()
 }
 
-/// Checks for nat that answers leave through the director.
+/// Checks for method `nat` that replies leave through the director.
 fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Option<Finding> {
     let service = role.service;
     if !service.method.sees_replies() || service.source_nat {
@@ -373,7 +373,7 @@ fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Opt
 }
 
 /// Checks the kernel's reverse path filter for packets that the director forwards unchanged. For
-/// tunnels the agent sets it.
+/// tunnels, the agent sets the filter.
 fn strict_reverse_path(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     if role.arp_mode() == ArpMode::Absent || role.has_tunnels() {
         return Vec::new();

@@ -187,7 +187,7 @@ impl Walk<'_> {
                 "accept" | "drop" | "reject" | "jump" | "goto" | "return" | "queue" => {
                     return self.decided(chain, rule, kind, of, matches, depth);
                 }
-                // Example: matches of iptables' own modules.
+                // Unsupported expressions, for example matches of iptables' own modules.
                 _ => matches = matches.and(Tri::Maybe),
             }
             if matches == Tri::No {

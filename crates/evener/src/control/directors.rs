@@ -143,7 +143,7 @@ impl DirectorTalk {
     }
 }
 
-/// Where this director is among those of a file.
+/// This director's own address and its place in a file's list of directors.
 struct DirectorIdentity {
     own: SocketAddr,
     addresses: Vec<IpAddr>,

@@ -84,7 +84,7 @@ impl GroupControl {
         Arc::clone(&self.fronts)
     }
 
-    /// Opens all that a file's groups need and that may fail, without an effect on groups in force.
+    /// Opens the sockets and files of a file's groups, without an effect on groups in force.
     ///
     /// # Errors
     /// The first failure.

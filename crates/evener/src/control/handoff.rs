@@ -31,8 +31,8 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Maximum number of dispatched connections that are tracked until their end, and of connections
-/// checked per second.
+/// Maximum number of connections with a server from the dispatcher that are tracked until their
+/// end, and number of tracked connections that are checked at a time.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
 /// Maximum number of attempts to change a session that packets change concurrently.
@@ -45,9 +45,11 @@ pub(super) struct HandoffControl {
     secret: Option<Secret>,
     /// Sockets for output, by interface.
     exits: BTreeMap<u32, LinkSocket>,
-    /// Connections that are kept back; the sweep notes there those of which it finds nobody.
+    /// Segments of connections that wait for a server. The sweep marks orphans there: see
+    /// `Executor::keeps_back`.
     pub(super) segment_buffer: RefCell<SegmentBuffer<HeldSegment>>,
-    /// The reader of punted packets, for those that are decided once more.
+    /// Queue of held segments, for buffered segments that start a rehandoff when they are decided
+    /// again.
     pub(super) again: Option<mpsc::Sender<HeldSegment>>,
     /// Connections that the dispatcher has assigned and counts until it learns of their end.
     dispatched: VecDeque<FourTuple>,
@@ -77,8 +79,8 @@ impl Executor {
         }
     }
 
-    /// Sets the cookie keys by the time of day. Without this call, the engine keeps its own clock
-    /// when the system's clock is set.
+    /// Sets the cookie keys by the time of day. Called periodically, because the engine's clock
+    /// does not follow when the system's clock is set.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
             let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.engine.plane.now());
@@ -86,7 +88,7 @@ impl Executor {
         }
     }
 
-    /// Answers a query of a reader. The client may have disconnected.
+    /// Answers a query of a task that reads punted connections. The task may have ended.
     pub(super) fn answer_question(&mut self, question: ControlQuery) {
         match question {
             ControlQuery::Choose { ends, matched, advice, answer } => {
@@ -163,8 +165,9 @@ impl Executor {
         })
     }
 
-    /// Selects a server for another node that holds the client. A session counts the connection
-    /// until that node reports its end. A repeated query gets the same server.
+    /// Selects a server for another node that holds the client's connection. For policies that
+    /// count sessions, a session counts the connection until that node reports its end. A repeated
+    /// query then gets the same server.
     fn decide_for(&mut self, ends: &FourTuple, content: RequestContent<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
@@ -269,7 +272,7 @@ impl Executor {
         });
     }
 
-    /// Assigns a connection to a server, and sends these packets first.
+    /// Assigns a connection to a server, and sends these packets of the client first.
     fn give(&mut self, ends: &FourTuple, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
         if !self.director.plan().tables.servers.contains_key(&server)

@@ -53,7 +53,7 @@ impl Executor {
             return None;
         }
         if !held.is_whole {
-            // The sender retransmits it.
+            // The checksum is wrong, so the segment is dropped. The sender retransmits it.
             self.finish_session(&ends, &vip, server);
             return None;
         }
@@ -111,7 +111,7 @@ impl Executor {
         }
     }
 
-    /// Starts to buffer a connection's segments until this host has decided.
+    /// Starts to buffer a connection's segments until a server is selected.
     pub(super) fn keep_back(&self, ends: &FourTuple, vip: &Vip) {
         self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }

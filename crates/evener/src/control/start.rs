@@ -83,7 +83,7 @@ pub(super) enum StartError {
     /// In an every-host farm, the file doesn't identify this host.
     #[error(transparent)]
     NotAHost(#[from] IdentityError),
-    /// The secret that the hosts of a farm share.
+    /// The farm's secret can't be read.
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
     /// This host can't be set up as a server.
@@ -141,7 +141,7 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let interfaces = links.interfaces.keys().copied();
     let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
-    // Loading programs needs some time, in which no message of another host is received.
+    // Taken before programs are loaded, since no message of another host is received meanwhile.
     let started_ms = now_ms();
     let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
         Ok(role) => role,
@@ -361,7 +361,7 @@ fn assemble(
         path_mtus: links.path_mtus,
         datagrams: role.datagrams,
         queries: role.queries,
-        // Before the first order to the data plane: segments that it holds wait here.
+        // Created before the first order to the data plane, whose held segments wait in this queue.
         held: executor.held(),
         facts,
         member_messages: consumers.member_messages,
@@ -448,10 +448,10 @@ fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment 
     let (lease, now) = (engine.memory().lease, engine.now());
     let lease_holds = lease.until().is_some() && lease.holds(now);
     match lease_ms {
-        // The previous farm may have been an every-host farm.
+        // The previous farm may have been an every-host farm with a lease.
         None => lease.set(None),
-        // A new lease has no end, so it gets one. A host that starts without a network link can't
-        // renew it, and would otherwise answer even after its daemon's death.
+        // A lease without an end gets one. A host that starts without a network link can't renew
+        // the lease, and would otherwise answer even after its daemon's death.
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }

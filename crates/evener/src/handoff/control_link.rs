@@ -27,7 +27,7 @@ pub(crate) struct ControlLink {
     bus: Bus,
 }
 
-/// Route of a request, by the routes of one moment.
+/// Result of matching a request against the routes of one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct MatchedRoute {
     routes: Arc<RouteIndex>,

@@ -70,8 +70,8 @@ struct HandoffTask<'r> {
     server: Option<TcpStream>,
 }
 
-/// Handles an accepted connection until it is handed off or closed. It occupies the slot meanwhile,
-/// and may be evicted.
+/// Handles an accepted connection until it is handed off or closed. Until then the connection
+/// occupies a slot, and may be evicted.
 pub(super) async fn accepted(
     stream: TcpStream,
     ends: FourTuple,
@@ -82,7 +82,7 @@ pub(super) async fn accepted(
     run(Transfer::accepted(now_ms()), carrier, Some(slot)).await;
 }
 
-/// Moves a connection, or leaves it with its server, or ends it.
+/// Moves an open connection to another server, leaves it with its server, or resets it.
 pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
     let carrier = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
     run(Transfer::moving(now_ms()), carrier, None).await;
@@ -242,7 +242,8 @@ impl<'r> HandoffTask<'r> {
         }
     }
 
-    /// Complex routes are matched, too.
+    /// Checks if the held request belongs to another server. Unlike the data plane, also matches
+    /// complex routes.
     async fn check_rehandoff(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
         let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
@@ -266,7 +267,8 @@ impl<'r> HandoffTask<'r> {
     fn dispatch(&mut self) -> TransferInput {
         let speaker = &self.reader.speaker;
         let Some(node) = speaker.dispatcher_elsewhere() else { return TransferInput::Undispatched };
-        // A request too long for a message is decided here, which is no failure.
+        // A request too long for a message is decided by this host. That is no failure of the
+        // dispatcher.
         let Some(content) = self.wanted.as_ref().and_then(NormalizedRequest::content) else {
             return TransferInput::PeerDead;
         };
@@ -473,8 +475,8 @@ impl HeadRefusal {
 mod tests {
     use super::*;
 
-    /// The numbers of `docs/how-it-works/handoff.md`. A connection also needs its socket, the
-    /// client's bytes and a read buffer.
+    /// Checks the numbers of `docs/how-it-works/handoff.md`. A connection also needs its socket,
+    /// the client's bytes and a read buffer.
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();

@@ -29,11 +29,11 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (503, "message_503"),
 ];
 
-/// Rules for answers. They are replaced as a whole.
+/// Rules by which a group's requests are answered. The rules are replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
     by: group::GroupRules,
-    /// Addresses on which this daemon listens. No response is fetched from there.
+    /// Addresses on which this daemon listens. No response is fetched from these addresses.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 

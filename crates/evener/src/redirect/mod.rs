@@ -65,7 +65,7 @@ pub(crate) enum ListenError {
         service: String,
         source: GroupTokenError,
     },
-    /// The threads can't be had.
+    /// The threads can't be started.
     #[error("failed to start the threads that answer clients: {0}")]
     Threads(io::Error),
 }
@@ -121,7 +121,7 @@ pub(crate) struct Responders {
     fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
-/// Sockets and TLS settings of a file's groups, before requests are served by them.
+/// Sockets and TLS settings of a file's groups, before clients are served.
 pub(crate) struct GroupSockets {
     /// Sockets for new addresses, with the names of their services.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
@@ -148,7 +148,7 @@ impl Responders {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If a thread can't be started.
     pub(crate) fn start(threads: usize, clients: Clients) -> Result<Responders, ListenError> {
         let clients = Arc::new(clients);
         let threads = (0..threads.max(1)).map(|number| Thread::start(number, Arc::clone(&clients)));
@@ -211,8 +211,9 @@ impl Drop for Responders {
     }
 }
 
-/// Interval of a timer that is always armed. The runtime writes to an eventfd for each timer that
-/// becomes the earliest, which otherwise happens for a single connection.
+/// Interval of a timer that is always armed, which saves system calls. The runtime writes to an
+/// eventfd whenever a new timer becomes the earliest one. Without this timer, each timer of a lone
+/// connection would be the earliest.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Executes orders until the channel is closed.
@@ -237,11 +238,11 @@ fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients:
             }
         }
     });
-    // Does not wait for names that are being resolved.
+    // Does not wait for threads that still resolve names.
     runtime.shutdown_background();
 }
 
-/// Accepts connections at an address. They outlive the listener.
+/// Accepts connections at an address. Accepted connections outlive the listener.
 async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Clients>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,

@@ -41,7 +41,7 @@ impl MessageSender<'_> {
     }
 }
 
-/// State that a message is answered with.
+/// State from which a message is answered.
 pub(crate) struct GroupContext<'g> {
     pub(crate) now: ClockReading,
     pub(crate) group: &'g Group,

@@ -103,7 +103,7 @@ impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         table.waiting -= 1;
-        // Slots also become free without an eviction.
+        // Slots also become free without an eviction, so fewer evictions may be owed.
         table.owed = table.owed.min(table.waiting);
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn agent_lock_path(directory: &Path) -> PathBuf {
     directory.join("agent.lock")
 }
 
-/// The same, made if it isn't there.
+/// Returns the folder of this network namespace, and creates it if it does not exist.
 ///
 /// # Errors
 /// If the folder can't be created, with the cause and the remedy.

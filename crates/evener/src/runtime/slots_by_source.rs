@@ -16,7 +16,7 @@ const PREFIX6_LEN: u32 = 64;
 /// Source of a connection: an IPv4 address, or an IPv6 /64.
 pub(crate) type ClientSource = IpAddr;
 
-/// Order in which sources are evicted: the last one first.
+/// Sort key of a source. The source with the greatest key loses a connection first.
 type Rank = (usize, Reverse<u64>, ClientSource);
 
 /// Slots by source. `T` identifies a slot's holder.
@@ -40,7 +40,7 @@ impl<T> SlotsBySource<T> {
         self.tickets
     }
 
-    /// Inserts a slot of a source. Its ticket is its age.
+    /// Inserts a slot of a source. A smaller ticket means an older slot.
     pub(crate) fn insert(&mut self, source: ClientSource, ticket: u64, holder: T) {
         self.change(source, |held| held.insert(ticket, holder));
     }

@@ -35,9 +35,9 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Maximum number of connections: of the file's directors, and of all other clients.
-/// If all slots are taken, a new connection evicts a connection of the source with the most
-/// connections.
+/// Maximum number of connections of the file's directors. All other clients together have the same
+/// maximum. If all slots are taken, a new connection evicts a connection of the source with the
+/// most connections.
 const AT_ONCE: usize = 64;
 /// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ pub(super) const ONE_REQUEST: ConnectionBounds =
 /// Answer to clients that the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
     "This address may not query the load: see `directors` in [farm] and `allow` in [agent].";
-/// Connections that wait to be taken.
+/// Length of the queue of connections to accept.
 const BACKLOG: i32 = 1_024;
 
 /// Settings of a listener.
@@ -67,7 +67,7 @@ pub(super) struct ListenSettings {
     pub(super) refresh: Refresh,
 }
 
-/// Requests a fresh measurement. The channel's answer signals its end.
+/// Requests a fresh measurement. The sender in the request signals the end of the measurement.
 pub(super) type Refresh = mpsc::Sender<oneshot::Sender<()>>;
 
 /// Permitted clients, besides this host itself.
@@ -109,7 +109,7 @@ impl ListenSettings {
 
 async fn renew(refresh: &Refresh) {
     let (done, is_done) = oneshot::channel();
-    // The measuring task has ended during a reload.
+    // During a reload the measuring task may have ended, so the request may fail.
     if refresh.send(done).await.is_ok() {
         let _ = is_done.await;
     }

@@ -54,7 +54,8 @@ impl Bandwidth {
             rates.sort_unstable();
             rates
         };
-        // The lower one of two samples counts. The first may include a shaper's saved tokens.
+        // Of two consecutive samples, the lower one counts. The first may include a shaper's saved
+        // tokens.
         let last = self.looks.len().checked_sub(1)?;
         let available = *sorted(|look| look.middle).get(last / 2)?;
         let bottleneck = *sorted(|look| look.fastest).get(last * 3 / 4)?;

@@ -1,8 +1,8 @@
 //! Answers directors' requests for the findings of this server's doctor: `GET /v1/findings`.
 //!
-//! The farm's key authenticates a director. Its clock is not used, since a wrong clock may be a
-//! finding. The first answer is a challenge for the director's address, which only this agent can
-//! make. The second request has the challenge's tag. The findings are authenticated, too.
+//! The farm's key authenticates a director. The director's clock is not used, since a wrong clock
+//! may be a finding. The first answer is a challenge for the director's address, which only this
+//! agent can make. The second request has the challenge's tag. The findings are authenticated, too.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

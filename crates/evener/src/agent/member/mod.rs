@@ -155,7 +155,7 @@ impl MemberTask {
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
-                // The task that started this one is gone, and can't be notified.
+                // If the owner of the task is gone, the group is not notified.
                 leaves = &mut ended => break leaves.unwrap_or(false),
                 Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();

@@ -1,4 +1,5 @@
-//! Writes files with the ranks of names for other programs: in the paper's format, and in gdnsd's.
+//! Writes the ranks of a name's addresses to files for other programs, in the paper's format and in
+//! gdnsd's format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
