@@ -114,7 +114,7 @@ pub(super) enum CommandError {
     Json(serde_json::Error),
     #[error("failed to write the answer: {0}")]
     Output(io::Error),
-    /// A file of the command line.
+    /// A file that the command line names can't be read.
     #[error("failed to read {path}: {why}")]
     File { path: String, why: String },
     /// The service does not exist.
@@ -189,7 +189,7 @@ fn done(done: &CommandResult, page: Page) -> String {
 /// Shows sessions. On a terminal the number is limited by default.
 fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
     let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
-    // Requests one more session, to detect if there are more.
+    // Requests one session more than is shown, to detect if there are more.
     let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
     let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];

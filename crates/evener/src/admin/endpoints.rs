@@ -23,7 +23,7 @@ pub struct ApiMethod {
     /// Query parameters, separated by commas.
     pub query: &'static str,
     pub about: &'static str,
-    /// Required role. A credential of the group also suffices for groups' paths.
+    /// Required role. For the paths of a group, a credential of the group suffices, too.
     pub role: Role,
     /// Name of the body's schema in the description.
     pub body: Option<&'static str>,

@@ -317,8 +317,8 @@ impl From<OrderError> for ApiError {
     }
 }
 
-/// The body must have the media type of JSON. A page in a browser can't send that without a
-/// preflight request.
+/// The body must have the media type of JSON. A page in a browser can't send this media type
+/// without a preflight request.
 fn json(body: Body) -> Result<JsonValue, ApiError> {
     let Json(value) = body?;
     Ok(value)

@@ -299,7 +299,8 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     ];
     // Without an engine there are never sessions.
     if status.engine != "none" {
-        // The table takes some more than it is made for, until new sessions claim_candidate others.
+        // The table holds somewhat more sessions than its nominal maximum, before new sessions
+        // evict others.
         let percent = match status.sessions > status.sessions_max {
             true => "full".to_owned(),
             false => share(status.sessions, status.sessions_max),

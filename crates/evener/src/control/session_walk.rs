@@ -1,5 +1,5 @@
-//! Walks the session tables, a tenth of them each second. Frees expired sessions, and counts
-//! sessions that have seen only SYNs.
+//! Walks the session tables, a tenth of them each second. Frees expired sessions, and counts each
+//! server's sessions and its stalled embryonic sessions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

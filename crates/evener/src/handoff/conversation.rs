@@ -413,7 +413,7 @@ impl<'r> HandoffTask<'r> {
         TransferInput::Reached(self.server.is_some())
     }
 
-    /// True if the client may understand text.
+    /// True if the client may understand an HTTP response in plain text.
     fn speaks_text(&self) -> bool {
         self.bytes.first().is_some_and(u8::is_ascii_alphabetic)
     }

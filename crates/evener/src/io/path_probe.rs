@@ -74,8 +74,8 @@ struct Prober {
 
 impl Prober {
     async fn open(to: SocketAddr, key: Key, request: Nonce) -> io::Result<Prober> {
-        // Not connected: a host with several addresses may answer from another one. The tag
-        // authenticates the answer.
+        // The socket is not connected, since a host with several addresses may answer from another
+        // one. The tag authenticates the answer.
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).await?;

@@ -11,14 +11,15 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 const PROC_SYS: &str = "/proc/sys";
 
-/// True if the kernel drops packets on this interface whose source it would reach through another
-/// one.
+/// True if this interface drops packets from sources that the kernel would reach through another
+/// interface.
 pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
     let of = |name: &str| {
         let setting = fs::read_to_string(format!("{PROC_SYS}/net/ipv4/conf/{name}/rp_filter")).ok()?;
         setting.trim().parse::<u8>().ok()
     };
-    // The larger value counts (ip-sysctl, rp_filter): 1 is strict, 2 is loose.
+    // The larger value of `all` and the interface counts (ip-sysctl, rp_filter): 1 is strict, 2 is
+    // loose.
     of("all").max(of(interface)) == Some(1)
 }
 

@@ -209,8 +209,9 @@ impl GroupContext<'_> {
             }
             return match self.group.joining.insecure {
                 true => Ok(self.group_grant(GrantedMembers::All)),
-                // A group without tokens and certificates has no credentials, and its anonymous
-                // members stay hidden. A token may be a guess for another group, so it is refused.
+                // A group without tokens and certificates has no credentials: any client may query,
+                // and anonymous members stay hidden. A query with a token is refused, since the
+                // token may be a guess for another group.
                 false if verb == Verb::Query => match authorization {
                     None => Ok(TokenScope::Grants(Vec::new())),
                     Some(_) => Err(DenialReason::Unknown),

@@ -79,7 +79,8 @@ pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
 }
 
 /// Returns the parent of the namespaces' folders. EVENER_RUN_DIR is for programs that can't write
-/// to /run, as in a user namespace. Other users without that right usually have XDG_RUNTIME_DIR.
+/// to /run, as in a user namespace. Without EVENER_RUN_DIR, users who can't write to /run get a
+/// folder in XDG_RUNTIME_DIR.
 fn root() -> PathBuf {
     if let Some(named) = std::env::var_os("EVENER_RUN_DIR") {
         return PathBuf::from(named);

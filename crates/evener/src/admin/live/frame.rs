@@ -87,7 +87,7 @@ struct Delta<'a> {
     events: &'a [Arc<EventView>],
 }
 
-/// A moment, in both forms for sending.
+/// A moment, as a snapshot and as a delta.
 pub(super) struct Frame {
     number: u64,
     moment: Moment,

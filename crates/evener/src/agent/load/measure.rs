@@ -60,7 +60,7 @@ pub(in crate::agent) struct Load {
     /// Open connections of services.
     pub(in crate::agent) connections: Option<u64>,
     pub(in crate::agent) requests_per_second: Option<f64>,
-    /// Load of server groups, 10 (r + m).
+    /// Load as in messages of server groups: 10 (requests per second + run queue).
     pub(in crate::agent) load: Option<f64>,
     /// Bytes of responses that clients have not received.
     pub(in crate::agent) bytes_to_send: Option<u64>,

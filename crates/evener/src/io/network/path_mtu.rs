@@ -1,4 +1,4 @@
-//! Reports of routers on the way to a server that packets are too long (RFC 1191, RFC 8201).
+//! Routers' reports that packets to a server are too long (RFC 1191, RFC 8201).
 //!
 //! Tunnel packets have the director's address as source, so these reports arrive here. Only the
 //! director can act on them, since the kernel doesn't know its tunnels.
@@ -35,7 +35,7 @@ pub struct PathMtu {
     pub mtu: u16,
 }
 
-/// Listens for these reports in the calling thread's network namespace, until the receiver is
+/// Listens for routers' reports in the calling thread's network namespace, until the receiver is
 /// dropped.
 ///
 /// Needs a Tokio runtime.
@@ -87,7 +87,8 @@ pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let is_that = header.protocol == protocol::ICMP
         && (icmp.kind, icmp.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED);
-    // Raw sockets get packets before the kernel has checked them. A truncated one can't be checked.
+    // Raw sockets get packets before the kernel has checked them. The checksum of a truncated
+    // packet can't be verified.
     let whole = usize::from(header.total_len.get()) == packet.len();
     if !is_that || (whole && checksum::finish(checksum::add(0, message)) != 0) {
         return None;
@@ -176,7 +177,7 @@ mod tests {
         message
     }
 
-    /// From port 50000.
+    /// GUE header from port 50000.
     const GUE: [u8; 8] = [0xc3, 0x50, 0x17, 0xc0, 0, 0, 0, 0];
     const DNS: [u8; 8] = [0xc3, 0x50, 0, 53, 0, 0, 0, 0];
 

@@ -37,7 +37,7 @@ pub(super) struct Egress<'a> {
     hop: Adjacency,
     /// Outer header of packets that go through a tunnel.
     outer: Option<ProbeTunnel>,
-    /// Local handshake, which answers the first packets before any is sent.
+    /// Local handshake, which answers the first packets before any packet is sent to the server.
     syn_cookie: Option<SynCookie>,
     /// Packets of the local handshake that are to be received.
     answers: VecDeque<Vec<u8>>,

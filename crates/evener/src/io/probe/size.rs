@@ -160,7 +160,7 @@ fn send_raw(socket: &Socket, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
     }
 }
 
-/// Echo by a server's agent, which answers every UDP packet with the farm's key.
+/// Echo by a server's agent, which answers every UDP packet that the farm's key authenticates.
 struct AgentEcho {
     sender: Socket,
     receiver: UdpSocket,

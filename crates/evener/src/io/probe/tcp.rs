@@ -55,8 +55,8 @@ pub(super) async fn probe(
             Err(failure) => Err(failure),
         };
     apart.into_iter().chain([received]).for_each(ProbeSocket::close);
-    // The server may send segments before the reset arrives. They must find the port unused, so
-    // that it stays reserved.
+    // The server may send segments before the reset arrives. These segments must find the port
+    // unused, so the port stays reserved.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
         drop(port);
@@ -156,7 +156,7 @@ impl<'a> ProbeConnection<'a> {
             let now = self.now();
             let left = timeout.checked_sub(self.started.elapsed());
             let left = left.ok_or_else(|| dialogue.late(self.opened, timeout))?;
-            // Until a frame arrives, or a retransmission is due.
+            // Waits until a frame arrives, or a retransmission is due.
             let resend = self.stack.poll_delay(now, &self.sockets).map(Duration::from);
             if let Ok(waited) = within(left.min(resend.unwrap_or(left)), self.link.wait()).await {
                 waited?;
