@@ -425,7 +425,6 @@ fn sentence(text: &str) -> String {
     if text.ends_with(['.', '!', '?']) { text } else { format!("{text}.") }
 }
 
-/// A column with the lines of its cells.
 /// Minimum width of a column of names whose names are broken into lines.
 const NARROWEST: usize = 12;
 

@@ -66,7 +66,7 @@ pub(crate) struct PublishedState {
     pub(crate) readings: Arc<dyn DataPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
-    /// This host as a server, and its reader for the data plane.
+    /// This host as a server, and its reader of punted connections.
     pub(crate) local: Option<LocalServerState>,
     /// Parts that are set up in the kernel.
     pub(crate) installed: Arc<Installed>,

@@ -52,14 +52,14 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// A group with the places of its name and addresses in the file, for checks between services.
+/// A group with the positions of its name and addresses in the file, for checks between services.
 pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
     /// Other files that the file names.
     pub(super) files: GroupFiles,
-    /// Places of the members' URLs.
+    /// Positions of the members' URLs.
     pub(super) urls: Vec<Span>,
 }
 
@@ -257,7 +257,7 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
     }
 }
 
-/// Reads the listed members and the places of their URLs. The flag is true if all entries are
+/// Reads the listed members and the positions of their URLs. The flag is true if all entries are
 /// valid.
 fn members(section: &Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
     let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());

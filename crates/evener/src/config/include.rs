@@ -1,7 +1,7 @@
 //! `include`: files with services and names, read as if their text were in the including file.
 //!
-//! All texts share one space of offsets, one after the other. So checks between services don't need
-//! to know the files. [`by_file`] maps problems back to their files.
+//! Offsets count over all texts, one text after the other. So checks between services don't need to
+//! know the files. [`by_file`] maps problems back to their files.
 
 use std::collections::BTreeSet;
 use std::path::Path;

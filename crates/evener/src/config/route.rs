@@ -80,7 +80,7 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Ro
         Some(_) => {}
     }
     once(section, servers, "the server");
-    // An invalid entry may be the server that is meant.
+    // An unknown name may be the name of an invalid entry, and is not reported then.
     if !listed.whole {
         return;
     }

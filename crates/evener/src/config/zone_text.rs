@@ -68,7 +68,7 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
             copied = at.end;
         }
     }
-    // The library reads past the end of a text that ends within an entry.
+    // Refused here, since the library reads past the end of a text that ends within an entry.
     if let Some((line, what)) = entries.unclosed {
         return Err((line, format!("{what} is not closed")));
     }

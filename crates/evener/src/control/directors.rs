@@ -143,7 +143,7 @@ impl DirectorTalk {
     }
 }
 
-/// This director's own address and its place in a file's list of directors.
+/// This director's addresses among the directors of a file, and the file of the farm's secret.
 struct DirectorIdentity {
     own: SocketAddr,
     addresses: Vec<IpAddr>,

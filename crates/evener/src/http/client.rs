@@ -27,7 +27,7 @@ pub(crate) type Pool<B> = legacy::Client<HttpConnector, B>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
     pub(crate) to: SocketAddr,
-    /// Local address, if it matters.
+    /// Local address to connect from. `None` for any address.
     pub(crate) from: Option<IpAddr>,
     /// For TLS: host name of the certificate, and the trusted authorities.
     pub(crate) tls: Option<(&'a str, &'a Arc<ClientConfig>)>,

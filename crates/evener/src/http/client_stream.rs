@@ -2,8 +2,8 @@
 //! reset, which frees its slot and the kernel's buffers.
 //!
 //! tokio treats a new socket as not ready until epoll(7) reports it. Usually the request is already
-//! there, and the response fits the send buffer. Both are therefore tried at once, which saves a
-//! pass of the runtime.
+//! there, and the response fits the send buffer. The first read and the first write are therefore
+//! tried at once, which saves a pass of the runtime.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

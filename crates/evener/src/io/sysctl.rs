@@ -89,9 +89,9 @@ impl ChangedSysctls {
                     wanted.push((accept, "2"));
                 }
                 wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
-                // The stack forwards packets that the route lookup can't yet, but needs more than
-                // that. Kernels since 6.17 have a setting per interface, older ones only one for
-                // all.
+                // The stack forwards packets whose route lookup finds no neighbour yet, and needs a
+                // further setting: one per interface since Linux 6.17, before that one for all
+                // interfaces.
                 let force = format!("net/ipv6/conf/{interface}/force_forwarding");
                 match self.read(&force) {
                     Ok(_) => wanted.push((force, "1")),
@@ -136,9 +136,9 @@ impl ChangedSysctls {
         self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
     }
 
-    /// Returns the settings that make the stack accept packets from its own addresses. By default
-    /// it accepts none (RFC 1812, section 5.3.8). A strict reverse path filter also requires the
-    /// very interface of the route.
+    /// Returns the settings that make the stack accept packets from its own addresses. By default,
+    /// the stack accepts none of them (RFC 1812, section 5.3.8). A strict reverse path filter would
+    /// drop packets on any interface but the route's, so the filter becomes loose.
     fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());

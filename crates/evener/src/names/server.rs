@@ -37,17 +37,17 @@ pub(crate) enum NamesError {
         /// Remedy, after a semicolon.
         help: &'static str,
     },
-    /// A thread can't be had.
+    /// A thread can't be started.
     #[error("failed to start the threads that answer queries: {0}")]
     Threads(io::Error),
 }
 
-/// State that queries are answered with. Its parts are replaced as a whole.
+/// State from which queries are answered. Each part is replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct QueryContext {
     pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
-    /// Remaining budget of all threads together.
+    /// Remaining budget of answers, for all threads together.
     total: Arc<SharedBudget>,
     pub(crate) counts: Arc<QueryCounts>,
     key: Seed,

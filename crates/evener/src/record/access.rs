@@ -51,7 +51,7 @@ impl AccessLogFile {
     }
 }
 
-/// Opens without blocking. Otherwise the open of a pipe would wait for a reader.
+/// Opens a log without blocking. Otherwise the open of a pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(MODE).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);
