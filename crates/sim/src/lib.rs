@@ -4,7 +4,7 @@
 //!
 //! The seed determines the sequence of [`Step`]s before the run. A second random sequence of the
 //! same seed determines delays and losses. So steps can be left out without changing the meaning of
-//! the others.
+//! the other steps.
 
 mod check;
 mod coverage;

@@ -27,7 +27,7 @@ pub(crate) fn write(event: &DaemonEvent) {
             Level::Warning => tracing::warn!(file, "{event}"),
             Level::Error => tracing::error!("{event}"),
         },
-        // Another log line already reports this.
+        // Standard error already has the line `evener: ready`.
         DaemonEvent::Ready { serving: true } => {}
         DaemonEvent::Stopping => tracing::debug!("{event}"),
         DaemonEvent::Ready { serving: false }

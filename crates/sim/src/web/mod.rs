@@ -30,12 +30,12 @@ use crate::world::World;
 use message::{Message, Post};
 use model::{LISTED, NAMES, REPORT_MS};
 
-/// Only node of such a farm.
+/// Only node of a farm with a group and names.
 const DIRECTOR: usize = 0;
 /// Timeout of a message, in milliseconds.
 const ANSWER_MS: u64 = 1_000;
 
-/// Surroundings of the director of such a farm.
+/// Surroundings of the director of a farm with a group and names.
 #[derive(Default)]
 pub(crate) struct Web {
     agents: [Agent; SERVERS],
