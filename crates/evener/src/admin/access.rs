@@ -105,7 +105,7 @@ impl Access {
         let mut fields = request.headers().get_all(HOST).iter();
         let named = match (fields.next(), fields.next()) {
             (Some(host), None) => Some(host.to_str().map_err(|_| malformed())?),
-            // HTTP/1.0 probes have no Host field. Every browser sends one.
+            // HTTP/1.0 probes have no Host field. Every browser sends a Host field.
             (None, _) if request.version() < Version::HTTP_11 => None,
             _ => return Err(malformed()),
         };

@@ -18,7 +18,7 @@ use crate::runtime::lock::Lock;
 
 /// Timeout of a request, longer than the daemon's own timeouts, so that the daemon's error arrives.
 const TIMEOUT: Duration = Duration::from_secs(65);
-/// Maximum length of an answer in bytes: some four million sessions.
+/// Maximum length of a response in bytes, enough for some four million sessions.
 const ANSWER_BYTES: usize = 1 << 30;
 
 /// Error of a request.

@@ -45,7 +45,7 @@ pub fn run(command: &Command) -> Exit {
             request(&args.view, HttpMethod::Post, path, done)
         }
         Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
-        // Printed while the answer arrives.
+        // Printed while the response arrives.
         Command::Services(args) => {
             listing::run::<ServiceView>(&args.list, args.state.as_deref()).map(|()| String::new())
         }
@@ -133,7 +133,7 @@ enum HttpMethod {
     Post,
 }
 
-/// Sends a request, and formats the answer.
+/// Sends a request, and formats the response.
 fn request<T: DeserializeOwned + Serialize>(
     view: &ViewArgs,
     order: HttpMethod,

@@ -76,7 +76,7 @@ impl<'a> ServedService<'a> {
         self.is_handed_over() && self.listeners.is_empty() && hops.any(|hop| hop.gateway.is_some())
     }
 
-    /// True if tunnels are the usual way of packets, not the exception.
+    /// True if packets usually arrive in tunnels.
     fn is_tunnelled(&self, network: &Network) -> bool {
         let is_far = |address: IpAddr| network.next_hop(address).is_some_and(|hop| hop.gateway.is_some());
         self.service.method.encapsulates()
@@ -118,7 +118,8 @@ pub(super) enum ArpMode {
     Absent,
     /// The server holds the address, and does not answer ARP or neighbour solicitations for it.
     Silent,
-    /// The server holds the address and answers. Directors discover the server by its answers.
+    /// The server holds the address and answers. Directors discover the server by its ARP and
+    /// neighbour replies.
     Answering,
 }
 
@@ -232,7 +233,8 @@ pub(super) struct HostFacts {
     pub(super) hook: Option<Hook>,
     /// Key that verifies marks of other hosts, in an every-host farm.
     pub(super) mark_key: Option<Seed>,
-    /// Interfaces of this host's director. Packets with invalid marks must be dropped there.
+    /// Interfaces of this host's director. Packets with invalid marks must be dropped on these
+    /// interfaces.
     pub(super) deciding: BTreeSet<u32>,
 }
 
@@ -383,7 +385,7 @@ fn places(
     AttachPoints { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
 }
 
-/// Returns the interfaces through which answers to clients leave.
+/// Returns the interfaces through which replies to clients leave.
 fn answering(network: &Network) -> BTreeSet<u32> {
     let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
     network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()

@@ -29,7 +29,7 @@ pub(super) struct Packet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
-    /// Dropped or rejected, with the place in words.
+    /// Dropped or rejected, with the table and chain in words.
     Dropped(String),
     /// An unsupported rule decides.
     Unknown,

@@ -332,7 +332,8 @@ impl Agent {
     /// Removes the setup.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         program::notify(NotifyState::Stopping);
-        // Groups first, so that clients are sent elsewhere before anything changes here.
+        // Leaves the groups first, so that clients are redirected to other members before this host
+        // changes.
         self.memberships.end(keep).await;
         let network = network::read().await?;
         Ok(self.host_state.leave(keep, &network).await?)

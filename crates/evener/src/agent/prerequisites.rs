@@ -97,7 +97,8 @@ fn running(role: &ServedService<'_>) -> Finding {
     }
 }
 
-/// Checks for raw sockets of LCCP. The agent has one on each address by which directors know it.
+/// Checks for raw sockets of LCCP. The agent has a raw socket on each address by which directors
+/// know this host.
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Without a running agent there are no raw sockets. Another finding reports the missing agent.

@@ -79,7 +79,7 @@ pub(crate) struct PublishedState {
     pub(crate) directors: Arc<DirectorsState>,
 }
 
-/// Directors of the farm, as known by this one.
+/// Directors of the farm, as this director knows them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirectorsState {
     /// Time of the state, in milliseconds.

@@ -311,7 +311,7 @@ fn member(
     Some((GroupMember { name, url, weight, backup, health_address, anonymous, control }, place))
 }
 
-/// Returns the name of a member without one. Names contain no slash.
+/// Returns the default name of a member. Names contain no slash.
 fn host_of(url: &Url) -> String {
     format!("{}{}", url.authority(), url.path().replace('/', "_"))
 }

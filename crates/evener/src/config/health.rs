@@ -111,8 +111,8 @@ fn impossible_kind(
     }
 }
 
-/// Returns the default kind. The answers of a UDP service are unknown, but on a link ARP shows if
-/// its servers are up.
+/// Returns the default kind. The replies of a UDP service are unknown, but on a link ARP shows if
+/// the service's servers are up.
 fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     match (protocol, routed) {
         (Protocol::Tcp, _) => CheckKind::Tcp,

@@ -34,7 +34,8 @@ pub(super) struct SourceText<'a> {
     /// Name of the file, as given.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
-    /// Folder of included files and of files with names. `None`: no such file is read.
+    /// Folder of included files and of files with names. `None`: no included file and no file with
+    /// names is read.
     pub(super) folder: Option<&'a Path>,
     /// Files that the text includes.
     pub(super) included: &'a [IncludedFile],

@@ -264,7 +264,7 @@ pub struct FarmConfig {
     /// Time for which a director with a dead daemon counts as ready while its data plane forwards,
     /// in milliseconds.
     pub orphan_ms: u64,
-    /// Own addresses of the directors. Servers accept tunnels from them.
+    /// Own addresses of the directors. Servers accept tunnels from these addresses.
     pub directors: Vec<IpAddr>,
     /// Node that selects servers for the connections that other nodes have read. `None`: each node
     /// decides for itself.
@@ -331,7 +331,7 @@ fn config(
     (config, refers, files)
 }
 
-/// Reads a service of either kind. A service without a policy is recorded.
+/// Reads a service, or a group if its method is `redirect`. A service without a policy is recorded.
 fn service_or_group(
     section: &mut Section<'_>,
     unwritten: &mut DefaultedPolicies,

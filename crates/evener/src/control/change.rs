@@ -1,6 +1,6 @@
 //! Steps of a change: a reload of the file, or requests to change the farm at run time. One change
-//! is under way at a time. All others wait in one queue, in the order of their arrival. Consecutive
-//! requests form a batch and go through all steps together.
+//! is under way at a time. All other changes wait in one queue, in the order of their arrival.
+//! Consecutive requests form a batch and go through all steps together.
 //!
 //! | step       | work                                   | may fail because of    | undone then |
 //! |------------|----------------------------------------|------------------------|-------------|
@@ -16,10 +16,10 @@
 //! 1: the host is set up for the farm in force again. 2: the record of that farm is restored. 3:
 //! the drain stays recorded, and is retried.
 //!
-//! If the daemon is killed before the new record replaces the old one, the next daemon starts with
-//! the old farm. If the daemon is killed later, the next one starts with the new farm. Requests are
-//! answered only after the record is on disk. The first tables of a daemon replace those of its
-//! predecessor.
+//! If the daemon is killed before the new record replaces the old record, the next daemon starts
+//! with the old farm. If the daemon is killed later, the next daemon starts with the new farm.
+//! Requests are answered only after the record is on disk. The first tables of a daemon replace the
+//! tables of its predecessor.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -76,7 +76,7 @@ enum Queued {
     Request(Box<PendingRequest>),
 }
 
-/// A request without an answer yet.
+/// A request that is not answered yet.
 pub(super) struct PendingRequest {
     request: Request,
     answer: ChangeAnswer,

@@ -156,7 +156,7 @@ impl Executor {
         }
     }
 
-    /// Waits for the change under way, and for all changes that immediately follow.
+    /// Waits for the change under way, and for all changes that the director then orders.
     ///
     /// # Errors
     /// The first error. Earlier changes stay in force.

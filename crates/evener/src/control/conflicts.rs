@@ -41,7 +41,7 @@ fn silence(address: &IpAddr) -> &'static str {
 pub(super) struct ProbedAddresses {
     addresses: BTreeSet<(u32, IpAddr)>,
     own: BTreeSet<Mac>,
-    /// Deadline for answers.
+    /// Deadline for replies of other owners.
     pub(super) until: Instant,
 }
 
@@ -61,7 +61,7 @@ impl ProbedAddresses {
         (!addresses.is_empty()).then(|| ProbedAddresses { addresses, own, until: Instant::now() + WAIT })
     }
 
-    /// Fails if a frame is the answer of another owner.
+    /// Fails if a frame shows that another host owns a probed address.
     pub(super) fn owner(&self, frame: &ReceivedFrame, network: &Network) -> Result<(), OwnedElsewhere> {
         let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
         else {

@@ -74,8 +74,8 @@ fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
 
 fn xdp(config: &Config, directory: &Path, ring_seed: Seed) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
-        // Packets from tunnels arrive at the traffic control hook only. The program must be
-        // attached there, too.
+        // Packets from tunnels arrive at the traffic control hook only. So the program must be
+        // attached to that hook, too.
         XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),

@@ -50,7 +50,7 @@ pub(super) struct GroupControl {
     request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
-    /// Addresses on which this daemon listens. Members can't use them.
+    /// Addresses on which this daemon listens. No member can have one of these addresses.
     own: Arc<[SocketAddr]>,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct NamedFiles {
     pub(super) groups: GroupFiles,
 }
 
-/// Files for DNS answers.
+/// Files from which DNS queries are answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,

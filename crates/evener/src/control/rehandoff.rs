@@ -116,8 +116,8 @@ impl Executor {
         self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }
 
-    /// Buffers a segment until its connection has a server. If the connection has one by now, the
-    /// segment is decided again.
+    /// Buffers a segment until its connection has a server. If the connection already has a server,
+    /// the segment is decided again.
     fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: HeldSegment) {
         let free = self.handing.segment_buffer.get_mut().keep(&session_key(ends, vip), held);
         if let Some(held) = free {

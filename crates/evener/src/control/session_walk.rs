@@ -80,7 +80,8 @@ impl SessionWalker {
         sessions.sweep(start..end, now, |key, value| {
             let keeps = keep(key, value);
             let idle = syn_idle.get(&key.vip).filter(|_| keeps && value.state() == State::New);
-            // In a portion's first visit, new stalls can't be distinguished from old ones.
+            // On the first visit of a portion, a new stall can't be distinguished from an old
+            // stall.
             let is_new =
                 idle.zip(visited).is_some_and(|(idle, visited)| has_stalled(value, *idle, visited, now));
             if is_new {

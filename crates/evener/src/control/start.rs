@@ -1,4 +1,4 @@
-//! Starts the daemon from a file, or fails with one clear sentence.
+//! Starts the daemon from a file. A failure is one sentence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -549,7 +549,8 @@ pub(super) fn seed() -> Result<Seed, StartError> {
     Ok(Seed::from_bytes(bytes))
 }
 
-/// Probes the addresses that the director will announce. Fails if another host owns one.
+/// Probes the addresses that the director will announce. Fails if another host owns one of these
+/// addresses.
 async fn refuse_conflicts(
     executor: &Executor,
     frames: &mut mpsc::Receiver<ReceivedFrame>,

@@ -18,7 +18,8 @@ pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Started when the data plane first has events to report.
     listener: Option<TraceReader>,
-    /// Trace filter of the data plane. Unknown at first, since an earlier daemon may have set one.
+    /// Trace filter of the data plane. `None` at first: the filter is unknown, since an earlier
+    /// daemon may have set one.
     watched: Option<TraceFilter>,
 }
 

@@ -25,8 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// 6).
 const NUMBER_END: u64 = 1 << 53;
 
-/// Restores the events of the files in `folder`, and starts to write new ones there. The caller
-/// holds the lock of this network namespace, so no other daemon writes there.
+/// Restores the events of the files in `folder`, and starts to write new events to this folder. The
+/// caller holds the lock of this network namespace, so no other daemon writes to the folder.
 pub(crate) async fn start(readers: &Readers, folder: &Path) {
     let (bus, path) = (readers.bus(), path(folder));
     let read = {

@@ -50,7 +50,7 @@ impl MatchedRoute {
         MatchedRoute { routes, route, ring }
     }
 
-    /// True if the match is by these routes.
+    /// True if the request was matched against these routes.
     pub(crate) fn is_by(&self, routes: &Arc<RouteIndex>) -> bool {
         Arc::ptr_eq(&self.routes, routes)
     }

@@ -32,7 +32,7 @@ const UNSERVED: &str = "No server takes this request now.";
 /// Timeout of sending the last response.
 const GOODBYE: Duration = Duration::from_millis(PATIENCE_MS / 5);
 
-/// Current place of the client's connection.
+/// Current holder of the client's connection.
 enum ClientSocket {
     /// In a socket of this process.
     Local(TcpStream),
@@ -227,7 +227,7 @@ impl<'r> HandoffTask<'r> {
         });
     }
 
-    /// Sends a query that needs no answer to the control loop.
+    /// Sends the control loop a query that needs no reply.
     async fn query_control(&self, question: ControlQuery) -> TransferInput {
         self.reader.control.send(question).await;
         TransferInput::Done

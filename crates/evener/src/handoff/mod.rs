@@ -63,7 +63,7 @@ pub(crate) enum ControlQuery {
     },
     /// Check if the connection's server also answers this request.
     Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
-    /// Leave the connection with its server, and send the segment there.
+    /// Leave the connection with its server, and send the segment to the server.
     Pass { ends: FourTuple, held: HeldSegment },
     /// Another node has assigned this connection to a server.
     Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
@@ -86,7 +86,7 @@ pub(crate) struct ChosenTarget {
     pub(crate) server: u16,
     /// Address and port at which the server listens, for a spliced connection.
     pub(crate) own: SocketAddr,
-    /// True if the server expects the PROXY protocol there.
+    /// True if the server expects the PROXY protocol at that address.
     pub(crate) proxied: bool,
     /// Maximum segment size on the path to the server, in bytes.
     pub(crate) mss: u16,

@@ -48,7 +48,7 @@ pub(crate) enum RequestError {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] io::Error),
-    /// The answer is no HTTP, or was cut off.
+    /// The response is not HTTP, or was cut off.
     #[error("the reply is not HTTP: {0}")]
     Answer(#[from] hyper::Error),
 }

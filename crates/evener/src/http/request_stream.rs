@@ -1,6 +1,6 @@
 //! Stream of a client's requests. Core's [`Requests`] checks each request, and only checked bytes
-//! are passed to hyper. hyper sees each request as its connection's last one, so an idle connection
-//! occupies none of hyper's buffers.
+//! are passed to hyper. To hyper, each request is the last request of its connection, so an idle
+//! connection occupies none of hyper's buffers.
 
 use std::future::poll_fn;
 use std::io;

@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(400);
 /// Time without a packet after which a train has ended.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Measures by trains of UDP packets. Agents send them only to probers with the farm's key.
+/// Measures by trains of UDP packets. Agents send trains only to probers with the farm's key.
 ///
 /// # Errors
 /// A text on why the measurement failed.

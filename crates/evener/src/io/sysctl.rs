@@ -137,8 +137,9 @@ impl ChangedSysctls {
     }
 
     /// Returns the settings that make the stack accept packets from its own addresses. By default,
-    /// the stack accepts none of them (RFC 1812, section 5.3.8). A strict reverse path filter would
-    /// drop packets on any interface but the route's, so the filter becomes loose.
+    /// the stack accepts no packets from its own addresses (RFC 1812, section 5.3.8). A strict
+    /// reverse path filter would drop packets on any interface but the route's, so the filter
+    /// becomes loose.
     fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
@@ -157,7 +158,7 @@ impl ChangedSysctls {
 
     fn set(&mut self, name: &str, was: String, value: &str) -> io::Result<()> {
         // An interface that came back has the kernel's defaults again. The recorded value is the
-        // original one, so it is kept.
+        // original value, so the record is kept.
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;

@@ -147,7 +147,7 @@ impl DnsServers {
         Ok(BoundSockets(opened.collect::<Result<_, NamesError>>()?))
     }
 
-    /// Serves exactly these addresses, once it has [begun](DnsServers::begin).
+    /// Serves exactly these addresses, once [`DnsServers::begin`] has been called.
     ///
     /// # Errors
     /// If threads can't be started.

@@ -102,7 +102,7 @@ impl Clients {
     }
 }
 
-/// A connection's slot of one of the two pools.
+/// A connection's slot, of the larger or the smaller pool.
 pub(super) struct ClientSlot {
     slot: ConnectionSlot,
     /// True if the slot belongs to the smaller pool.

@@ -81,7 +81,7 @@ pub(crate) struct Frontend {
     redirected: AtomicU64,
     fetched: AtomicU64,
     no_member: AtomicU64,
-    /// Number of all messages, and of refused ones by status.
+    /// Number of all messages, and of refused messages by status.
     messages: AtomicU64,
     refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
     refused: [AtomicU64; HttpRefusal::ALL.len()],

@@ -174,8 +174,8 @@ impl Responders {
         Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
-    /// Serves these frontends, by their names, on the new and on the existing sockets. Open
-    /// connections continue. Sockets of addresses without a frontend are closed.
+    /// Serves these frontends, which are looked up by their names, on the new and on the existing
+    /// sockets. Open connections continue. Sockets of addresses without a frontend are closed.
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,

@@ -17,7 +17,7 @@ use super::files;
 
 /// Maximum size of the file, in bytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// Minimum length of a token in characters. Shorter ones can be guessed.
+/// Minimum length of a token in characters. Shorter tokens can be guessed.
 const LEAST: usize = 16;
 /// Permission bits of other users than the owner. A writer bit is an error. The reader bit only
 /// causes a warning: each reader can join the group.

@@ -1,7 +1,7 @@
 //! Selects the connection that is evicted if all slots are taken: the oldest of the source with the
 //! most connections.
 //!
-//! A stranger can open any number of connections and send almost nothing on them. Slots are
+//! An attacker can open any number of connections and send almost nothing on them. Slots are
 //! therefore counted by source: a source that occupies all slots evicts its own connections. Among
 //! sources with equally many, the source with the oldest connection is evicted first.
 

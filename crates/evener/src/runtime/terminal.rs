@@ -25,8 +25,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Prints a view, and with an interval repeats it until interrupted or until the reader closes the
-/// pipe. JSON is one line each time. On a terminal, text replaces the previous view. Elsewhere a
-/// blank line separates views.
+/// pipe. With JSON, each view is one line. On a terminal, text replaces the previous view.
+/// Elsewhere a blank line separates views.
 ///
 /// # Errors
 /// Errors of `view`, and errors of standard output, converted by `output`.

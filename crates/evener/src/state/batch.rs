@@ -84,8 +84,8 @@ struct Draft<'a> {
     audit: Vec<AuditEntry>,
 }
 
-/// Processes requests. Each request applies to the result of the previous ones. `in_force` is the
-/// configuration of `state`.
+/// Processes requests. Each request applies to the result of the previous requests. `in_force` is
+/// the configuration of `state`.
 ///
 /// `look` refuses a farm whose files can't be read. It is called for each configuration that is
 /// parsed.

@@ -12,7 +12,8 @@ use super::document::FarmDocument;
 use super::edit::{Edit, EditTarget, director_state, operator_state, operator_value};
 use super::order::OrderError;
 
-/// Maximum number of changes that can be undone. Older changes are merged into the oldest one.
+/// Maximum number of changes that can be undone. Older changes are merged into the oldest of these
+/// changes.
 const CHANGES_MAX: usize = 1_000;
 
 /// Operator states. A file has none.
@@ -95,7 +96,8 @@ pub struct Record {
     /// Increases with each change, with each undo, and when a reload or a start drops changes.
     pub generation: u64,
     pub changes: Vec<Arc<Change>>,
-    /// True if the first change includes merged older ones. The first change can't be undone then.
+    /// True if the first change includes older changes that were merged into it. The first change
+    /// can't be undone then.
     #[serde(default)]
     pub is_cut: bool,
 }
@@ -155,8 +157,8 @@ impl Record {
         }
     }
 
-    /// Removes the change with a number, or the last one. A change whose places were changed again
-    /// can't be undone before the later change.
+    /// Removes the change with a number, or the last change. If a later change has changed the same
+    /// places, it must be undone first.
     ///
     /// # Errors
     /// If there is no change with the number, no change at all, or if the change can't be undone.

@@ -130,7 +130,7 @@ impl Store {
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let numbered = (2..=ASIDE_MAX).map(|number| format!("changes.refused-{number}.json"));
         let mut names = std::iter::once("changes.refused.json".to_owned()).chain(numbered);
-        // If there are too many files already, the last one is overwritten.
+        // If all names are in use, the last file is overwritten.
         let free = names.find(|name| !self.folder.join(name).exists());
         let aside = self.folder.join(free.unwrap_or_else(|| format!("changes.refused-{ASIDE_MAX}.json")));
         fs::rename(self.path(), &aside)?;
@@ -145,8 +145,8 @@ impl Store {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Restores the record before a refused one, if the file differs from it. On a full disk the
-    /// file is usually unchanged.
+    /// Restores the record from before a refused change, if the file differs from that record. On a
+    /// full disk the file is usually unchanged.
     pub(crate) fn write_back(&self, record: &Record) {
         let is_there = self.read().is_ok_and(|stored| stored == *record);
         if !is_there && let Err(error) = self.write(record) {

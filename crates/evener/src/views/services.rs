@@ -48,7 +48,7 @@ pub struct ServiceView {
     /// for example guesses.
     #[serde(default)]
     pub cookies_bad: u64,
-    /// Number of first segments that were not checked, because there were too many.
+    /// Number of first segments that were not checked, because too many had invalid cookies.
     #[serde(default)]
     pub cookies_unchecked: u64,
     /// Values changed at run time.

@@ -41,12 +41,12 @@ use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 const AT_ONCE: usize = 64;
 /// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time that an answer waits for a fresh measurement.
+/// Maximum time that a response waits for a fresh measurement.
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Limits of a connection.
 pub(super) const ONE_REQUEST: ConnectionBounds =
     ConnectionBounds { head: TIMEOUT, idle: None, half_close: true };
-/// Answer to clients that the file doesn't allow.
+/// Response to clients that the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
     "This address may not query the load: see `directors` in [farm] and `allow` in [agent].";
 /// Length of the queue of connections to accept.
@@ -55,7 +55,7 @@ const BACKLOG: i32 = 1_024;
 /// Settings of a listener.
 pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
-    /// Directors, which have slots of their own.
+    /// Directors, which have connection slots of their own.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
     /// Permitted clients. `None` for all.
     pub(super) permitted: Option<Permitted>,
@@ -159,7 +159,7 @@ pub(super) async fn serve<F>(
             let now = load.borrow().clone();
             answer(stream, now, requester).await
         });
-        // An invalid or slow request gets no answer.
+        // An invalid or slow request gets no response.
         async move { drop(slot.unless_needed(answering).await) }
     };
     accept(next, serve).await;
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// Returns the answer to a request that is sent in one piece.
+    /// Returns the response to a request that is sent in one piece.
     async fn answer_to(question: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -274,7 +274,7 @@ mod tests {
         for at in 0..4 {
             look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
         }
-        // Small answers now and then, long after: the link's speed is still 1 MiB/s.
+        // Small responses now and then, long after: the link's speed is still 1 MiB/s.
         for at in 100..120 {
             look(&mut delay, &of(vec![]), 3 * MIB + at * 1_000, at);
         }

@@ -190,7 +190,7 @@ pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters
     }
 }
 
-/// Returns the number of running or runnable processes, without this one.
+/// Returns the number of running or runnable processes, without this process.
 fn running(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
     Some(line.trim().parse::<u64>().ok()?.saturating_sub(1))

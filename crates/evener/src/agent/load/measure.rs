@@ -14,7 +14,7 @@ const REQUESTS_MAX: f64 = 1e8;
 /// Counters of a host at one moment. `None` for a counter that can't be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct HostCounters {
-    /// Running or runnable processes, without this one.
+    /// Running or runnable processes, without this process.
     pub(super) running: Option<u64>,
     /// Busy and total processor time.
     pub(super) busy: Option<(u64, u64)>,

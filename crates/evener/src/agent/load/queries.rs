@@ -127,7 +127,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
             }
             io::Result::Ok(())
         });
-        // An invalid or slow query gets no answer.
+        // An invalid or slow query gets no response.
         async move { drop(slot.unless_needed(answering).await) }
     })
     .await;

@@ -114,7 +114,7 @@ struct MemberTask {
     is_rate_logged: bool,
     /// Number of consecutive reports without a request rate.
     without_rate: u32,
-    /// Text of the director's last answer.
+    /// Text of the director's last response.
     sentence: String,
 }
 

@@ -69,8 +69,8 @@ impl DnsConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneConfig {
     pub name: Name,
-    /// File of the zone's records. `None`: the minimum of records. Balanced names are added to
-    /// either.
+    /// File of the zone's records. `None`: the zone has the minimum of records. Balanced names are
+    /// added in both cases.
     pub file: Option<PathBuf>,
 }
 

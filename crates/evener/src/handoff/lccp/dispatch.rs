@@ -1,5 +1,5 @@
-//! Dispatcher of the farm: queries to it, and answers as it. A node without an answer decides by
-//! its own tables, and reports that.
+//! Dispatcher of the farm: queries to the dispatcher, and answers if this node is the dispatcher. A
+//! node that gets no answer decides by its own tables, and publishes an event.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

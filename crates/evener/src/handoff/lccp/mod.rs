@@ -45,8 +45,8 @@ use crate::io::raw::RawReceiver;
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Capacity of the queue of an exchange's answers.
 const ANSWERS: usize = 64;
-/// Maximum number of concurrent queries of other nodes to the control loop. Further ones are
-/// retransmitted.
+/// Maximum number of concurrent queries of other nodes to the control loop. Nodes retransmit
+/// further queries.
 const CONSULTED_MAX: usize = 1_024;
 
 /// This node. Clones share the same state.

@@ -1,6 +1,6 @@
-//! Accepts open connections.
-//! The client's segments are injected into this host's own stack. There, the program for handoffs
-//! makes a socket of them. The acknowledgment confirms that the socket exists.
+//! Accepts open connections. The client's segments are injected into this host's own stack. In the
+//! stack, the program for handoffs creates a socket from these segments. The acknowledgment
+//! confirms that the socket exists.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -20,8 +20,8 @@ const LEAST_V6: u32 = 1280;
 /// Length of a message that is read. The needed headers are at the beginning (RFC 792 quotes 8
 /// bytes after the IP header).
 const MESSAGE_MAX: usize = 256;
-/// Capacity of the queue of messages. Further ones are dropped, and repeated for the next packet
-/// that is too long.
+/// Capacity of the queue of messages. Further messages are dropped. Routers repeat them for the
+/// next packet that is too long.
 const QUEUE: usize = 64;
 
 /// Report that a router can't forward longer tunnel packets of this host.

@@ -49,7 +49,7 @@ pub(super) struct Egress<'a> {
 pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
-    /// Receives on one link, and sends on the other to this station only.
+    /// Receives on one link, and sends on the other link, only to this MAC address.
     pub(super) fn new(
         received: &'a ProbeSocket,
         sent: &'a ProbeSocket,
