@@ -2,7 +2,7 @@
 //! on any machine.
 //!
 //! The servers sleep instead of computing, so three servers don't need three processors. The end of
-//! a request is computed from the end of the previous one, so a late wakeup does not slow the
+//! a request is computed from the end of the previous request. So a late wakeup does not slow the
 //! server down.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
-//! Kernel programs of a server: `bpf/server/server.bpf.c`. They decapsulate packets from the farm's
-//! directors, clamp the server's announced MSS so that segments fit the tunnel, and create
-//! connections from segments that directors hand off.
+//! Kernel programs of a server: `bpf/server/server.bpf.c`. The programs decapsulate packets from
+//! the farm's directors, and clamp the server's announced MSS so that segments fit the tunnel. They
+//! also create connections from segments that directors hand off.
 //!
 //! Maps and links are pinned, so the programs run on while the agent is stopped, killed or
 //! upgraded. The next agent adopts them.

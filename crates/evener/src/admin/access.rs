@@ -111,7 +111,7 @@ impl Access {
         };
         let named = named.map(|host| host.parse::<Authority>().map_err(|_| malformed())).transpose()?;
         // The host in the request line takes precedence over the field (RFC 9112, section 3.2.2).
-        // Both must name this host.
+        // The request line and the field must both name this host.
         for host in named.iter().chain(request.uri().authority()) {
             if !self.is_this(host.host(), reached) {
                 let message = format!(
@@ -232,7 +232,7 @@ impl Access {
         changes.count(now_ms, &caller.author.by)
     }
 
-    /// Returns the holder of the client's certificate, if it has a role here.
+    /// Returns the holder of the client's certificate, if the file gives the certificate a role.
     async fn certified(&self, sent: &Credentials) -> Option<Holder> {
         let certificates = self.certificates.as_ref()?;
         let PeerNames(names) = sent.names.as_ref()?;

@@ -61,8 +61,8 @@ pub struct Scrape {
     pub process: Process,
 }
 
-/// Formats all metrics. They are computed from the views at each scrape, so no metrics of removed
-/// servers remain.
+/// Formats all metrics. Metrics are computed from the views at each scrape, so no metrics of
+/// removed servers remain.
 pub fn text(scrape: Scrape, format: Format) -> String {
     // Close to the size of a large farm's text, so that the text isn't copied as it grows.
     let bytes = (64 << 10) + (scrape.farm.servers.len() << 10);

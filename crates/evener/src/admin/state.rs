@@ -46,8 +46,8 @@ pub struct StateView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeResult {
     pub message: String,
-    /// Tag of the resulting farm. For a dry run, tag of the farm in force, on which the change
-    /// itself can be made conditional.
+    /// Tag of the resulting farm. For a dry run, tag of the farm in force, which the real change
+    /// can require.
     pub tag: String,
     /// Increases with each change.
     pub generation: u64,

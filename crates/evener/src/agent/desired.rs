@@ -176,8 +176,8 @@ fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &
         })
 }
 
-/// Returns the every-host services of this host, and the handoff services with connections that are
-/// read here.
+/// Returns the every-host services of this host, and the handoff services whose connections this
+/// host reads.
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,

@@ -212,8 +212,8 @@ impl Listening {
     fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
         let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
-        // A listener at :: also accepts IPv4 clients, unless a socket option forbids that, which is
-        // not visible here.
+        // A listener at :: also accepts IPv4 clients, unless a socket option forbids that. The
+        // table does not show the option.
         any(wanted.ip())
             || any(Ipv6Addr::UNSPECIFIED.into())
             || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))
@@ -247,7 +247,7 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// Returns the addresses at which clients' packets arrive here.
+/// Returns the addresses at which clients' packets arrive at this host.
 fn arrivals(role: &ServedService<'_>) -> BTreeSet<SocketAddr> {
     let service = role.service;
     match service.method.translates() {

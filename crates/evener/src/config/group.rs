@@ -226,7 +226,7 @@ fn pattern<P>(
     }
 }
 
-/// Reads certificate and key. Both or none must be given.
+/// Reads certificate and key. The file must have both keys or neither.
 pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
     let certificate = section.get(&tls_keys::CERTIFICATE, values::path);
     let key = section.get(&tls_keys::KEY, values::path);

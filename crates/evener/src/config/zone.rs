@@ -240,7 +240,7 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
     }
 }
 
-/// True if data of a type can be parsed again. The library accepts names with empty labels, which
+/// True if written data of a type can be parsed. The library accepts names with empty labels, which
 /// then end too early.
 fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     let mut parser = Parser::from_ref(data);

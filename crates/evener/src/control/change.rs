@@ -421,7 +421,7 @@ impl Daemon {
             store.write_back(&state.record);
             store.note(note.as_slice());
         });
-        // A panic of the thread is reported by itself.
+        // The panic of a thread is already printed.
         let _ = written.await;
     }
 }

@@ -44,8 +44,9 @@ pub(super) fn start(
     Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
 }
 
-/// Starts the kernel engine and attaches it to the farm's interfaces, so that a failure shows here.
-/// If the attachment fails, an adopted data plane runs on until another engine replaces it.
+/// Starts the kernel engine and attaches it to the farm's interfaces, so that a failure shows
+/// before the farm is in force. If the attachment fails, an adopted data plane runs on until
+/// another engine replaces it.
 fn attached_xdp(
     config: &Config,
     directory: &Path,

@@ -217,7 +217,7 @@ impl Executor {
         for &slot in retired {
             match self.engine.here().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
-                // The slot stays taken until the next server is removed.
+                // The slot stays in use until the next server is removed.
                 Err(error) => {
                     tracing::warn!(%error, "failed to clear the counters of a removed server")
                 }

@@ -55,7 +55,7 @@ pub(super) struct GroupControl {
 }
 
 impl GroupControl {
-    /// Creates the control without groups. Also returns the queue of members' messages.
+    /// Creates the control without groups. Also returns the receiver of members' messages.
     pub(super) fn new(
         directory: &Path,
         facts: mpsc::Sender<Input>,

@@ -31,8 +31,9 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Maximum number of connections with a server from the dispatcher that are tracked until their
-/// end, and number of tracked connections that are checked at a time.
+/// Limits for connections whose server the dispatcher has selected. DISPATCHED_MAX is the number of
+/// connections that are tracked until their end. LOOKED_AT_MAX is the number of tracked connections
+/// that are checked at a time.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
 /// Maximum number of attempts to change a session that packets change concurrently.
@@ -133,7 +134,8 @@ impl Executor {
     }
 
     /// Selects the server for a request. The dispatcher's server is used if the request's route
-    /// allows it. From now on the client's packets are buffered until the connection has a server.
+    /// allows it. From this call on, the client's segments are buffered until the connection has a
+    /// server.
     fn choose(
         &mut self,
         ends: &FourTuple,

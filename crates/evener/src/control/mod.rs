@@ -122,7 +122,7 @@ struct Daemon {
     executor: Executor,
     config_path: PathBuf,
     directory: PathBuf,
-    /// Settings that are read only at the start, as they were then.
+    /// Settings that are read only at the start, with their values at the start.
     fixed: StartupSettings,
     inbox: Inbox,
     /// This host as a server, in an every-host farm.

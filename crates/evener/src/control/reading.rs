@@ -1,6 +1,6 @@
-//! Reads a file, and the files that it names, on a separate thread. A FIFO, a hanging file system
-//! or a zone of a million records must not block the loop, which detects failures and answers
-//! operators.
+//! Reads a file, and the files that it names, on a separate thread. The loop detects failures and
+//! answers operators. So a FIFO, a hanging file system or a zone of a million records must not
+//! block the loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The control loop's part in rehandoff, when a later request belongs to another server. Segments
-//! that the data plane holds are examined again. Then their connection is moved.
+//! that the data plane holds are examined by the loop, which then lets their connection be moved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Executor {
                 self.keep_back(&ends, &vip);
                 Some(Rehandoff { ends, at, header, payload, held })
             }
-            // A connection that this host splices stays here.
+            // A connection that this host splices stays with this host.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note_session(&ends, &vip, server);
                 self.let_pass(held);

@@ -95,7 +95,7 @@ impl SessionWalker {
 }
 
 /// True if an embryonic session has stalled since the last visit: its last SYN is old enough now,
-/// and was not then.
+/// and was not at the last visit.
 fn has_stalled(value: Value, idle: u32, visited: u32, now: u32) -> bool {
     let last_syn = value.expires().wrapping_sub(idle);
     let age = |at: u32| at.wrapping_sub(last_syn).cast_signed();

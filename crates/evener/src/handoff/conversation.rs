@@ -426,7 +426,7 @@ impl<'r> HandoffTask<'r> {
             FinalResponse::Status(502) => last_bytes(&Response::sentence(502, UNREACHED)),
             FinalResponse::Status(status) => last_bytes(&Response::sentence(status, UNSERVED)),
             // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9). With
-            // TLS there is no way to send one.
+            // TLS, the director can't send a status.
             FinalResponse::TimedOut if speaks_text => last_bytes(&Response::refusal(HttpRefusal::Timeout)),
             FinalResponse::Http1Required => HTTP_1_REQUIRED.to_vec(),
             FinalResponse::TimedOut | FinalResponse::Reset => {

@@ -167,7 +167,7 @@ where
 {
     let builder = &mut http1::Builder::new();
     let (mut sender, connection) = builder.title_case_headers(true).handshake(TokioIo::new(stream)).await?;
-    // The task moves the connection's bytes. Its errors also show in the response.
+    // The task moves the connection's bytes. Errors of the task also show in the response.
     tokio::spawn(connection);
     sender.send_request(request).await
 }

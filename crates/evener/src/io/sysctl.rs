@@ -1,4 +1,5 @@
-//! Kernel settings that a farm needs while it is served. They are changed, recorded, and restored.
+//! Kernel settings that a farm needs while it is served. The daemon changes these settings, records
+//! the old values, and restores them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -101,7 +101,7 @@ impl Drop for DnsServer {
         self.is_over.store(true, Relaxed);
         self.stream.abort();
         for thread in self.threads.drain(..) {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = thread.join();
         }
     }
@@ -111,7 +111,7 @@ impl Drop for DnsServer {
 pub(crate) struct DnsServers {
     answering: Arc<QueryContext>,
     running: BTreeMap<SocketAddr, DnsServer>,
-    /// Sockets that are not served yet. Their queries wait.
+    /// Sockets that are not served yet. Queries to them wait in the kernel.
     waiting: Vec<BoundSockets>,
     has_started: bool,
     /// Limit of connections on all addresses. Created with the first address.

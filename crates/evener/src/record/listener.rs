@@ -38,7 +38,7 @@ impl Drop for TraceReader {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = thread.join();
         }
     }

@@ -40,8 +40,8 @@ const BOUNDS: ConnectionBounds =
     ConnectionBounds { head: Duration::from_secs(10), idle: Some(Duration::from_secs(60)), half_close: true };
 /// Time without an acknowledged byte after which a client is reset.
 const SEND: Duration = Duration::from_secs(20);
-/// Maximum length in bytes of a request body that is read and dropped to keep the connection, and
-/// the time limit of the read.
+/// A request body up to this length in bytes is read and dropped, to keep the connection. DRAINED
+/// is the time limit of the read.
 const DRAINED_MAX: u64 = 64 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
 /// Time limit of a member's message, and its maximum length in bytes.

@@ -42,7 +42,8 @@ pub(crate) struct MemberQuery {
     pub(crate) reach: Option<Reach>,
     /// Addresses on which this daemon listens.
     pub(crate) own: Arc<[SocketAddr]>,
-    /// Addresses of the group, by which members know the director.
+    /// Addresses of the group. Queries are sent from one of them, since members know the director
+    /// by these addresses.
     pub(crate) from: Vec<IpAddr>,
     /// Authorities that sign members' certificates. `None`: the authorities of this system.
     pub(crate) ca: Option<PathBuf>,

@@ -205,7 +205,7 @@ impl Drop for Responders {
     fn drop(&mut self) {
         let threads = self.threads.drain(..).map(|Thread { handle, .. }| handle);
         for handle in threads.collect::<Vec<_>>() {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = handle.join();
         }
     }

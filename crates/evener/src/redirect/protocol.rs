@@ -101,7 +101,7 @@ impl DenialReason {
     }
 }
 
-/// A group as listed for clients that may know its members.
+/// A group in the response to a client that may know its members.
 #[derive(Debug, Serialize)]
 struct Listing<'g> {
     group: &'g str,

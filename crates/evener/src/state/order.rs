@@ -45,7 +45,7 @@ pub enum StateOrder {
     AddService(Table),
     /// Removes a service.
     RemoveService(String),
-    /// Drains this director, or makes it ready again.
+    /// Drains this director if true, or makes it ready again.
     DrainDirector(bool),
     /// Undoes the change with this number, or the last change.
     Undo(Option<u64>),

@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Renames the file so that it is not read again.
+    /// Renames the file, so that the next start does not read it.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let numbered = (2..=ASIDE_MAX).map(|number| format!("changes.refused-{number}.json"));
         let mut names = std::iter::once("changes.refused.json".to_owned()).chain(numbered);

@@ -153,8 +153,8 @@ pub(super) async fn serve<F>(
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
-            // The measuring task may be waiting for a status page. The last measurement is used
-            // then.
+            // The measuring task may be waiting for a status page. The last measurement is used in
+            // that case.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
             answer(stream, now, requester).await

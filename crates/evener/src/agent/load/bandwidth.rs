@@ -2,8 +2,8 @@
 //! sent.
 //!
 //! The paper's load-balancing agent sent trains of packets and waited for echoes, for up to half an
-//! hour (its section 4). A busy server knows its paths anyway, since TCP measures the delivery
-//! rate.
+//! hour (its section 4). On a busy server no trains are needed, since TCP measures the delivery
+//! rate of each path.
 
 use std::collections::VecDeque;
 use std::time::Duration;

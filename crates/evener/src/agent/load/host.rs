@@ -28,7 +28,8 @@ const STATUS_MAX: usize = 64 * 1024;
 const SHARE_OF_TIME: u32 = 100;
 const RAREST: Duration = Duration::from_secs(10);
 
-/// A reading that takes longer than this is repeated. READINGS is the maximum number of readings.
+/// A reading that takes longer than this time is repeated. READINGS is the maximum number of
+/// readings.
 const PROMPT: Duration = Duration::from_millis(2);
 const READINGS: u32 = 4;
 

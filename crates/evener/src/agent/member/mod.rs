@@ -332,7 +332,7 @@ impl MemberTask {
         let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
-            // The director doesn't know the member, or no longer.
+            // The group does not have the member, or has removed it.
             DirectorAnswer::Status(404) => {}
             _ => tracing::warn!(
                 "{}: failed to tell the director that this member leaves: {reason}",

@@ -41,7 +41,8 @@ use crate::handoff::ControlLink;
 use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
-/// Interval of hello messages. They make a restarted node known again, and reveal a missing node.
+/// Interval of hello messages. These messages make a restarted node known again, and reveal a
+/// missing node.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Capacity of the queue of an exchange's answers.
 const ANSWERS: usize = 64;
@@ -85,7 +86,8 @@ struct HandoffCounts {
     release_requested: AtomicU64,
     /// Connections released by a server.
     released: AtomicU64,
-    /// Releases that a server refused because the connection was busy. They are requested again.
+    /// Releases that a server refused because the connection was busy. The director repeats these
+    /// requests.
     release_busy: AtomicU64,
     /// Connections released here.
     grant: AtomicU64,

@@ -1,7 +1,7 @@
 //! Routers' reports that packets to a server are too long (RFC 1191, RFC 8201).
 //!
-//! Tunnel packets have the director's address as source, so these reports arrive here. Only the
-//! director can act on them, since the kernel doesn't know its tunnels.
+//! Tunnel packets have the director's address as source, so routers' reports arrive at the
+//! director. Only the director can act on them, since the kernel doesn't know its tunnels.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -17,7 +17,8 @@ use super::syn_cookie::{PacketAction, SynCookie};
 
 /// TCP receive window: the maximum number of unacknowledged bytes from a server.
 pub(super) const WINDOW: usize = 8 * 1024;
-/// MTU advertised to servers in bytes. It fits everywhere, including overlay networks.
+/// MTU advertised to servers in bytes. Packets of this size fit everywhere, including overlay
+/// networks.
 const MTU: usize = 1280;
 /// Buffer size for a whole window with the longest headers, since kernels merge segments before
 /// they deliver them (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6 headers are shorter without
