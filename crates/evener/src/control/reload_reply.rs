@@ -29,8 +29,8 @@ impl Daemon {
         reply_to_reload(answer, reply);
     }
 
-    /// Publishes and returns which run-time changes were dropped because the file has changed at
-    /// their place.
+    /// Publishes and returns which run-time changes were dropped because the new file
+    /// has other values at the same places.
     fn report_dropped(&self, dropped: &[Edit]) -> String {
         if dropped.is_empty() {
             return String::new();

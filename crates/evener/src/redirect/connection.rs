@@ -111,7 +111,8 @@ pub(super) struct ClientSlot {
 }
 
 impl ClientSlot {
-    /// The connection has a request.
+    /// Renews the slot after a request, at most once per [`RENEWAL`]. Of a source's connections, the
+    /// least recently renewed is evicted first.
     fn renew(&mut self, now: Instant) {
         if self.renewed.is_none_or(|renewed| now.duration_since(renewed) >= RENEWAL) {
             self.renewed = Some(now);
@@ -195,7 +196,7 @@ impl Connection {
     }
 
     fn place(&self) -> MutexGuard<'_, ClientSlot> {
-        // A panic can't leave the slot half updated, so a poisoned lock is usable.
+        // A panic can't leave the slot inconsistent, so a poisoned lock is usable.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -399,8 +399,8 @@ fn undo_names_the_state_that_results() {
     assert_eq!(undone.message, wanted);
 }
 
-/// Names have numbers by the files that were read with the file in force. Zones refer to names by
-/// these numbers.
+/// Balanced names are numbered by the name files that were read with the file in force. Zones refer
+/// to names by these numbers.
 #[test]
 fn run_time_change_keeps_names_whose_file_was_replaced() {
     let folder = std::env::temp_dir().join(format!("evener-state-names-{}", std::process::id()));
