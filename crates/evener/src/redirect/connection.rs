@@ -111,8 +111,8 @@ pub(super) struct ClientSlot {
 }
 
 impl ClientSlot {
-    /// Renews the slot after a request, at most once per [`RENEWAL`]. Of a source's connections, the
-    /// least recently renewed is evicted first.
+    /// Renews the slot after a request, at most once per [`RENEWAL`]. Of a source's connections,
+    /// the least recently renewed is evicted first.
     fn renew(&mut self, now: Instant) {
         if self.renewed.is_none_or(|renewed| now.duration_since(renewed) >= RENEWAL) {
             self.renewed = Some(now);
