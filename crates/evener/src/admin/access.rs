@@ -188,7 +188,7 @@ impl Access {
         })?;
         let tokens = tokens.ok_or_else(unreadable)?;
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
-        // The token may be a group member's, and is then not in this file. The group checks it
+        // The token may be a group member's, which the token file doesn't list. The group checks it
         // later.
         if holder.is_some() || !sent.path.starts_with(GROUPS) {
             self.throttle().looked_up(now_ms, from, holder.is_some());

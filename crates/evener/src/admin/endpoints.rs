@@ -1,4 +1,5 @@
-//! Table of all paths of the API. The router, its description and the manual are generated from it.
+//! Table of all paths of the API. The router, the API's description and the manual are generated
+//! from this table.
 
 use std::fmt;
 

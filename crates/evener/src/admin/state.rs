@@ -272,7 +272,7 @@ impl FromRequestParts<Api> for ChangeRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<ChangeRequest, ApiError> {
-        // Each entrance identifies the caller.
+        // Both the Unix socket and the TCP port add the caller to each request.
         let caller = parts.extensions.get().cloned();
         let caller = caller.ok_or_else(|| {
             ApiError(StatusCode::INTERNAL_SERVER_ERROR, "The sender of this request is unknown.".to_owned())

@@ -18,8 +18,8 @@ use crate::runtime::lock::Lock;
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
-/// Settings that must not be 0, or else handed-off connections are refused or hang. Each has the
-/// reason.
+/// Settings that must not be 0, or else handed-off connections are refused or hang. Each setting
+/// has the reason why.
 const SETTINGS: [(&str, &str); 4] = [
     ("ipv4/tcp_syncookies", "the kernel refuses what it didn't greet itself"),
     ("ipv4/tcp_sack", "the director has agreed on selective acknowledgments"),

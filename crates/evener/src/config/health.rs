@@ -50,9 +50,9 @@ impl Config {
     }
 }
 
-/// Reads the probe settings of a service over `protocol`. `routed` is the reason why servers aren't
-/// probed on the link, if they aren't. `named` is true if each server has a name for its
-/// certificate anyway.
+/// Reads the probe settings of a service over `protocol`. `routed` is the reason if servers can't
+/// be probed on the link by ARP. `named` is true if each server has a name for its certificate
+/// anyway.
 pub(super) fn read(
     section: &mut Section<'_>,
     protocol: Protocol,

@@ -29,7 +29,8 @@ pub(super) struct OwnedElsewhere {
     interface: String,
 }
 
-/// Returns how a server with an address avoids answering for it.
+/// Returns how a server that has a service address is kept from answering ARP or neighbour
+/// discovery for the address.
 fn silence(address: &IpAddr) -> &'static str {
     match address {
         IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",

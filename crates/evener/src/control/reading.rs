@@ -181,7 +181,7 @@ mod tests {
         let mut refused = reading.done.recv().await.unwrap();
         assert_eq!(refused.number, READERS_MAX as u64 + 1);
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
-        // as if this file had been read
+        // This reload continues as if its file had been read.
         refused.files = Ok(LoadedFiles {
             file: LoadedConfig {
                 config: crate::config::parse(FILE, "x").unwrap(),

@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub(crate) struct ControlLink {
     questions: mpsc::Sender<ControlQuery>,
-    /// Knows the routes in force.
+    /// Provides the routes in force.
     recorder: Arc<Recorder>,
     looking: Arc<Semaphore>,
     bus: Bus,

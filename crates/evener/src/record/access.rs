@@ -41,7 +41,7 @@ impl AccessLogFile {
     /// Opens a log, to append to it.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the log can't be opened.
     pub(crate) fn open(target: &LogTarget) -> Result<AccessLogFile, String> {
         let sink: Box<dyn Write + Send> = match target {
             LogTarget::Stdout => Box::new(io::stdout()),

@@ -220,7 +220,7 @@ async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     Fetch::Answer(Response::from_parts(head, BodyWithFirst { first, rest: body }.boxed()))
 }
 
-/// A body that has its first frame already read.
+/// A body whose first frame was already read.
 struct BodyWithFirst {
     first: Option<Frame<Bytes>>,
     rest: Incoming,

@@ -1,6 +1,6 @@
 //! Checks members' messages by their credentials, and answers them: the HTTP side of the group
-//! protocol (`docs/how-it-works/server-groups.md`). The control loop calls this, so messages are
-//! serialised.
+//! protocol (`docs/how-it-works/server-groups.md`). The control loop calls this module, so messages
+//! are handled one at a time.
 
 use std::net::IpAddr;
 

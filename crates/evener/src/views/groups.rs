@@ -143,7 +143,7 @@ fn effective_weight(member: &MemberSnapshot) -> f64 {
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 
-/// Converts a load from thousandths to the paper's unit.
+/// Converts a load from thousandths to whole units.
 fn units(thousandths: u64) -> f64 {
     thousandths as f64 / 1e3
 }

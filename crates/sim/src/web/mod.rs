@@ -1,6 +1,6 @@
-//! Director whose servers have more consumers than packets: a group, whose members join and report
-//! by messages, and balanced names. All consumers share four servers. Each consumer probes, queries
-//! and drains them independently.
+//! Director whose four servers are selected by six consumers: the packets of a service, a group
+//! whose members join and report by messages, and four balanced names. Each consumer probes,
+//! queries and drains the servers independently.
 //!
 //! The agents' side of a group is also Evener's. Messages and answers may be lost or delayed.
 
@@ -101,7 +101,7 @@ pub(crate) enum Ranks {
     Good,
 }
 
-/// Consumer of servers.
+/// Part of the director that selects among the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consumer {
     /// Packets of the first service.
