@@ -225,7 +225,7 @@ pub(super) struct DesiredState {
 /// Facts about this host that the desired state depends on, besides the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
-    /// Software interfaces. Their drivers gain nothing from early programs.
+    /// Software interfaces. XDP programs in the drivers of such interfaces save no time.
     pub(super) software: BTreeSet<u32>,
     /// `net.ipv4.conf.all.rp_filter`.
     pub(super) reverse_path_filter: u32,

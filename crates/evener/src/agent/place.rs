@@ -120,7 +120,7 @@ impl HostState {
         self.state.remove().map_err(PlaceError::State)
     }
 
-    /// Returns the programs' view of connections, while they run.
+    /// Returns the programs' view of connections. `None` unless the programs run.
     pub(super) fn connections(&self) -> Option<Connections> {
         // The doctor reports missing kernel features.
         self.server.as_ref()?.connections().ok()

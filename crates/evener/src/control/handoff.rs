@@ -161,7 +161,8 @@ impl Executor {
             own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
             proxied: proxy_port.is_some(),
             mss: handoff.mss,
-            // On a director, connections to the host itself are read and not put into a socket.
+            // Only in an every-host farm does a host accept handed-off connections for its own
+            // server.
             takes: !self.director.plan().tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised,
         })
@@ -200,8 +201,8 @@ impl Executor {
         found.value.state().is_active().then(|| found.value.server())
     }
 
-    /// Returns the connections that the dispatcher has assigned and that have ended since. Each is
-    /// returned once.
+    /// Returns the connections that the dispatcher has assigned and that have ended. Each
+    /// connection is returned once.
     pub(super) fn dispatched_and_over(&mut self) -> Vec<FourTuple> {
         let mut over = Vec::new();
         for _ in 0..self.handing.dispatched.len().min(LOOKED_AT_MAX) {
@@ -214,7 +215,8 @@ impl Executor {
         over
     }
 
-    /// Runs `then` if the request was matched by the routes in force.
+    /// Runs `then` if the request was matched against the routes in force. If the routes have
+    /// changed, returns [`ControlReply::Changed`], and the caller matches the request again.
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
@@ -327,12 +329,13 @@ impl Executor {
         self.send_decided(&decision, &mut packet);
     }
 
-    /// Sends a client's packet as decided.
+    /// Sends a client's packet according to its decision.
     pub(super) fn send_decided(&mut self, decision: &Decision, packet: &mut Packet<'_>) {
         let loopback = self.director.network().interfaces.iter().find(|(_, found)| found.loopback);
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
-            // To this host's own stack, which accepts connections from the loopback interface, too.
+            // The packet goes to this host's own stack, which also accepts connections from the
+            // loopback interface.
             (Verdict::Pass, Reason::Local) if let Some((&ifindex, _)) = loopback => {
                 let packet = packet.frame().get(layer_three(packet.frame())..).unwrap_or_default();
                 self.send_by(ifindex, &framed(LOOPBACK, packet));

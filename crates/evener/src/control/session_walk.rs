@@ -13,8 +13,8 @@ use evener_dataplane::DataPlane;
 
 use crate::config::EngineConfig;
 
-/// Pause before the next sample of a session table: while the table fills, and while it is nearly
-/// empty. FIT_ON is the pause between two portions that are moved.
+/// Pauses of the resizing of session tables. FIT_SOON precedes the next sample while a table fills,
+/// and FIT_LATER otherwise. FIT_ON separates two portions that are moved.
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);

@@ -70,7 +70,7 @@ const RANDOM: &str = "no random numbers from /dev/urandom";
 pub(super) enum StartError {
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file is of a host that is only a member of a group.
+    /// The file is for a host that is only a member of a group.
     #[error("{path} has neither services nor names, only a group to join: run `evener agent` with this file", path = .0.display())]
     NoService(PathBuf),
     #[error(transparent)]
@@ -141,7 +141,8 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let interfaces = links.interfaces.keys().copied();
     let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
-    // Taken before programs are loaded, since no message of another host is received meanwhile.
+    // The start time is read before programs are loaded, since no message of another host is
+    // received meanwhile.
     let started_ms = now_ms();
     let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
         Ok(role) => role,

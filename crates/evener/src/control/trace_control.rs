@@ -32,7 +32,7 @@ impl TraceControl {
 /// Opens the access log of a file, if it has one.
 ///
 /// # Errors
-/// A sentence.
+/// If the log can't be opened.
 pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String> {
     config.log.access.as_ref().map(AccessLogFile::open).transpose()
 }
@@ -67,7 +67,7 @@ impl Executor {
     /// Replaces the access log, or ends it, and adapts the data plane's filter.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the log's thread can't be started, or if the engine refuses the filter.
     pub(super) fn set_access_log(&mut self, log: Option<AccessLogFile>) -> Result<(), String> {
         self.trace.recorder.log(log)?;
         self.watch().map_err(|error| error.to_string())
@@ -76,7 +76,7 @@ impl Executor {
     /// Opens the log again, after a log rotation.
     ///
     /// # Errors
-    /// A sentence. The old log then stays open.
+    /// If the log can't be opened. The old log then stays open.
     pub(super) fn reopen_log(&mut self) -> Result<(), String> {
         let log = open_log(&self.config)?;
         self.set_access_log(log)
@@ -85,7 +85,7 @@ impl Executor {
     /// Traces a client until the receiver is dropped.
     ///
     /// # Errors
-    /// A sentence.
+    /// If there are too many traces, or if the engine refuses the filter.
     pub(super) fn follow(&mut self, client: ClientArg) -> Result<mpsc::Receiver<Traced>, String> {
         let lines = self.trace.recorder.follow(client).ok_or_else(|| {
             format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")

@@ -57,7 +57,7 @@ impl DirectorClient {
     /// Resolves the director's address each time, since names may change.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the name is not resolved, or if no route leads to the director.
     pub(super) async fn locate(&self) -> Result<DirectorAddress, String> {
         let (host, port) = (self.group.host(), self.group.port());
         let addresses: Vec<SocketAddr> = match self.group.address() {
