@@ -76,7 +76,8 @@ impl Executor {
     /// Opens the log again, after a log rotation.
     ///
     /// # Errors
-    /// If the log can't be opened. The old log then stays open.
+    /// If the file can't be opened: the old log then stays open. Also as
+    /// [`Executor::set_access_log`].
     pub(super) fn reopen_log(&mut self) -> Result<(), String> {
         let log = open_log(&self.config)?;
         self.set_access_log(log)
